@@ -35,12 +35,12 @@
  *                 params, packed, mirror, names, create, notes, values, calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4645
  *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
- *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
- *                 gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2320
- *                 plain, items, products, rows, images, attention, recurrent, kernels,
+ *                 rotary, classes, weighted, linear_loss, errors, pools, channels, conv,
+ *                 conv_shape, gather, recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2344
+ *                 plain, items, products, rows, images, attention, losses, recurrent, kernels,
  *                 backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
@@ -60,11 +60,12 @@
  *                 write, header, places, data, read, path
  *     >>ranks     a step in leaves and by several ranks; their files                          1264
  *                 crew, rounds, load, save
- *     >>tables    plans as files and as C constants                                            823
+ *     >>tables    plans as files and as C constants                                            849
  *                 write, read, c
- *     >>kernels   what is done with an item, for each instruction set                         3397
+ *     >>kernels   what is done with an item, for each instruction set                         3407
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
- *                 attention, words, online, word_attention, losses, cells, end
+ *                 images, attention, words, online, word_attention, losses, errors, cells,
+ *                 table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -816,16 +817,6 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
-/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
- * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
-GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
- * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
- * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
- * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
-GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
@@ -863,6 +854,7 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
  * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+#ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
  * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. For signals [1] is looked at. ----
@@ -897,6 +889,18 @@ GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *wind
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
+/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
+ * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias);
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
+ * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
+ * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
+ * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance);
+#endif /* GCKPT_NO_IMAGES */
+#ifndef GCKPT_NO_RECURRENT
 /* ---- Recurrent layers, all of a sequence at once: x (B,T,I), wx (I,3H), wh (H,3H), bias (3H) of
  * each or NULL, h0 (B,H) or NULL for 0 -> h (B,T,H). Gates r, z, n, as PyTorch has them (Cho 2014):
  * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
@@ -907,6 +911,7 @@ GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tenso
  * 1997. */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
+#endif
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
  * generates token by token, to the bits of one call with all of them. Its result may only be read
@@ -946,6 +951,7 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+#ifndef GCKPT_NO_LOSSES
 /* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
  * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
  * scale the sum; the count stays what it is without them (valid targets, rows, elements). To divide
@@ -978,6 +984,7 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
 /* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
  * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
+#endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;
     float weight;
@@ -6056,9 +6063,9 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
 
 /* ---- ops/op.c ---- */
 /* clang-format off */
-/* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
- * kernels in cpu, too; plain(name) has not. */
-#define GCKPTI_OPS(fast, plain)                                                                    \
+/* All ops: fast(name) has kernels in cpu, too; plain(name) has not; recurrent, image and loss have,
+ * and can be left out. */
+#define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
@@ -6066,11 +6073,31 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
-    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm)                                                              \
-    fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
+    loss(cross_entropy_with) loss(soft_cross_entropy) loss(mean_squared_error)                     \
+    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) loss(sum_loss)            \
+    fast(gather) recurrent(gru) recurrent(lstm)                                                    \
+    image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
 /* clang-format on */
+
+/* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
+#define GCKPTI_OPS(fast, plain)                                                                    \
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
+#define GCKPTI_LEFT_OUT(name)
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT(fast) fast
+#else
+#define GCKPTI_RECURRENT(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGES(fast) fast
+#else
+#define GCKPTI_IMAGES(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_LOSSES(fast) fast
+#else
+#define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
+#endif
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
@@ -6081,9 +6108,7 @@ enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
 #define GCKPTI_DECLARE(name)                                                                       \
     GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call);                           \
     GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call);
-#define GCKPTI_NOTHING(name)
-GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
-#undef GCKPTI_NOTHING
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 #undef GCKPTI_DECLARE
 #endif
 
@@ -6281,9 +6306,6 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a convolution (ops/conv), which gathers a's rows, some at a time. */
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
-
 /* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
  * rows x GCKPTI_NC columns rest, if there are more links. */
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
@@ -6478,6 +6500,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
                                               int backward);
 
 /* ---- ops/errors.c ---- */
+#ifndef GCKPT_NO_LOSSES
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
 
 typedef struct gckpti_errors {
@@ -6530,7 +6553,9 @@ typedef struct {
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
                                 gckpti_error_kernels by, int backward);
+#endif
 
+#ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2];
@@ -6588,6 +6613,9 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
+/* As gckpti_product_room, of a convolution, which gathers a's rows, some at a time. */
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
+
 /* The tap's number in w. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
                                   int64_t kx);
@@ -6617,6 +6645,7 @@ GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
 
 /* dx, dw. */
 GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+#endif
 
 /* ---- ops/gather.c ---- */
 /* Entry b of axis 0, forward and backward. */
@@ -6624,6 +6653,7 @@ GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
 GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
+#ifndef GCKPT_NO_RECURRENT
 typedef struct {
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
@@ -6661,6 +6691,7 @@ GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
 
 /* dh0 and dc0 of row b. */
 GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);
+#endif
 
 /* What the files of ops share; no other folder uses it. */
 
@@ -6713,15 +6744,16 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/conv.c ---- */
+#ifndef GCKPT_NO_IMAGES
 typedef struct {
     gckpt_window window;
     int transposed;
 } gckpti_conv2d;
-
-/* ---- ops/gather.c ---- */
-enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+#endif
 
 /* ---- ops/recurrent.c ---- */
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
 typedef struct {
     int gates;       /* 3: gru, 4: lstm */
     int bias, start; /* which input; of two the first; 0: none */
@@ -7683,15 +7715,6 @@ GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
         return 0;
     return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
-}
-
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
-{
-    if ((double)m * (double)n * (double)k < 16777216.0)
-        return 0;
-    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
-               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
-           GCKPTI_PANEL * 16;
 }
 
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
@@ -8887,7 +8910,7 @@ GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
     }
 }
 
-static gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     if (!gckpti_targets_fit(x, targets))
@@ -8901,29 +8924,6 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
     return gckpti_classes_shape(call, "cross_entropy");
 }
-static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
-{
-    float smoothing = *(const float *)call->attributes;
-    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
-                          (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with");
-}
-static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    gckpt_shape rows = *x;
-    rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
-                          targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->mixes_rows = x->n < 2;
-    call->unit = gckpti_last(x);
-    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
-}
-
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     void (*body)(void *context, int64_t i, int64_t worker) =
@@ -8959,10 +8959,7 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-
-static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
+GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
     (void)i;
     return gckpti_last(&call->in[0].shape);
@@ -8972,6 +8969,41 @@ GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_f
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
+{
+    gckpt_tensor *in[2] = { logits, targets };
+    return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+}
+
+/* >>ops/weighted */
+#ifndef GCKPT_NO_LOSSES
+/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (classes.c) ---- */
+static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
+{
+    float smoothing = *(const float *)call->attributes;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
+                          (double)smoothing);
+    return gckpti_classes_shape(call, "cross_entropy_with");
+}
+static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(x, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
+                          targets);
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    call->unit = gckpti_last(x);
+    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
+}
+
+GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
@@ -8981,12 +9013,6 @@ GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gck
            GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-
-GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
-{
-    gckpt_tensor *in[2] = { logits, targets };
-    return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
-}
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing)
@@ -9004,6 +9030,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
+#endif
 
 /* >>ops/linear_loss */
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
@@ -9169,6 +9196,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 }
 
 /* >>ops/errors */
+#ifndef GCKPT_NO_LOSSES
 /* ---- losses of elements, each a product a b of two factors; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
@@ -9347,8 +9375,10 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
+#endif
 
 /* >>ops/pools */
+#ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
  * images: convolutions, pools, norms of images; gather; recurrent layers
  *
@@ -9582,8 +9612,10 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
                           1)
              : NULL;
 }
+#endif
 
 /* >>ops/channels */
+#ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
  * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
  * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
@@ -9830,8 +9862,10 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
     gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
     return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
+#endif
 
 /* >>ops/conv */
+#ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
  * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
@@ -9840,6 +9874,15 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
  *   falls between two places (strides) does not.
  * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
+               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
+           GCKPTI_PANEL * 16;
+}
 
 GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
 {
@@ -10072,8 +10115,10 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     const int64_t *w = call->in[1].shape.d;
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
+#endif
 
 /* >>ops/conv_shape */
+#ifndef GCKPT_NO_IMAGES
 /* What a window's numbers may be. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
@@ -10256,6 +10301,7 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
 {
     return gckpti_conv_new(x, w, bias, window, 1, 1);
 }
+#endif
 
 /* >>ops/gather */
 /* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
@@ -10318,6 +10364,7 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
 }
 
 /* >>ops/recurrent */
+#ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
  * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
  * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
@@ -10641,6 +10688,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
                            h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
     return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
 }
+#endif
 
 /* =================================================================================================
  * >>cpu: the processor as a backend: plain, and the same bits by vector kernels
@@ -10681,12 +10729,10 @@ struct gckpti_pooling;
 struct gckpti_channel_pass;
 struct gckpti_mixed_kernels;
 
+/* Entries of parts that can be left out come last, with their places in the table (kernels/table). */
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
@@ -10707,19 +10753,39 @@ struct gckpti_kernels {
                                float *room);
     void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_LOSS_KERNELS(V) , V(errors_forward), V(errors_backward)
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+#else
+#define GCKPTI_LOSS_KERNELS(V)
+#endif
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
     void (*gru_gates)(const struct gckpti_cell *cell);
     void (*gru_slopes)(const struct gckpti_cell *cell);
     void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+#else
+#define GCKPTI_RECURRENT_KERNELS(V)
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
+    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+        V(channel_dx)
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
                        float *y, uint16_t *tap);
     void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
+#else
+#define GCKPTI_IMAGE_KERNELS(V)
+#endif
 };
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
@@ -10738,40 +10804,6 @@ typedef struct gckpti_product {
     int64_t c_row;
     const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
 } gckpti_product;
-
-/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
- * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
- * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
- * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
- * line of them is one), `across` such in a line of w. */
-typedef struct gckpti_windows {
-    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
-    int kind;
-    const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
-    const float *from;
-    int64_t image, width, step, tap, first, run, across;
-    int64_t from_next, b_next, c_next; /* to the next group's */
-} gckpti_windows;
-
-/* Where row i of t begins in c, or in what is as large. */
-static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
-{
-    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
-    const gckpti_reach *r = s->r;
-    int64_t line = i / r[1].results;
-    if (s->kind == GCKPTI_CONV_DW)
-        return i * s->t.c_row;
-    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
-    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
-}
-
-/* Where tap number `tap` of these begins in b. */
-static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
-{
-    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
-    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
-}
 
 /* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
 typedef struct {
@@ -10990,7 +11022,41 @@ enum {
 #endif
 
 /* ---- cpu/images.c ---- */
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
+
 typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
     const float *x, *g;
     const float *mean, *rstd, *gain, *bias; /* by channel */
@@ -11917,10 +11983,34 @@ GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
     gckpti_fast_matmul_backward(call);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
+
+/* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
+GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
+    gckpti_columns_run(call, o->gain, o->bias);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
+}
 #endif
 
 /* >>cpu/images */
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
 /* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
  * results, of dw 64 channels ---- */
 typedef struct {
@@ -12040,29 +12130,6 @@ GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
 {
     gckpti_conv_backward(call, gckpti_conv_fast);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
-    gckpti_columns_run(call, o->gain, o->bias);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_backward(call);
 }
 
 /* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
@@ -12430,7 +12497,7 @@ GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
 }
 
 /* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
-static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
+GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     gckpti_loss_kernels by = { gckpti_fast_products(call),
@@ -12446,9 +12513,27 @@ static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 }
 
 GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
+
+/* ---- gather: an item is an entry of axis 0 ---- */
+GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
+{
+    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
+}
+
+GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
+{
+    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
+    if (call->in[0].grad)
+        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
+}
+#endif
+
+/* >>cpu/losses */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
+/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy ---- */
 GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
 GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
 
 /* ---- losses of elements: an item is an entry of axis 0 ---- */
 static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
@@ -12466,23 +12551,10 @@ GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
 GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
 GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
                  gckpti_fast_errors(call))
-
-/* ---- gather: an item is an entry of axis 0 ---- */
-GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
-{
-    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
-}
-
-GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
-{
-    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
-    if (call->in[0].grad)
-        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
-}
 #endif
 
 /* >>cpu/recurrent */
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
  * rows as the threads have at once, then what these add to dwh and dbias ---- */
 typedef struct {
@@ -30227,6 +30299,31 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
+/* Builds that leave out what it has do not compile it, and say why. */
+static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+#define GCKPTI_OF_RECURRENT(op) { #op, "GCKPT_NO_RECURRENT" },
+#define GCKPTI_OF_IMAGES(op)    { #op, "GCKPT_NO_IMAGES" },
+#define GCKPTI_OF_LOSSES(op)    { #op, "GCKPT_NO_LOSSES" },
+    static const char *const parts[][2] = { GCKPTI_ALL_OPS(GCKPTI_LEFT_OUT, GCKPTI_LEFT_OUT,
+                                                           GCKPTI_OF_RECURRENT, GCKPTI_OF_IMAGES,
+                                                           GCKPTI_OF_LOSSES) };
+#undef GCKPTI_OF_RECURRENT
+#undef GCKPTI_OF_IMAGES
+#undef GCKPTI_OF_LOSSES
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int has = 0;
+        for (size_t n = 0; n < p->node_count && !has; n++)
+            has = p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
+                  !strcmp(p->nodes[n].op->name, parts[i][0]);
+        if (has)
+            gckpti_print(k,
+                         "#ifdef %s\n#error \"plan %s: it has %s, which this build leaves out "
+                         "(%s)\"\n#endif\n",
+                         parts[i][1], name, parts[i][0], parts[i][1]);
+    }
+}
+
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user)
 {
@@ -30275,6 +30372,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
+    gckpti_c_parts(&k, plan, name);
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
@@ -30317,7 +30415,15 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_NAMELESS
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
+#undef GCKPTI_ALL_OPS
 #undef GCKPTI_OPS
+#undef GCKPTI_LEFT_OUT
+#undef GCKPTI_RECURRENT
+#undef GCKPTI_IMAGES
+#undef GCKPTI_LOSSES
+#undef GCKPTI_LOSS_KERNELS
+#undef GCKPTI_RECURRENT_KERNELS
+#undef GCKPTI_IMAGE_KERNELS
 #undef GCKPTI_OPTIMISED
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
@@ -31312,144 +31418,6 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         }
         p = next_p, j = next_j;
     } while (p < t->k || j > j0);
-}
-
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
-static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
-                                    int64_t first, int64_t links, float *d, int64_t d_row)
-{
-    const gckpti_reach *r = s->r;
-    const int64_t tap = first / s->run;
-    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
-    const float *from = s->from + row / r[1].results / r[0].results * s->image;
-    for (; rows > 0; rows--, d += d_row) {
-        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
-        for (int64_t l = 0, n; l < links; l += n, c = 0) {
-            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-            const int64_t x = j * s->step + kx * s->tap + s->first + c;
-            const float *line = from + y * s->width + x;
-            n = gckpti_min(links - l, s->run - c);
-            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
-            if (y < 0 || y >= r[0].size || end < at)
-                at = end = n;
-            for (int64_t e = 0; e < at; e++)
-                d[l + e] = 0.0f;
-            for (; at < end; at += W)
-                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
-            for (int64_t e = end; e < n; e++)
-                d[l + e] = 0.0f;
-            if (++kx == s->across)
-                kx = 0, ky++;
-        }
-        if (++j == r[1].results) {
-            j = 0;
-            if (++i == r[0].results)
-                i = 0, from += s->image;
-        }
-    }
-}
-
-/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
-static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
-                                       int64_t n, float *d, int64_t deep)
-{
-    const gckpti_product *t = &s->t;
-    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
-    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
-        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
-        for (int64_t l = 0, links; l < k; l += links) {
-            const int64_t tap = (p + l) / run, o = (p + l) % run;
-            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
-            links = gckpti_min(run - o, k - l);
-            if (s->kind == GCKPTI_CONV_UP)
-                b += gckpti_windows_b(s, tap);
-            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
-        }
-    }
-}
-
-/* The tiles of some rows of c, whose part of a is gathered. */
-static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
-                                           int64_t n, const float *b, const float *panels,
-                                           int64_t deep, int in_place)
-{
-    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
-    const gckpti_tile first = u;
-    for (int64_t i = 0, high; i < rows; i += high) {
-        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
-        u.a = first.a + i * u.a_row;
-        for (int64_t q = 0; q < count; q++) {
-            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
-            u.last = gckpti_min(n - at - width + W, W);
-            u.b = panels + at * deep, u.b_step = width;
-            if (in_place && u.last == W)
-                u.b = b + at, u.b_step = s->t.b_step;
-            u.c = first.c + i * u.c_row + at;
-            u.from = first.from ? first.from + i * u.from_row + at : NULL;
-            u.next = q + 1 < count ? u.c + width : u.c;
-            V(tiles)[width / W - 1][high - 1](&u);
-        }
-    }
-}
-
-/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
- * their tiles; where c has those of other phases between them, no
- * more than a line. */
-static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
-                                           int64_t j0, int64_t j1, float *pack, int64_t room)
-{
-    const gckpti_product *t = &s->t;
-    const int dw = s->kind == GCKPTI_CONV_DW;
-    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
-    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
-    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
-    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
-    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
-    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
-    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
-    float *const panels = pack + most * by.deep;
-    int64_t p = 0;
-    do {
-        const int64_t k = gckpti_min(t->k - p, by.deep);
-        for (int64_t j = j0, n; j < j1; j += n) {
-            const float *b = t->b + p * t->b_step + j * t->b_col;
-            n = gckpti_min(j1 - j, by.wide);
-            if (!by.in_place || n % W)
-                V(pack_taps)(s, p, k, j, n, panels, by.deep);
-            for (int64_t i = i0, some; i < i1; i += some) {
-                const int64_t at = gckpti_windows_c(s, i) + j;
-                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
-                                  NULL, 0,    t->from, t->from_row,
-                                  NULL, 0,    0,       NULL };
-                some = gckpti_min(i1 - i, most);
-                if (lines)
-                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
-                if (dw)
-                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
-                else
-                    V(unfold)(s, i, some, p, k, pack, by.deep);
-                if (!dw)
-                    u.a_row = by.deep, u.a_step = 1;
-                u.c = t->c + at;
-                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
-                if (p || t->from == t->c)
-                    u.from = u.c, u.from_row = u.c_row;
-                else if (t->from)
-                    u.from = t->from + j;
-                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
-            }
-        }
-        p += k;
-    } while (p < t->k);
-}
-
-/* gckpti_plain_multiply_add */
-static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += W) {
-        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
-        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
-    }
 }
 
 /* >>kernels/math */
@@ -32510,6 +32478,147 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
     }
 }
 
+/* >>kernels/images */
+#ifndef GCKPT_NO_IMAGES
+/* ---- conv2d: a piece of a product whose a is the matrix of all windows, which is not made ---- */
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
+static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
+                                    int64_t first, int64_t links, float *d, int64_t d_row)
+{
+    const gckpti_reach *r = s->r;
+    const int64_t tap = first / s->run;
+    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
+    const float *from = s->from + row / r[1].results / r[0].results * s->image;
+    for (; rows > 0; rows--, d += d_row) {
+        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
+        for (int64_t l = 0, n; l < links; l += n, c = 0) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            const int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *line = from + y * s->width + x;
+            n = gckpti_min(links - l, s->run - c);
+            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
+            if (y < 0 || y >= r[0].size || end < at)
+                at = end = n;
+            for (int64_t e = 0; e < at; e++)
+                d[l + e] = 0.0f;
+            for (; at < end; at += W)
+                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
+            for (int64_t e = end; e < n; e++)
+                d[l + e] = 0.0f;
+            if (++kx == s->across)
+                kx = 0, ky++;
+        }
+        if (++j == r[1].results) {
+            j = 0;
+            if (++i == r[0].results)
+                i = 0, from += s->image;
+        }
+    }
+}
+
+/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
+                                       int64_t n, float *d, int64_t deep)
+{
+    const gckpti_product *t = &s->t;
+    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
+        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+        for (int64_t l = 0, links; l < k; l += links) {
+            const int64_t tap = (p + l) / run, o = (p + l) % run;
+            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            links = gckpti_min(run - o, k - l);
+            if (s->kind == GCKPTI_CONV_UP)
+                b += gckpti_windows_b(s, tap);
+            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+        }
+    }
+}
+
+/* The tiles of some rows of c, whose part of a is gathered. */
+static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
+                                           int64_t n, const float *b, const float *panels,
+                                           int64_t deep, int in_place)
+{
+    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
+    const gckpti_tile first = u;
+    for (int64_t i = 0, high; i < rows; i += high) {
+        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        u.a = first.a + i * u.a_row;
+        for (int64_t q = 0; q < count; q++) {
+            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+            u.last = gckpti_min(n - at - width + W, W);
+            u.b = panels + at * deep, u.b_step = width;
+            if (in_place && u.last == W)
+                u.b = b + at, u.b_step = s->t.b_step;
+            u.c = first.c + i * u.c_row + at;
+            u.from = first.from ? first.from + i * u.from_row + at : NULL;
+            u.next = q + 1 < count ? u.c + width : u.c;
+            V(tiles)[width / W - 1][high - 1](&u);
+        }
+    }
+}
+
+/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
+ * their tiles; where c has those of other phases between them, no
+ * more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+{
+    const gckpti_product *t = &s->t;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
+    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
+    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
+    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
+    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
+    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
+    float *const panels = pack + most * by.deep;
+    int64_t p = 0;
+    do {
+        const int64_t k = gckpti_min(t->k - p, by.deep);
+        for (int64_t j = j0, n; j < j1; j += n) {
+            const float *b = t->b + p * t->b_step + j * t->b_col;
+            n = gckpti_min(j1 - j, by.wide);
+            if (!by.in_place || n % W)
+                V(pack_taps)(s, p, k, j, n, panels, by.deep);
+            for (int64_t i = i0, some; i < i1; i += some) {
+                const int64_t at = gckpti_windows_c(s, i) + j;
+                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
+                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    0,       NULL };
+                some = gckpti_min(i1 - i, most);
+                if (lines)
+                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                if (dw)
+                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
+                else
+                    V(unfold)(s, i, some, p, k, pack, by.deep);
+                if (!dw)
+                    u.a_row = by.deep, u.a_step = 1;
+                u.c = t->c + at;
+                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
+                if (p || t->from == t->c)
+                    u.from = u.c, u.from_row = u.c_row;
+                else if (t->from)
+                    u.from = t->from + j;
+                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+            }
+        }
+        p += k;
+    } while (p < t->k);
+}
+
+/* gckpti_plain_multiply_add */
+static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
+        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
+    }
+}
+
 /* ---- max_pool: as gckpti_max_window ---- */
 static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x, int64_t p,
                                         int64_t q, float *y, uint16_t *tap)
@@ -32624,6 +32733,7 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
             V(put)(p->to + at, rstd, u, p->accumulate, end - c);
         }
 }
+#endif
 
 /* >>kernels/attention */
 /* ---- attention ----
@@ -33528,6 +33638,8 @@ static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_
     return gckpti_lanes_sum(lane);
 }
 
+/* >>kernels/errors */
+#ifndef GCKPT_NO_LOSSES
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
 GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
 {
@@ -33624,7 +33736,10 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
     default: V(errors_slopes)(e, GCKPTI_BINARY, row); break;
     }
 }
+#endif
 
+/* >>kernels/cells */
+#ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
 GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
 GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
@@ -33715,16 +33830,17 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         V(gate_keep)(s->d, 1, s, j, c * f);
     }
 }
+#endif
 
-/* >>kernels/cells */
+/* >>kernels/table */
+/* In the order of struct gckpti_kernels (cpu/cpu.h). */
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(dot), V(update),  \
-        V(add_to), V(elementwise_forward), V(elementwise_backward), V(softmax_forward),            \
-        V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward), V(norm_forward),     \
-        V(norm_backward), V(columns), V(attention_forward), V(attention_backward),                 \
-        V(classes_backward), V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates),    \
-        V(gru_slopes), V(lstm_gates), V(max_window), V(channel_sums), V(channel_out),              \
-        V(channel_dx), V(lstm_slopes), V(exp_of), V(log_of), &mixed
+    V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
+        V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
+        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
+        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal), V(exp_of), \
+        V(log_of),                                                                                 \
+        &mixed GCKPTI_LOSS_KERNELS(V) GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 static const gckpti_mixed_kernels V(mixed_kernels) = {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
     V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)

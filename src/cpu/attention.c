@@ -82,7 +82,7 @@ GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
 }
 
 /* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
-static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
+GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     gckpti_loss_kernels by = { gckpti_fast_products(call),
@@ -98,26 +98,7 @@ static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 }
 
 GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
 GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
-
-/* ---- losses of elements: an item is an entry of axis 0 ---- */
-static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
-                 gckpti_fast_errors(call))
 
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)

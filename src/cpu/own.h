@@ -71,6 +71,9 @@ GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product 
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);
 
+/* cpu/attention.c */
+GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
+
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels);
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);

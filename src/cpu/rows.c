@@ -205,4 +205,28 @@ GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
     gckpti_fast_matmul_backward(call);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
+
+/* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
+GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
+    gckpti_columns_run(call, o->gain, o->bias);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
+}
 #endif

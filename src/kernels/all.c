@@ -23,10 +23,13 @@
 #include "kernels/rows.c"
 #include "kernels/bf16.c"
 #include "kernels/sums.c"
+#include "kernels/images.c"
 #include "kernels/attention.c"
 #include "kernels/words.c"
 #include "kernels/online.c"
 #include "kernels/word_attention.c"
 #include "kernels/losses.c"
+#include "kernels/errors.c"
 #include "kernels/cells.c"
+#include "kernels/table.c"
 #endif

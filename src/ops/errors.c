@@ -1,5 +1,6 @@
 #include "ops/own.h"
 
+#ifndef GCKPT_NO_LOSSES
 /* ---- losses of elements, each a product a b of two factors; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
@@ -178,3 +179,4 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
+#endif

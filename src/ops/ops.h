@@ -21,9 +21,9 @@
 
 /* ---- ops/op.c ---- */
 /* clang-format off */
-/* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
- * kernels in cpu, too; plain(name) has not. */
-#define GCKPTI_OPS(fast, plain)                                                                    \
+/* All ops: fast(name) has kernels in cpu, too; plain(name) has not; recurrent, image and loss have,
+ * and can be left out. */
+#define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
@@ -31,11 +31,31 @@
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
-    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm)                                                              \
-    fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
+    loss(cross_entropy_with) loss(soft_cross_entropy) loss(mean_squared_error)                     \
+    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) loss(sum_loss)            \
+    fast(gather) recurrent(gru) recurrent(lstm)                                                    \
+    image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
 /* clang-format on */
+
+/* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
+#define GCKPTI_OPS(fast, plain)                                                                    \
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
+#define GCKPTI_LEFT_OUT(name)
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT(fast) fast
+#else
+#define GCKPTI_RECURRENT(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGES(fast) fast
+#else
+#define GCKPTI_IMAGES(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_LOSSES(fast) fast
+#else
+#define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
+#endif
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
@@ -55,9 +75,7 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_DECLARE)
 #define GCKPTI_DECLARE(name)                                                                       \
     GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call);                           \
     GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call);
-#define GCKPTI_NOTHING(name)
-GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
-#undef GCKPTI_NOTHING
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 #undef GCKPTI_DECLARE
 #endif
 
@@ -255,9 +273,6 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a convolution (ops/conv), which gathers a's rows, some at a time. */
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
-
 /* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
  * rows x GCKPTI_NC columns rest, if there are more links. */
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
@@ -452,6 +467,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
                                               int backward);
 
 /* ---- ops/errors.c ---- */
+#ifndef GCKPT_NO_LOSSES
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
 
 typedef struct gckpti_errors {
@@ -504,7 +520,9 @@ typedef struct {
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
                                 gckpti_error_kernels by, int backward);
+#endif
 
+#ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2];
@@ -562,6 +580,9 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
+/* As gckpti_product_room, of a convolution, which gathers a's rows, some at a time. */
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
+
 /* The tap's number in w. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
                                   int64_t kx);
@@ -591,6 +612,7 @@ GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
 
 /* dx, dw. */
 GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+#endif
 
 /* ---- ops/gather.c ---- */
 /* Entry b of axis 0, forward and backward. */
@@ -598,6 +620,7 @@ GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
 GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
+#ifndef GCKPT_NO_RECURRENT
 typedef struct {
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
@@ -635,3 +658,4 @@ GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
 
 /* dh0 and dc0 of row b. */
 GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);
+#endif

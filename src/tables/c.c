@@ -284,6 +284,31 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
+/* Builds that leave out what it has do not compile it, and say why. */
+static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+#define GCKPTI_OF_RECURRENT(op) { #op, "GCKPT_NO_RECURRENT" },
+#define GCKPTI_OF_IMAGES(op)    { #op, "GCKPT_NO_IMAGES" },
+#define GCKPTI_OF_LOSSES(op)    { #op, "GCKPT_NO_LOSSES" },
+    static const char *const parts[][2] = { GCKPTI_ALL_OPS(GCKPTI_LEFT_OUT, GCKPTI_LEFT_OUT,
+                                                           GCKPTI_OF_RECURRENT, GCKPTI_OF_IMAGES,
+                                                           GCKPTI_OF_LOSSES) };
+#undef GCKPTI_OF_RECURRENT
+#undef GCKPTI_OF_IMAGES
+#undef GCKPTI_OF_LOSSES
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int has = 0;
+        for (size_t n = 0; n < p->node_count && !has; n++)
+            has = p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
+                  !strcmp(p->nodes[n].op->name, parts[i][0]);
+        if (has)
+            gckpti_print(k,
+                         "#ifdef %s\n#error \"plan %s: it has %s, which this build leaves out "
+                         "(%s)\"\n#endif\n",
+                         parts[i][1], name, parts[i][0], parts[i][1]);
+    }
+}
+
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user)
 {
@@ -332,6 +357,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
+    gckpti_c_parts(&k, plan, name);
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
