@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1161
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1166
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
@@ -35,13 +35,13 @@
  *                 params, packed, mirror, names, create, notes, values, calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4645
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4665
  *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
- *                 rotary, classes, weighted, linear_loss, errors, pools, channels, conv,
+ *                 rotary, classes, linear_loss, errors, weighted, pools, channels, conv,
  *                 conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2344
- *                 plain, items, products, rows, images, attention, losses, recurrent, kernels,
- *                 backend, calls
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2341
+ *                 plain, items, products, rows, images, attention, losses, weighted,
+ *                 recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3780
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
@@ -62,7 +62,7 @@
  *                 crew, rounds, load, save
  *     >>tables    plans as files and as C constants                                            848
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3407
+ *     >>kernels   what is done with an item, for each instruction set                         3409
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
  *                 images, attention, words, online, word_attention, losses, errors, cells,
  *                 table, end
@@ -973,6 +973,11 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+/* sum of (prediction - target)^2 over elements; count = elements. */
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
+/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
+ * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
 /* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
  * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
@@ -1001,11 +1006,6 @@ GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *targ
                                     gckpt_tensor *weights, float delta);
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights);
-/* sum of (prediction - target)^2 over elements; count = elements. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
-/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
- * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;
@@ -2093,6 +2093,11 @@ extern "C" {
 #define GCKPTI_TEXT 1
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
+#endif
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
 #endif
 /* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
@@ -6100,8 +6105,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    loss(cross_entropy_with) loss(soft_cross_entropy) loss(mean_squared_error)                     \
-    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) loss(sum_loss)            \
+    loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
+    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
     image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
 /* clang-format on */
@@ -6508,6 +6513,24 @@ typedef struct {
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
 
+/* What a build without these losses has none of. */
+static inline const float *gckpti_loss_soft(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
+}
+static inline float gckpti_loss_smoothing(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+}
+static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
+}
+static inline int gckpti_has_weights(const gckpt_call *call)
+{
+    return GCKPTI_WITH_LOSSES && call->inputs == 3;
+}
+
 /* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
  * are soft or smoothed. */
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
@@ -6527,8 +6550,13 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
                                               int backward);
 
 /* ---- ops/errors.c ---- */
-#ifndef GCKPT_NO_LOSSES
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+
+/* kind == is; a constant 0 of those that this build has not. */
+GCKPTI_INLINE int gckpti_error_is(gckpti_error_kind kind, gckpti_error_kind is)
+{
+    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_SUMMED || is == GCKPTI_SQUARED);
+}
 
 typedef struct gckpti_errors {
     const gckpt_call *call;
@@ -6545,29 +6573,29 @@ GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float 
                                          float *b)
 {
     float d = x - y, size = gckpti_abs(d);
-    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    int linear = gckpti_error_is(kind, GCKPTI_HUBER) && !(size < delta);
     *b = linear ? size - 0.5f * delta : d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         return 1.0f;
-    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
+    return linear ? delta : gckpti_error_is(kind, GCKPTI_HUBER) ? 0.5f * d : d;
 }
 
 /* dx */
 GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
 {
     float d = x - y;
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
-        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_SQUARED))
+        return gckpti_error_is(kind, GCKPTI_SUMMED) ? 1.0f : 2.0f * d;
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         return gckpti_sigmoid(x) - y;
     return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
-    return e->weights ? e->weights[i / e->share] : 1.0f;
+    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
 /* What plain and fast kernels differ in. */
@@ -6580,7 +6608,6 @@ typedef struct {
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
                                 gckpti_error_kernels by, int backward);
-#endif
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -6769,6 +6796,17 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
     return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
+
+/* ---- ops/errors.c ---- */
+#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_errors_shape(call, #name);                                                   \
+    }                                                                                              \
+    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
+               __VA_ARGS__)
+#define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 
 /* ---- ops/conv.c ---- */
 #ifndef GCKPT_NO_IMAGES
@@ -8771,23 +8809,18 @@ static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
     return l->targets ? l->targets[l->row + r] : 0;
 }
 
-static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
-{
-    return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
-}
-
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
                                float max, float log_sum)
 {
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         return l->by.surprisal(x, l->v, &c);
     }
-    float loss = log_sum - (logit - max), other = l->smoothing / (float)l->v;
-    return l->smoothing > 0.0f ? gckpti_fma(other, l->by.surprisal(x, l->v, &c),
-                                            gckpti_mul(1.0f - l->smoothing, loss))
-                               : loss;
+    float loss = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(l);
+    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)l->v, l->by.surprisal(x, l->v, &c),
+                                         gckpti_mul(1.0f - smoothing, loss))
+                            : loss;
 }
 
 /* The forward of row r: its classes before `first`, and the n of x. */
@@ -8845,19 +8878,19 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
 {
     const float *aux = l->aux + 2 * r;
     float logit = 0.0f, held = 0.0f;
-    float w = gckpti_loss_weight(l, r), other = l->smoothing / (float)l->v;
+    float w = gckpti_loss_weight(l, r), other = gckpti_loss_smoothing(l) / (float)l->v;
     int64_t target = gckpti_loss_target(l, r), at = target - first;
-    int here = !l->soft && at >= 0 && at < n;
+    int here = !gckpti_loss_soft(l) && at >= 0 && at < n;
     gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
     c.scale = w * l->call->loss_scale;
-    if (l->soft && l->call->in[1].grad)
+    if (gckpti_loss_soft(l) && l->call->in[1].grad)
         gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
     if (!d || target < 0 || w == 0.0f) {
         if (d)
             gckpti_start(d, n, l->accumulate);
         return;
     }
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         c.mass = gckpti_sum(c.targets, l->v);
     }
@@ -8867,7 +8900,8 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at],
-                           l->by.exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
+                           l->by.exp((logit - aux[0]) - aux[1]) -
+                               ((1.0f - gckpti_loss_smoothing(l)) + other),
                            c.scale, l->accumulate);
     }
 }
@@ -8961,7 +8995,7 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by, l.n = l.v = v, l.accumulate = x->accumulate;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
-    if (call->inputs == 3) {
+    if (gckpti_has_weights(call)) {
         weights = gckpti_elements(&w->shape);
         l.weights = w->data, l.share = rows / weights;
     }
@@ -9001,63 +9035,6 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
     gckpt_tensor *in[2] = { logits, targets };
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
 }
-
-/* >>ops/weighted */
-#ifndef GCKPT_NO_LOSSES
-/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (classes.c) ---- */
-static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
-{
-    float smoothing = *(const float *)call->attributes;
-    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
-                          (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with");
-}
-static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    gckpt_shape rows = *x;
-    rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
-                          targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->mixes_rows = x->n < 2;
-    call->unit = gckpti_last(x);
-    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
-}
-
-GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-
-GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
-                NULL, gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-
-GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights, float smoothing)
-{
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    if (!weights && smoothing == 0.0f)
-        return gckpt_cross_entropy(logits, targets);
-    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
-                       sizeof smoothing);
-}
-
-GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights)
-{
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
-}
-#endif
 
 /* >>ops/linear_loss */
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
@@ -9223,7 +9200,6 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
 }
 
 /* >>ops/errors */
-#ifndef GCKPT_NO_LOSSES
 /* ---- losses of elements, each a product a b of two factors; count = elements ----
  *   sum_loss              1 x                                    dx = 1
  *   mean_squared_error    d d, d = x - y                         dx = 2 d
@@ -9241,7 +9217,7 @@ GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_ki
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
-    if (call->inputs > 2) {
+    if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
         e.share = e.n / gckpti_elements(&call->in[2].shape);
     }
@@ -9272,8 +9248,9 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i], gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -p : -d),
-                               scale, y->accumulate);
+            gckpti_put_product(
+                &y->grad[i], gckpti_weighted(w, gckpti_error_is(e->kind, GCKPTI_BINARY) ? -p : -d),
+                scale, y->accumulate);
     }
 }
 
@@ -9328,17 +9305,17 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
     }
     if (backward && (call->in[0].grad || call->in[1].grad))
         by.each(call, rows, 16 * n, gckpti_errors_backward_item, &s);
-    if (backward && call->in[2].grad)
+    if (backward && gckpti_has_weights(call) && call->in[2].grad)
         by.each(call, rows * n / s.e.share, 16 * s.e.share, gckpti_errors_weight_item, &s);
 }
 
-static gckpti_error_kernels gckpti_plain_errors(void)
+GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
 {
     gckpti_error_kernels by = { gckpti_in_turn, gckpti_errors_forward, gckpti_errors_backward };
     return by;
 }
 
-static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
     const float *delta = (const float *)call->attributes;
@@ -9350,25 +9327,9 @@ static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
     return gckpti_weights_fit(call, name, x);
 }
 
-#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
-    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
-    {                                                                                              \
-        return gckpti_errors_shape(call, #name);                                                   \
-    }                                                                                              \
-    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
-               __VA_ARGS__)
-#define GCKPTI_READS(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
-GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(0), GCKPTI_READS(0));
-GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-#undef GCKPTI_READS
-#undef GCKPTI_ERRORS
+GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
+              GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -9380,6 +9341,70 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
     gckpt_tensor *in[2] = { prediction, target };
     return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
 }
+
+/* >>ops/weighted */
+#ifndef GCKPT_NO_LOSSES
+/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (classes.c) ---- */
+static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
+{
+    float smoothing = *(const float *)call->attributes;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
+                          (double)smoothing);
+    return gckpti_classes_shape(call, "cross_entropy_with");
+}
+static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(x, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
+                          targets);
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    call->unit = gckpti_last(x);
+    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
+}
+
+GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+
+GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+                NULL, gckpti_cross_entropy_classes,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights, float smoothing)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    if (!weights && smoothing == 0.0f)
+        return gckpt_cross_entropy(logits, targets);
+    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
+                       sizeof smoothing);
+}
+
+GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
+}
+
+/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error (errors.c) ---- */
+GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3,
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS_MORE(GCKPT_IN(2)),
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights)
@@ -10780,15 +10805,10 @@ struct gckpti_kernels {
                                float *room);
     void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
-#ifndef GCKPT_NO_LOSSES
-#define GCKPTI_LOSS_KERNELS(V) , V(errors_forward), V(errors_backward)
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
-#else
-#define GCKPTI_LOSS_KERNELS(V)
-#endif
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
     void (*gru_gates)(const struct gckpti_cell *cell);
@@ -12523,6 +12543,22 @@ GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
                    fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
+/* ---- gather: an item is an entry of axis 0 ---- */
+GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
+{
+    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
+}
+
+GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
+{
+    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
+    if (call->in[0].grad)
+        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
+}
+#endif
+
+/* >>cpu/losses */
+#if GCKPTI_HAS_FAST
 /* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
@@ -12542,28 +12578,8 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
 GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
 
-/* ---- gather: an item is an entry of axis 0 ---- */
-GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
-{
-    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
-}
-
-GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
-{
-    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
-    if (call->in[0].grad)
-        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
-}
-#endif
-
-/* >>cpu/losses */
-#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
-/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy ---- */
-GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-
 /* ---- losses of elements: an item is an entry of axis 0 ---- */
-static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
+GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
     gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
@@ -12573,6 +12589,12 @@ static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
 GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
 GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
                  gckpti_fast_errors(call))
+#endif
+
+/* >>cpu/weighted */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
+GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
 GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
                  gckpti_fast_errors(call))
 GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
@@ -30443,7 +30465,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_RECURRENT
 #undef GCKPTI_IMAGES
 #undef GCKPTI_LOSSES
-#undef GCKPTI_LOSS_KERNELS
+#undef GCKPTI_ERRORS
+#undef GCKPTI_READS_MORE
+#undef GCKPTI_WITH_LOSSES
 #undef GCKPTI_RECURRENT_KERNELS
 #undef GCKPTI_IMAGE_KERNELS
 #undef GCKPTI_OPTIMISED
@@ -33662,7 +33686,6 @@ static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_
 }
 
 /* >>kernels/errors */
-#ifndef GCKPT_NO_LOSSES
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
 GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
 {
@@ -33683,21 +33706,22 @@ GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kin
                                    int64_t n, FLOATS sum)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
-    FLOATS x = V(load_n)(e->x + at, n), y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n);
+    FLOATS x = V(load_n)(e->x + at, n),
+           y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n);
     FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
-    if (kind == GCKPTI_HUBER) {
+    if (gckpti_error_is(kind, GCKPTI_HUBER)) {
         size = V(floats)(V(bits)(a) & 0x7fffffff);
         b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
         a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
     }
-    if (kind == GCKPTI_BINARY) {
+    if (gckpti_error_is(kind, GCKPTI_BINARY)) {
         size = V(floats)(V(bits)(x) | 0x80000000);
         size = V(exp)(size);
         u = one + size;
         u = V(less)(one, u, V(fma)(V(log)(u), size / (u - one), zero), size);
         b = V(fma)(V(differ)(x, V(set1)(-0.0f)), y, V(max)(x, zero)) + u;
     }
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         a = one;
     size = V(floats)(V(bits)(w) & 0x7fffffff);
     return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
@@ -33721,18 +33745,19 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
     const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         int64_t n = gckpti_min(end - at, W);
-        FLOATS x = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->x + at, n);
-        FLOATS y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n), d = x - y, back;
+        FLOATS x = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->x + at, n);
+        FLOATS y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n), d = x - y,
+               back;
         FLOATS w = V(error_weights)(e, at, n), size = V(floats)(V(bits)(w) & 0x7fffffff);
-        if (kind == GCKPTI_SUMMED)
+        if (gckpti_error_is(kind, GCKPTI_SUMMED))
             d = one;
-        if (kind == GCKPTI_SQUARED)
+        if (gckpti_error_is(kind, GCKPTI_SQUARED))
             d = V(set1)(2.0f) * d;
-        if (kind == GCKPTI_HUBER)
+        if (gckpti_error_is(kind, GCKPTI_HUBER))
             d = V(less)(d, below, below, V(less)(delta, d, delta, d));
-        if (kind == GCKPTI_BINARY)
+        if (gckpti_error_is(kind, GCKPTI_BINARY))
             d = one / V(one_and_exp)(x) - y;
-        back = V(differ)(kind == GCKPTI_BINARY ? x : d, minus);
+        back = V(differ)(gckpti_error_is(kind, GCKPTI_BINARY) ? x : d, minus);
         if (to[0].grad)
             V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
         if (to[1].grad)
@@ -33742,24 +33767,25 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
 
 static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
 {
-    switch (e->kind) {
-    case GCKPTI_SUMMED: return V(errors_sum)(e, GCKPTI_SUMMED, row);
-    case GCKPTI_SQUARED: return V(errors_sum)(e, GCKPTI_SQUARED, row);
-    case GCKPTI_HUBER: return V(errors_sum)(e, GCKPTI_HUBER, row);
-    default: return V(errors_sum)(e, GCKPTI_BINARY, row);
-    }
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
+        return V(errors_sum)(e, GCKPTI_HUBER, row);
+    if (gckpti_error_is(e->kind, GCKPTI_BINARY))
+        return V(errors_sum)(e, GCKPTI_BINARY, row);
+    return e->kind == GCKPTI_SUMMED ? V(errors_sum)(e, GCKPTI_SUMMED, row)
+                                    : V(errors_sum)(e, GCKPTI_SQUARED, row);
 }
 
 static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
 {
-    switch (e->kind) {
-    case GCKPTI_SUMMED: V(errors_slopes)(e, GCKPTI_SUMMED, row); break;
-    case GCKPTI_SQUARED: V(errors_slopes)(e, GCKPTI_SQUARED, row); break;
-    case GCKPTI_HUBER: V(errors_slopes)(e, GCKPTI_HUBER, row); break;
-    default: V(errors_slopes)(e, GCKPTI_BINARY, row); break;
-    }
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
+        V(errors_slopes)(e, GCKPTI_HUBER, row);
+    else if (gckpti_error_is(e->kind, GCKPTI_BINARY))
+        V(errors_slopes)(e, GCKPTI_BINARY, row);
+    else if (e->kind == GCKPTI_SUMMED)
+        V(errors_slopes)(e, GCKPTI_SUMMED, row);
+    else
+        V(errors_slopes)(e, GCKPTI_SQUARED, row);
 }
-#endif
 
 /* >>kernels/cells */
 #ifndef GCKPT_NO_RECURRENT
@@ -33861,9 +33887,9 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
     V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
         V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
         V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
-        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal), V(exp_of), \
-        V(log_of),                                                                                 \
-        &mixed GCKPTI_LOSS_KERNELS(V) GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
+        V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
+        &mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 static const gckpti_mixed_kernels V(mixed_kernels) = {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
     V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)

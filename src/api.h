@@ -515,6 +515,11 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+/* sum of (prediction - target)^2 over elements; count = elements. */
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
+/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
+ * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #ifndef GCKPT_NO_LOSSES
 /* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
  * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
@@ -543,11 +548,6 @@ GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *targ
                                     gckpt_tensor *weights, float delta);
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights);
-/* sum of (prediction - target)^2 over elements; count = elements. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
-/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
- * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 #endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;

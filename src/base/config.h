@@ -167,6 +167,11 @@ extern "C" {
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
 #endif
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
+#endif
 /* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL

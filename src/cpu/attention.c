@@ -81,25 +81,6 @@ GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
                    fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
-GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call),
-                               gckpt_parallel,
-                               k->online,
-                               k->surprisal,
-                               k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow,
-                               k->exp,
-                               k->log };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
-
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
 {

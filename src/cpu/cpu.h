@@ -70,15 +70,10 @@ struct gckpti_kernels {
                                float *room);
     void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
-#ifndef GCKPT_NO_LOSSES
-#define GCKPTI_LOSS_KERNELS(V) , V(errors_forward), V(errors_backward)
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
-#else
-#define GCKPTI_LOSS_KERNELS(V)
-#endif
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
     void (*gru_gates)(const struct gckpti_cell *cell);

@@ -71,8 +71,9 @@ GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product 
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);
 
-/* cpu/attention.c */
+/* cpu/losses.c */
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
+GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call);
 
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels);

@@ -1,4 +1,3 @@
-#ifndef GCKPT_NO_LOSSES
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
 GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
 {
@@ -19,21 +18,22 @@ GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kin
                                    int64_t n, FLOATS sum)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
-    FLOATS x = V(load_n)(e->x + at, n), y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n);
+    FLOATS x = V(load_n)(e->x + at, n),
+           y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n);
     FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
-    if (kind == GCKPTI_HUBER) {
+    if (gckpti_error_is(kind, GCKPTI_HUBER)) {
         size = V(floats)(V(bits)(a) & 0x7fffffff);
         b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
         a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
     }
-    if (kind == GCKPTI_BINARY) {
+    if (gckpti_error_is(kind, GCKPTI_BINARY)) {
         size = V(floats)(V(bits)(x) | 0x80000000);
         size = V(exp)(size);
         u = one + size;
         u = V(less)(one, u, V(fma)(V(log)(u), size / (u - one), zero), size);
         b = V(fma)(V(differ)(x, V(set1)(-0.0f)), y, V(max)(x, zero)) + u;
     }
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         a = one;
     size = V(floats)(V(bits)(w) & 0x7fffffff);
     return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
@@ -57,18 +57,19 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
     const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         int64_t n = gckpti_min(end - at, W);
-        FLOATS x = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->x + at, n);
-        FLOATS y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n), d = x - y, back;
+        FLOATS x = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->x + at, n);
+        FLOATS y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n), d = x - y,
+               back;
         FLOATS w = V(error_weights)(e, at, n), size = V(floats)(V(bits)(w) & 0x7fffffff);
-        if (kind == GCKPTI_SUMMED)
+        if (gckpti_error_is(kind, GCKPTI_SUMMED))
             d = one;
-        if (kind == GCKPTI_SQUARED)
+        if (gckpti_error_is(kind, GCKPTI_SQUARED))
             d = V(set1)(2.0f) * d;
-        if (kind == GCKPTI_HUBER)
+        if (gckpti_error_is(kind, GCKPTI_HUBER))
             d = V(less)(d, below, below, V(less)(delta, d, delta, d));
-        if (kind == GCKPTI_BINARY)
+        if (gckpti_error_is(kind, GCKPTI_BINARY))
             d = one / V(one_and_exp)(x) - y;
-        back = V(differ)(kind == GCKPTI_BINARY ? x : d, minus);
+        back = V(differ)(gckpti_error_is(kind, GCKPTI_BINARY) ? x : d, minus);
         if (to[0].grad)
             V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
         if (to[1].grad)
@@ -78,21 +79,22 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
 
 static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
 {
-    switch (e->kind) {
-    case GCKPTI_SUMMED: return V(errors_sum)(e, GCKPTI_SUMMED, row);
-    case GCKPTI_SQUARED: return V(errors_sum)(e, GCKPTI_SQUARED, row);
-    case GCKPTI_HUBER: return V(errors_sum)(e, GCKPTI_HUBER, row);
-    default: return V(errors_sum)(e, GCKPTI_BINARY, row);
-    }
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
+        return V(errors_sum)(e, GCKPTI_HUBER, row);
+    if (gckpti_error_is(e->kind, GCKPTI_BINARY))
+        return V(errors_sum)(e, GCKPTI_BINARY, row);
+    return e->kind == GCKPTI_SUMMED ? V(errors_sum)(e, GCKPTI_SUMMED, row)
+                                    : V(errors_sum)(e, GCKPTI_SQUARED, row);
 }
 
 static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
 {
-    switch (e->kind) {
-    case GCKPTI_SUMMED: V(errors_slopes)(e, GCKPTI_SUMMED, row); break;
-    case GCKPTI_SQUARED: V(errors_slopes)(e, GCKPTI_SQUARED, row); break;
-    case GCKPTI_HUBER: V(errors_slopes)(e, GCKPTI_HUBER, row); break;
-    default: V(errors_slopes)(e, GCKPTI_BINARY, row); break;
-    }
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
+        V(errors_slopes)(e, GCKPTI_HUBER, row);
+    else if (gckpti_error_is(e->kind, GCKPTI_BINARY))
+        V(errors_slopes)(e, GCKPTI_BINARY, row);
+    else if (e->kind == GCKPTI_SUMMED)
+        V(errors_slopes)(e, GCKPTI_SUMMED, row);
+    else
+        V(errors_slopes)(e, GCKPTI_SQUARED, row);
 }
-#endif

@@ -3,9 +3,9 @@
     V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
         V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
         V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
-        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal), V(exp_of), \
-        V(log_of),                                                                                 \
-        &mixed GCKPTI_LOSS_KERNELS(V) GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
+        V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
+        &mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 static const gckpti_mixed_kernels V(mixed_kernels) = {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
     V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)

@@ -91,23 +91,18 @@ static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
     return l->targets ? l->targets[l->row + r] : 0;
 }
 
-static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
-{
-    return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
-}
-
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
                                float max, float log_sum)
 {
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         return l->by.surprisal(x, l->v, &c);
     }
-    float loss = log_sum - (logit - max), other = l->smoothing / (float)l->v;
-    return l->smoothing > 0.0f ? gckpti_fma(other, l->by.surprisal(x, l->v, &c),
-                                            gckpti_mul(1.0f - l->smoothing, loss))
-                               : loss;
+    float loss = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(l);
+    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)l->v, l->by.surprisal(x, l->v, &c),
+                                         gckpti_mul(1.0f - smoothing, loss))
+                            : loss;
 }
 
 /* The forward of row r: its classes before `first`, and the n of x. */
@@ -165,19 +160,19 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
 {
     const float *aux = l->aux + 2 * r;
     float logit = 0.0f, held = 0.0f;
-    float w = gckpti_loss_weight(l, r), other = l->smoothing / (float)l->v;
+    float w = gckpti_loss_weight(l, r), other = gckpti_loss_smoothing(l) / (float)l->v;
     int64_t target = gckpti_loss_target(l, r), at = target - first;
-    int here = !l->soft && at >= 0 && at < n;
+    int here = !gckpti_loss_soft(l) && at >= 0 && at < n;
     gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
     c.scale = w * l->call->loss_scale;
-    if (l->soft && l->call->in[1].grad)
+    if (gckpti_loss_soft(l) && l->call->in[1].grad)
         gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
     if (!d || target < 0 || w == 0.0f) {
         if (d)
             gckpti_start(d, n, l->accumulate);
         return;
     }
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         c.mass = gckpti_sum(c.targets, l->v);
     }
@@ -187,7 +182,8 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at],
-                           l->by.exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
+                           l->by.exp((logit - aux[0]) - aux[1]) -
+                               ((1.0f - gckpti_loss_smoothing(l)) + other),
                            c.scale, l->accumulate);
     }
 }
@@ -281,7 +277,7 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by, l.n = l.v = v, l.accumulate = x->accumulate;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
-    if (call->inputs == 3) {
+    if (gckpti_has_weights(call)) {
         weights = gckpti_elements(&w->shape);
         l.weights = w->data, l.share = rows / weights;
     }

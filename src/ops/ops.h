@@ -31,8 +31,8 @@
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    loss(cross_entropy_with) loss(soft_cross_entropy) loss(mean_squared_error)                     \
-    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) loss(sum_loss)            \
+    loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
+    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
     image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
 /* clang-format on */
@@ -448,6 +448,24 @@ typedef struct {
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
 
+/* What a build without these losses has none of. */
+static inline const float *gckpti_loss_soft(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
+}
+static inline float gckpti_loss_smoothing(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+}
+static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
+}
+static inline int gckpti_has_weights(const gckpt_call *call)
+{
+    return GCKPTI_WITH_LOSSES && call->inputs == 3;
+}
+
 /* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
  * are soft or smoothed. */
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
@@ -467,8 +485,13 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
                                               int backward);
 
 /* ---- ops/errors.c ---- */
-#ifndef GCKPT_NO_LOSSES
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+
+/* kind == is; a constant 0 of those that this build has not. */
+GCKPTI_INLINE int gckpti_error_is(gckpti_error_kind kind, gckpti_error_kind is)
+{
+    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_SUMMED || is == GCKPTI_SQUARED);
+}
 
 typedef struct gckpti_errors {
     const gckpt_call *call;
@@ -485,29 +508,29 @@ GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float 
                                          float *b)
 {
     float d = x - y, size = gckpti_abs(d);
-    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    int linear = gckpti_error_is(kind, GCKPTI_HUBER) && !(size < delta);
     *b = linear ? size - 0.5f * delta : d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         return 1.0f;
-    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
+    return linear ? delta : gckpti_error_is(kind, GCKPTI_HUBER) ? 0.5f * d : d;
 }
 
 /* dx */
 GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
 {
     float d = x - y;
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
-        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_SQUARED))
+        return gckpti_error_is(kind, GCKPTI_SUMMED) ? 1.0f : 2.0f * d;
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         return gckpti_sigmoid(x) - y;
     return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
-    return e->weights ? e->weights[i / e->share] : 1.0f;
+    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
 /* What plain and fast kernels differ in. */
@@ -520,7 +543,6 @@ typedef struct {
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
                                 gckpti_error_kernels by, int backward);
-#endif
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */

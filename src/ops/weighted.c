@@ -54,4 +54,34 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
+
+/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error (errors.c) ---- */
+GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3,
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS_MORE(GCKPT_IN(2)),
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
+                                                      gckpt_tensor *target, gckpt_tensor *weights)
+{
+    gckpt_tensor *in[3] = { prediction, target, weights };
+    return weights ? gckpt_apply(&gckpti_op_mean_squared_error_with, in, 3, NULL, 0)
+                   : gckpt_mean_squared_error(prediction, target);
+}
+
+GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
+                                    gckpt_tensor *weights, float delta)
+{
+    gckpt_tensor *in[3] = { prediction, target, weights };
+    return gckpt_apply(&gckpti_op_huber, in, weights ? 3 : 2, &delta, sizeof delta);
+}
+
+GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                   gckpt_tensor *weights)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
+}
 #endif
