@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1145
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1154
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
@@ -35,22 +35,23 @@
  *                 params, packed, mirror, names, notes, values, calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
- *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
- *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
- *                 gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
- *                 plain, items, products, rows, images, attention, recurrent, kernels,
- *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
- *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
- *                 model, makers, schedule, live, draft, place, modes, encode
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4617
+ *                 op, curves, broadcast, axis, chains, embed, products, mixed, norms,
+ *                 attention, rotary, classes, linear_loss, errors, pools, channels, conv,
+ *                 conv_shape, gather, recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2353
+ *                 plain, convert, items, mixed, products, rows, images, attention, recurrent,
+ *                 kernels, backend, calls
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3819
+ *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
+ *                 gradients, order, model, makers, schedule, live, draft, place, modes,
+ *                 encode
  *     >>search    what no schedule can do without; the least work for every budget            3089
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1784
  *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4005
  *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
  *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
  *                 finite, update, picks, begin, advance, step, stream, values
@@ -60,11 +61,11 @@
  *                 write, header, places, data, read, path
  *     >>ranks     a step in leaves and by several ranks; their files                          1264
  *                 crew, rounds, load, save
- *     >>tables    plans as files and as C constants                                            858
+ *     >>tables    plans as files and as C constants                                            867
  *                 write, read, c
- *     >>kernels   what is done with an item, for each instruction set                         3378
+ *     >>kernels   what is done with an item, for each instruction set                         3395
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
- *                 attention, words, online, word_attention, losses, cells, end
+ *                 attention, online, words, word_attention, losses, cells, end
  *
  * == MANUAL =======================================================================================
  *
@@ -458,6 +459,9 @@
 #endif
 #ifndef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
+#endif
+#ifndef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
 #endif
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
@@ -2032,6 +2036,12 @@ extern "C" {
 #else
 #define GCKPTI_LEAN 0
 #endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_BF16
+#define GCKPTI_WITH_BF16 0
+#else
+#define GCKPTI_WITH_BF16 1
+#endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
 #else
@@ -2242,10 +2252,13 @@ typedef struct {
     struct gckpti_team *team; /* NULL: none, or not needed */
 } gckpti_runner;
 
+/* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */
 static inline int gckpti_is_mixed(const gckpt_call *call)
 {
-    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+    return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
 }
+static inline int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
+static inline int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
@@ -6046,7 +6059,6 @@ enum { GCKPTI_NARROW = 1 << 30 };
  * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
  * workspace; fast ones take bf16 where they sum over rows. */
 enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
 
 /* What the gradients of a product are worth: each as much as the forward, and no op has more than
  * two that are. */
@@ -6190,10 +6202,10 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
-    if (out)
+    if (gckpti_is_wide(out))
         out[to] = x->data[i];
     else
-        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+        narrow[to] = gckpti_is_narrow(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
 }
 
 /* ---- ops/chains.c ---- */
@@ -6254,7 +6266,7 @@ typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors 
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
-    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+    return gckpti_is_narrow(x->bf16) ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
 GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
@@ -6262,11 +6274,6 @@ GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
     return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
                               c);
 }
-
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
-
-/* In bf16 plans: element by element. */
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
@@ -6286,6 +6293,20 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
+
+/* ---- ops/mixed.c ---- */
+/* Whether a row of this header has one of the flags above. In bf16 plans: where a chain starts; a
+ * product, element by element. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+#else
+static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call, (void)t;
+}
+#endif
 
 /* ---- ops/norms.c ---- */
 typedef struct {
@@ -6656,7 +6677,8 @@ typedef struct {
 /* ---- ops/chains.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
-    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+    return gckpti_is_wide(call->grad_out) ? call->grad_out[at]
+                                          : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
 /* ---- ops/conv.c ---- */
@@ -6675,11 +6697,6 @@ typedef struct {
 } gckpti_recurrent;
 
 /* >>ops/op */
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
-{
-    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
-}
-
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
 {
     int wanted = 0;
@@ -7719,7 +7736,7 @@ GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
         const int64_t at = call->in[1].index[r] * n;
         if (stored)
             stored->packing->read(&stored->u, at, n, call->out + r * n);
-        else if (call->out)
+        else if (gckpti_is_wide(call->out))
             memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
         else
             gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
@@ -7806,30 +7823,6 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
-
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
-{
-    if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
-    return t->start ? t->start[j] : 0.0f;
-}
-
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
-{
-    (void)call;
-    for (int64_t i = 0; i < t->batch * t->m; i++)
-        for (int64_t j = 0; j < t->n; j++) {
-            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
-            int64_t b = i / t->m * t->b.next + j * t->b.row;
-            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
-            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
-                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
-            if (t->c)
-                t->c[at] = d;
-            else
-                t->c_bf16[at] = gckpti_to_bf16(d);
-        }
-}
 
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next)
@@ -8026,6 +8019,39 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 {
     return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
+
+/* >>ops/mixed */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
+{
+    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
+}
+
+/* ---- products of bf16 plans, one element after the other (see ops/products) ---- */
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
+{
+    if (t->accumulate)
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+    return t->start ? t->start[j] : 0.0f;
+}
+
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call;
+    for (int64_t i = 0; i < t->batch * t->m; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
+            int64_t b = i / t->m * t->b.next + j * t->b.row;
+            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
+            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
+                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
+            if (t->c)
+                t->c[at] = d;
+            else
+                t->c_bf16[at] = gckpti_to_bf16(d);
+        }
+}
+#endif
 
 /* >>ops/norms */
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
@@ -8255,7 +8281,7 @@ GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, i
     gckpti_factor k = gckpti_factor_of(&call->in[1], 0, c, 1, 0);
     gckpti_factor v = gckpti_factor_of(&call->in[2], 0, c, 1, 0);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
-    const int narrow = !GCKPTI_LEAN && call->out_bf16;
+    const int narrow = gckpti_is_narrow(call->out_bf16);
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, key = row * s * c + column;
@@ -8304,7 +8330,7 @@ static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n,
                                     int64_t d, float *rest, int64_t from, int64_t *row)
 {
     *row = arg->grad ? c : d;
-    if (GCKPTI_LEAN || arg->grad || !arg->grad_bf16)
+    if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
         return arg->grad ? arg->grad + at : NULL;
     for (int64_t i = 0; i < n; i++)
         if (arg->accumulate)
@@ -8317,7 +8343,7 @@ static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n,
 static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
                                    int64_t d, const float *rest)
 {
-    for (int64_t i = 0; !GCKPTI_LEAN && arg->grad_bf16 && i < n; i++)
+    for (int64_t i = 0; gckpti_is_narrow(arg->grad_bf16) && i < n; i++)
         gckpti_to_bf16s(rest + i * d, arg->grad_bf16 + at + i * c, d);
 }
 
@@ -8325,11 +8351,11 @@ static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, 
 static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t d, float *rest)
 {
     const float *g, *out;
-    if (GCKPTI_LEAN || call->grad_out)
+    if (gckpti_is_wide(call->grad_out))
         g = call->grad_out + at;
     else
         g = rest, gckpti_from_bf16s(call->grad_out_bf16 + at, rest, d);
-    if (GCKPTI_LEAN || call->out)
+    if (gckpti_is_wide(call->out))
         out = call->out + at;
     else
         out = rest + d, gckpti_from_bf16s(call->out_bf16 + at, rest + d, d);
@@ -8888,7 +8914,7 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     if (call->attributes)
         l.smoothing = *(const float *)call->attributes;
     int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
-    if (!GCKPTI_LEAN && (x->bf16 || x->grad_bf16))
+    if (gckpti_is_narrow(x->bf16) || gckpti_is_narrow(x->grad_bf16))
         body = backward ? gckpti_loss_backward_narrow : gckpti_loss_forward_narrow;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
@@ -9018,7 +9044,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
     int have = backward && call->attributes;
     float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
-    uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
     if (rounded && x->accumulate)
         l->by.widen(rounded, dx, l->rows * c);
@@ -10605,14 +10631,21 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 /* ---- cpu/plain.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 
+/* Of a table: an entry that only bf16 plans need. */
+#ifndef GCKPT_NO_BF16
+#define GCKPTI_IF_BF16(x) x
+#else
+#define GCKPTI_IF_BF16(x) NULL
+#endif
+
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
-/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_X86 &&                                                                                  \
+/* There are kernels of AVX512-BF16, which the compiler knows. */
+#if GCKPTI_WITH_BF16 && GCKPTI_X86 &&                                                              \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_BF16 1
+#define GCKPTI_AVX512_BF16 1
 #else
-#define GCKPTI_BF16 0
+#define GCKPTI_AVX512_BF16 0
 #endif
 
 /* What folder kernels has for each instruction set. */
@@ -10882,6 +10915,13 @@ typedef struct gckpti_mixed_kernels {
 
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
 
+/* Those of bf16 plans; without these all are NULL. */
+static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
+{
+    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    return kernels->mixed ? kernels->mixed : &none;
+}
+
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
 typedef struct {
@@ -10973,6 +11013,22 @@ typedef struct { /* a pass, and what an instruction set has for it */
     int64_t each; /* blocks of an item */
 } gckpti_passing;
 
+/* ---- cpu/convert.c, cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#if GCKPTI_HAS_FAST
+GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c);
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
+#endif
+#elif GCKPTI_HAS_FAST
+static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call, (void)t;
+}
+static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !kernels->mixed; }
+#endif
+
 /* ---- cpu/products.c ---- */
 #if GCKPTI_HAS_FAST
 typedef struct {
@@ -11061,48 +11117,6 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     void *at = to;
     gckpti_filling f = { (unsigned char *)at, from, 0, n };
     gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
-}
-
-/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
- * of 8 elements, drawn when `fresh` or when they begin. */
-static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
-                                       uint32_t word[4])
-{
-    const gckpt_call *call = s->call;
-    uint64_t at = (uint64_t)i;
-    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
-    if (fresh || at % 8 == 0)
-        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
-    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
-}
-
-/* Item `item` of a conversion, element by element. */
-static void gckpti_cpu_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
-    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
-    uint32_t word[4] = { 0, 0, 0, 0 };
-    for (int64_t i = first; i < end; i++) {
-        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
-            float wide = gckpti_from_bf16(c->from[i]);
-            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
-            continue;
-        }
-        uint16_t half =
-            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
-        if (c->kind == GCKPT_NARROW)
-            c->to[i] = half;
-        else
-            c->x[i] = gckpti_from_bf16(half);
-    }
-}
-
-GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
 }
 
 /* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
@@ -11205,7 +11219,6 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
-#define GCKPTI_CONVERT (GCKPTI_LEAN ? NULL : gckpti_cpu_convert)
 GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
                                                          NULL,
                                                          0,
@@ -11219,7 +11232,7 @@ GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
                                                          NULL,
                                                          gckpti_cpu_fill,
                                                          gckpti_cpu_add,
-                                                         GCKPTI_CONVERT,
+                                                         GCKPTI_IF_BF16(gckpti_cpu_convert),
                                                          gckpti_plain_update,
                                                          gckpti_cpu_finish,
                                                          NULL,
@@ -11234,6 +11247,53 @@ GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
                                                          NULL,
                                                          NULL };
 /* clang-format on */
+
+/* >>cpu/convert */
+#ifndef GCKPT_NO_BF16
+/* ---- to bf16 and back, between the ops of bf16 plans ---- */
+
+/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
+ * of 8 elements, drawn when `fresh` or when they begin. */
+static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
+                                       uint32_t word[4])
+{
+    const gckpt_call *call = s->call;
+    uint64_t at = (uint64_t)i;
+    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
+    if (fresh || at % 8 == 0)
+        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
+    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
+}
+
+/* Item `item` of a conversion, element by element. */
+static void gckpti_cpu_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpt_conversion *c = s->c;
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
+    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    uint32_t word[4] = { 0, 0, 0, 0 };
+    for (int64_t i = first; i < end; i++) {
+        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
+            float wide = gckpti_from_bf16(c->from[i]);
+            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
+            continue;
+        }
+        uint16_t half =
+            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
+        if (c->kind == GCKPT_NARROW)
+            c->to[i] = half;
+        else
+            c->x[i] = gckpti_from_bf16(half);
+    }
+}
+
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
+}
+#endif
 
 /* >>cpu/items */
 #if GCKPTI_HAS_FAST
@@ -11270,123 +11330,8 @@ GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
 }
 #endif
 
-/* >>cpu/products */
-#if GCKPTI_HAS_FAST
-/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
-
-#ifdef GCKPT_OPENBLAS
-/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
-static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                                  int64_t j1)
-{
-    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
-    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
-    float *c = t->c + i0 * t->c_row + j0;
-    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
-        a_next = (int)t->k;                /* sgemm refuses less */
-    if (t->b_col == 1 && b_next < cols)
-        b_next = cols;
-    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
-        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
-               (size_t)cols * sizeof(float));
-    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
-                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
-                c, (int)t->c_row);
-}
-#endif
-
-/* Piece i of all products: from its number to its rows and columns. */
-static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
-{
-    const gckpti_product *t = s->t;
-    gckpti_product next;
-    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
-    int64_t j0 = i % s->across * s->cols;
-    if (at) {
-        next = *t, t = &next;
-        next.a += at * s->a_next, next.c += at * s->c_next;
-        if (!next.stored)
-            next.b += at * s->b_next;
-        if (next.from && next.from_row)
-            next.from += at * s->c_next;
-    }
-    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
-#ifdef GCKPT_OPENBLAS
-    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
-        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
-        gckpti_openblas_piece(t, i0, i1, j0, j1);
-        return;
-    }
-#endif
-    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
-}
-
-static void gckpti_products_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
-}
-
-static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
-}
-
-/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
- * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
- * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
- * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
- * over it for every GCKPTI_NC columns. */
-GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
-{
-    enum { LOW = 256, HIGH = 1024 };
-    const gckpti_product *t = s->t;
-    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
-    int small = t->m * t->n * t->k < 65536;
-    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
-    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
-    s->rows = t->m, s->cols = t->n;
-    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > narrow &&
-            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
-            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
-        else if (s->rows > 4 * GCKPTI_STRIP)
-            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
-    s->across = (t->n + s->cols - 1) / s->cols;
-    s->down = (t->m + s->rows - 1) / s->rows;
-}
-
-/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
- * gckpti_product_room(m, n, k) floats a thread. */
-GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
-                                   int64_t a_next, int64_t b_next, float *pack)
-{
-    gckpti_products s;
-    memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
-    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_cut(&s);
-    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
-}
-
-/* What gckpti_fp32_plain does. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
-{
-    const gckpti_factor *a = &f->a, *b = &f->b;
-    const float *from = f->accumulate ? f->c : f->start;
-    int64_t from_row = f->accumulate ? f->n : 0;
-    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
-                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
-    t.stored = b->stored ? &b->stored->u : NULL;
-    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
-}
-
+/* >>cpu/mixed */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
  * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
 typedef struct {
@@ -11622,6 +11567,205 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t
                    s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
 }
 
+/* ---- conversions ---- */
+static void gckpti_fast_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
+    const gckpt_conversion *c = s->c;
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
+    if (c->kind == GCKPT_WIDEN)
+        kernels->widen(c->from + at, c->x + at, n);
+    else
+        kernels->narrow(c->x + at, c->to + at, n);
+}
+
+GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
+    if (c->kind == GCKPT_WIDEN || nearest)
+        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
+    else
+        gckpti_cpu_convert(call, c);
+}
+
+/* ---- do they agree with the plain ones? ---- */
+
+/* Ties, infinities, NaN and subnormals, rounded. */
+static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
+                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
+    float x[25];
+    uint16_t narrow[25];
+    int same = 1;
+    for (int i = 0; i < 25; i++)
+        x[i] = gckpti_float(numbers[i % 9]);
+    kernels->narrow(x, narrow, 25);
+    for (int i = 0; i < 25; i++)
+        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
+    return same;
+}
+
+/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
+ * a zero in the end: instructions that round, order or flush in another way would show here. */
+static int gckpti_tile_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
+                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
+    uint16_t a[8 * 16];
+    uint32_t b[8 * 16];
+    float c[8 * 16];
+    const float least = gckpti_float(0x00800000u);
+    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
+    int same = 1;
+    if (!kernels->tile)
+        return 1;
+    for (int p = 0; p < 8; p++)
+        for (int i = 0; i < 16; i++) {
+            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
+            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
+            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
+        }
+    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
+    kernels->tile(&t);
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 16; j++) {
+            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
+            for (int p = 0; p < 8; p++) {
+                uint32_t y = b[16 * p + j];
+                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
+                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
+            }
+            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
+        }
+    return same;
+}
+
+GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
+{
+    return gckpti_tile_agrees(kernels->mixed) && gckpti_narrow_agrees(kernels->mixed);
+}
+#endif
+
+/* >>cpu/products */
+#if GCKPTI_HAS_FAST
+/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
+
+#ifdef GCKPT_OPENBLAS
+/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                                  int64_t j1)
+{
+    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
+    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
+    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
+    float *c = t->c + i0 * t->c_row + j0;
+    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
+        a_next = (int)t->k;                /* sgemm refuses less */
+    if (t->b_col == 1 && b_next < cols)
+        b_next = cols;
+    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
+        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
+               (size_t)cols * sizeof(float));
+    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
+                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
+                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
+                c, (int)t->c_row);
+}
+#endif
+
+/* Piece i of all products: from its number to its rows and columns. */
+static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_product *t = s->t;
+    gckpti_product next;
+    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
+    int64_t j0 = i % s->across * s->cols;
+    if (at) {
+        next = *t, t = &next;
+        next.a += at * s->a_next, next.c += at * s->c_next;
+        if (!next.stored)
+            next.b += at * s->b_next;
+        if (next.from && next.from_row)
+            next.from += at * s->c_next;
+    }
+    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
+#ifdef GCKPT_OPENBLAS
+    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
+        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
+        gckpti_openblas_piece(t, i0, i1, j0, j1);
+        return;
+    }
+#endif
+    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
+}
+
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_products *s = (const gckpti_products *)context;
+    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
+}
+
+static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
+ * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
+ * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
+ * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
+ * over it for every GCKPTI_NC columns. */
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
+{
+    enum { LOW = 256, HIGH = 1024 };
+    const gckpti_product *t = s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
+    int small = t->m * t->n * t->k < 65536;
+    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
+    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
+    s->rows = t->m, s->cols = t->n;
+    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
+        if (have < pieces && s->cols > narrow &&
+            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
+            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
+        else if (s->rows > 4 * GCKPTI_STRIP)
+            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
+    s->across = (t->n + s->cols - 1) / s->cols;
+    s->down = (t->m + s->rows - 1) / s->rows;
+}
+
+/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
+ * gckpti_product_room(m, n, k) floats a thread. */
+GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                   int64_t a_next, int64_t b_next, float *pack)
+{
+    gckpti_products s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.t = t, s.batch = batch;
+    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
+    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
+    gckpti_products_cut(&s);
+    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
+}
+
+/* What gckpti_fp32_plain does. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
+{
+    const gckpti_factor *a = &f->a, *b = &f->b;
+    const float *from = f->accumulate ? f->c : f->start;
+    int64_t from_row = f->accumulate ? f->n : 0;
+    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
+                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
+    t.stored = b->stored ? &b->stored->u : NULL;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
+}
+
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
@@ -11742,10 +11886,10 @@ static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
     const float *from = call->in[0].data + call->in[1].index[r] * n;
-    if (call->out)
+    if (gckpti_is_wide(call->out))
         memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
     else
-        gckpti_kernels_of(call)->mixed->narrow(from, call->out_bf16 + r * n, n);
+        gckpti_mixed_of(gckpti_kernels_of(call))->narrow(from, call->out_bf16 + r * n, n);
 }
 
 static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
@@ -11762,9 +11906,10 @@ static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
     const gckpti_kernels *k = gckpti_kernels_of(call);
     float wide[GCKPTI_EMBED_ITEM];
     for (int64_t r = 0; r < rows; r++) {
-        const float *g = call->grad_out ? call->grad_out + r * n + j : wide;
-        if (g == wide)
-            k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width);
+        const int is_wide = gckpti_is_wide(call->grad_out);
+        const float *g = is_wide ? call->grad_out + r * n + j : wide;
+        if (!is_wide)
+            gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
         k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
     }
 }
@@ -12304,7 +12449,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
  * run, an item being a head. */
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
-    return !gckpti_is_mixed(call) || gckpti_kernels_of(call)->mixed->attention_forward;
+    return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
 }
 
 static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
@@ -12326,7 +12471,7 @@ static void gckpti_attention_forward_item(void *context, int64_t i, int64_t work
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
     int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
     i /= h->blocks;
-    (h->mixed ? by->mixed->attention_forward : by->attention_forward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
         h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
 }
 
@@ -12347,7 +12492,7 @@ static void gckpti_attention_backward_item(void *context, int64_t i, int64_t wor
     const gckpti_heads *h = (const gckpti_heads *)context;
     const gckpti_kernels *by = gckpti_kernels_of(h->call);
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
-    (h->mixed ? by->mixed->attention_backward : by->attention_backward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
         h, i / h->heads, i % h->heads, (float *)h->call->work + room);
 }
 
@@ -12370,8 +12515,8 @@ static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
                                k->online,
                                k->surprisal,
                                k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow,
+                               gckpti_mixed_of(k)->widen,
+                               gckpti_mixed_of(k)->narrow,
                                k->exp,
                                k->log };
     return by;
@@ -12613,57 +12758,6 @@ GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
 #pragma GCC pop_options
 #endif
 
-/* Ties, infinities, NaN and subnormals, rounded. */
-static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
-{
-    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
-                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
-    float x[25];
-    uint16_t narrow[25];
-    int same = 1;
-    for (int i = 0; i < 25; i++)
-        x[i] = gckpti_float(numbers[i % 9]);
-    kernels->narrow(x, narrow, 25);
-    for (int i = 0; i < 25; i++)
-        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
-    return same;
-}
-
-/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
- * a zero in the end: instructions that round, order or flush in another way would show here. */
-static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
-{
-    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
-                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[8 * 16];
-    uint32_t b[8 * 16];
-    float c[8 * 16];
-    const float least = gckpti_float(0x00800000u);
-    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
-    int same = 1;
-    if (!kernels->tile)
-        return 1;
-    for (int p = 0; p < 8; p++)
-        for (int i = 0; i < 16; i++) {
-            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
-            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
-            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
-        }
-    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
-    kernels->tile(&t);
-    for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 16; j++) {
-            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
-            for (int p = 0; p < 8; p++) {
-                uint32_t y = b[16 * p + j];
-                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
-                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
-            }
-            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
-        }
-    return same;
-}
-
 /* A product whose rows, columns and links go past the edge of a tile, b transposed. */
 static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
@@ -12721,9 +12815,8 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
     squares[0] = kernels->update(&p, NULL, 0, N, 1);
     p.values = plain[0], p.state[0] = plain[1], p.state[1] = plain[2];
     squares[1] = gckpti_plain_update_block(&p, NULL, 0, N, 1);
-    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
-           gckpti_narrow_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
-           !memcmp(squares, squares + 1, sizeof *squares);
+    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels) &&
+           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -12746,7 +12839,7 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
         __builtin_cpu_supports("fma")) {
         kernels = &gckpti_kernels_avx512;
-#if GCKPTI_BF16
+#if GCKPTI_AVX512_BF16
         if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
             return &gckpti_kernels_bf16;
 #endif
@@ -12785,28 +12878,6 @@ GCKPTI_FN void gckpti_fast_add(const gckpt_call *call, float *to, const float *f
     gckpti_cpu_jobs(call, n, gckpti_fast_add_item, &s);
 }
 
-static void gckpti_fast_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
-    const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
-    if (c->kind == GCKPT_WIDEN)
-        kernels->widen(c->from + at, c->x + at, n);
-    else
-        kernels->narrow(c->x + at, c->to + at, n);
-}
-
-static void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
-    if (c->kind == GCKPT_WIDEN || nearest)
-        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
-    else
-        gckpti_cpu_convert(call, c);
-}
-
 static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
@@ -12817,8 +12888,8 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 /* clang-format off */
 GCKPTI_DATA const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
-    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, GCKPTI_IF_BF16(gckpti_fast_convert),
+    gckpti_fast_update, gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif
 
@@ -13426,26 +13497,19 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* A parameter that is updated: trained or measured. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* ---- plan/mixed.c ---- */
+/* ---- plan/copies.c ---- */
+/* Bits of `rounding`; those of bf16 plans are 0 where there are none. */
 enum {
-    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
-    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
-    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
+    GCKPTI_NARROW_VALUE = 2 * GCKPTI_WITH_BF16,
+    GCKPTI_NARROW_GRADIENT = 4 * GCKPTI_WITH_BF16
 };
 
 /* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
 enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
-/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision);
-
 /* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 
 /* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
  * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
@@ -13466,6 +13530,33 @@ enum {
 /* Adds room for so many floats behind what c has: at *at. */
 GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
+/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
+ * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
+ * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
+enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped);
+
+/* ---- plan/mixed.c ---- */
+/* Whether it is a bf16 plan; whether there may be such. */
+static inline int gckpti_plan_rounds(const gckpt_plan *p)
+{
+    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
+}
+static inline int gckpti_has_precision(gckpt_precision precision)
+{
+    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
+}
+
+#ifndef GCKPT_NO_BF16
+/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision);
+
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
+
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
  * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
  * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
@@ -13474,13 +13565,15 @@ GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *round
                                 const int64_t *n, int64_t row, int made_for,
                                 gckpt_precision precision, int backward, unsigned reads,
                                 unsigned wanted, gckpti_copies *c);
-
-/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
- * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
-enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped);
+#else
+static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                                  gckpt_precision precision)
+{
+    (void)rounding, (void)batchless, (void)precision;
+    return GCKPT_FP32;
+}
+static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
+#endif
 
 /* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
@@ -13684,6 +13777,19 @@ typedef struct {
     int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
     gckpti_keyed *keys;  /* to sort, and as many to spare */
 } gckpti_skyline;
+
+/* ---- plan/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                  gckpti_copies *c);
+#else
+static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                      gckpti_copies *c)
+{
+    (void)p, (void)t, (void)backward;
+    c->bytes = 0;
+}
+#endif
 
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
@@ -14009,19 +14115,8 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
 }
 
-/* >>plan/mixed */
-/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
- * fetched, as floats; copies and low parts of sums in front of a workspace ---- */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision)
-{
-    if (GCKPTI_LEAN)
-        return GCKPT_FP32;
-    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
-        precision = GCKPT_BF16;
-    return batchless ? GCKPT_FP32 : precision;
-}
-
+/* >>plan/copies */
+/* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
     return (size_t)gckpti_elements(&t->shape) *
@@ -14036,6 +14131,52 @@ GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor 
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
+}
+
+GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+{
+    *at = gckpti_round_up(c->bytes, 64);
+    c->bytes = *at + (size_t)elements * sizeof(float);
+}
+
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped)
+{
+    if (!(op->needs[i] & GCKPT_SUMS))
+        return 0;
+    if (batchless_in && !batchless)
+        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
+    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
+}
+
+GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
+{
+    const gckpt_tensor *q = t->in[i];
+    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
+}
+
+/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
+GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+{
+    size_t low;
+    gckpti_copies c;
+    gckpti_plan_copies(p, t, backward, &c);
+    for (int i = 0; i < t->inputs && backward; i++)
+        if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
+            gckpti_copy_add(&c, &low, gckpti_elements(&t->in[i]->shape));
+    return c.bytes;
+}
+
+/* >>plan/mixed */
+#ifndef GCKPT_NO_BF16
+/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
+ * fetched, as floats; f32 copies in front of a workspace ---- */
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision)
+{
+    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
+        precision = GCKPT_BF16;
+    return batchless ? GCKPT_FP32 : precision;
 }
 
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
@@ -14064,12 +14205,6 @@ static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *roundi
     for (int i = 0; i < inputs && portions; i++)
         portions = rows ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
     return portions && (!rows || row <= GCKPTI_PORTION_ROW);
-}
-
-GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
-{
-    *at = gckpti_round_up(c->bytes, 64);
-    c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
 GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
@@ -14110,30 +14245,13 @@ GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *round
         gckpti_copy_add(c, &c->gradient[0], n[0]);
 }
 
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped)
-{
-    if (!(op->needs[i] & GCKPT_SUMS))
-        return 0;
-    if (batchless_in && !batchless)
-        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
-    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
-}
-
-GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
-{
-    const gckpt_tensor *q = t->in[i];
-    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
-}
-
-/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
-GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+/* Those of an op. */
+GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                  gckpti_copies *c)
 {
     int rounding[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
     unsigned wanted = 0;
-    size_t low;
-    gckpti_copies c;
     for (int i = -1; i < t->inputs; i++) {
         const gckpt_tensor *q = i < 0 ? t : t->in[i];
         rounding[1 + i] = p->rounding[q->base->id];
@@ -14144,12 +14262,9 @@ GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *
     gckpti_copies_of(t->op, t->inputs, rounding, n, gckpti_last(&t->shape),
                      gckpti_made_for(p->desc->backend, p->plain),
                      gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
-                     gckpti_needs(p, t), wanted, &c);
-    for (int i = 0; i < t->inputs && backward; i++)
-        if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
-            gckpti_copy_add(&c, &low, n[1 + i]);
-    return c.bytes;
+                     gckpti_needs(p, t), wanted, c);
 }
+#endif
 
 /* >>plan/work */
 /* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
@@ -20159,6 +20274,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
+                            "out (GCKPT_NO_BF16)");
     if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
@@ -21886,6 +22005,81 @@ struct gckpti_crew {
 /* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
+/* ---- run/mixed.c, run/portions.c ---- */
+/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
+ * streams below 2^31. */
+static inline uint32_t gckpti_stream(int id, int which)
+{
+    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                            const uint16_t *from, float *x, int64_t n);
+GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                            uint16_t *to, int64_t n);
+GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                const gckpti_operands *o, gckpti_copies *c);
+
+/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if that
+ * is bf16), and whether it is to run in portions. */
+GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c);
+GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c);
+/* The gradient of input i. */
+GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c, int i);
+/* 0: it is not to run in portions. */
+GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call, gckpt_kernel kernel, int portions);
+#else /* nothing is bf16, nor rounded */
+static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
+                                gckpt_conversion_kind kind, const uint16_t *from, float *x,
+                                int64_t n)
+{
+    (void)e, (void)c, (void)kind, (void)from, (void)x, (void)n;
+}
+static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                                uint16_t *to, int64_t n)
+{
+    (void)e, (void)c, (void)stream, (void)x, (void)to, (void)n;
+}
+static inline void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                    const gckpti_operands *o, gckpti_copies *c)
+{
+    (void)e, (void)ins, (void)o;
+    c->bytes = 0;
+    c->portions = 0;
+}
+static inline int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                       const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
+{
+    (void)e, (void)ins, (void)o, (void)narrow, (void)c;
+    return 0;
+}
+static inline void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpti_copies *copies,
+                                         gckpt_call *c)
+{
+    (void)e, (void)ins, (void)o, (void)copies, (void)c;
+}
+static inline void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpti_copies *copies,
+                                         gckpt_call *c, int i)
+{
+    (void)e, (void)ins, (void)o, (void)copies, (void)c, (void)i;
+}
+static inline int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                      const gckpt_call *call, gckpt_kernel kernel, int portions)
+{
+    (void)e, (void)ins, (void)call, (void)kernel, (void)portions;
+    return 0;
+}
+#endif
+
 /* ---- run/finite.c ---- */
 /* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
 typedef struct {
@@ -22207,7 +22401,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-    for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
+    for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
@@ -22249,6 +22443,28 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         stored->packing = e->plan->packing;
         c->packed = stored;
     }
+}
+
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
+GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
+{
+    const gckpti_node *q = &p->nodes[node->in[i]];
+    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
+                           p->looped);
+}
+
+/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
+GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
+{
+    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
+    return (float *)p;
+}
+
+/* The op's own workspace begins behind all copies. */
+GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+{
+    if (c->work)
+        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
 }
 
 /* >>run/backend */
@@ -23515,6 +23731,7 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 }
 
 /* >>run/mixed */
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
 /* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
@@ -23532,23 +23749,8 @@ GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t s
     gckpti_on(e)->convert(c, &rounding);
 }
 
-/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
- * streams below 2^31. */
-GCKPTI_FN uint32_t gckpti_stream(int id, int which)
-{
-    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
-}
-
-/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
-GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
-{
-    const gckpti_node *q = &p->nodes[node->in[i]];
-    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
-                           p->looped);
-}
-
-/* Where the copies of this instruction are. Without bf16 there are none, and asking for them takes
- * as long as many an op. */
+/* Where the copies of this instruction are. A plan in f32 has none, and asking for them takes as
+ * long as many an op. */
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                                 const gckpti_operands *o, gckpti_copies *c)
 {
@@ -23556,9 +23758,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
     const gckpti_node *node = &p->nodes[ins->id];
     c->bytes = 0;
     c->portions = 0;
-    for (int i = 0; i <= node->inputs && !GCKPTI_LEAN; i++)
-        c->value[i] = c->gradient[i] = GCKPTI_NONE;
-    if (GCKPTI_LEAN || p->precision == GCKPT_FP32)
+    if (!gckpti_plan_rounds(p))
         return;
     int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
     int64_t n[1 + GCKPT_MAX_INPUTS];
@@ -23577,16 +23777,9 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
-/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
-GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
-{
-    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
-    return (float *)p;
-}
-
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                   const uint16_t **narrow, int64_t n)
+static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                const uint16_t **narrow, int64_t n)
 {
     float *copy = gckpti_copy_at(c, offset);
     if (copy) {
@@ -23597,7 +23790,7 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
 }
 
 /* Those that the kernel takes as bf16 have no copy, and stay. */
-GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
         if (c->in[i].bf16)
@@ -23605,14 +23798,61 @@ GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gck
                                               gckpti_elements(&c->in[i].shape));
 }
 
-/* The op's own workspace begins behind all copies. */
-GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
 {
-    if (c->work)
-        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
+    gckpti_copies copies;
+    gckpti_copies_at(e, ins, o, &copies);
+    gckpti_widen_inputs(e, c, &copies);
+    if (narrow)
+        c->out = gckpti_copy_at(c, copies.value[0]);
+    c->out_bf16 = c->out ? NULL : narrow;
+    gckpti_own_work(c, &copies);
+    return copies.portions;
 }
 
+GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    int64_t n = gckpti_elements(&c->shape);
+    gckpti_widen_inputs(e, c, copies);
+    if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o->out);
+        c->out = gckpti_widen_copy(e, c, copies->value[0], &narrow, n);
+        c->out_bf16 = narrow ? gckpti_at_bf16(e, o->out) : NULL;
+    }
+    if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
+        c->grad_out_bf16 = gckpti_at_bf16(e, o->gradient);
+        c->grad_out = gckpti_widen_copy(e, c, copies->gradient[0], &c->grad_out_bf16, n);
+    }
+}
+
+GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c, int i)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    gckpt_arg *arg = &c->in[i];
+    if (copies->gradient[1 + i] != GCKPTI_NONE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
+        if (arg->accumulate)
+            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, gckpti_elements(&arg->shape));
+        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
+                 gckpti_same_shape(&arg->shape, &c->shape))
+            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
+    } else if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = NULL;
+    }
+}
+#endif
+
 /* >>run/portions */
+#ifndef GCKPT_NO_BF16
 /* ---- kernels in portions ---- */
 typedef struct {
     const gckpt_exec *e;
@@ -23687,8 +23927,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpt_call *call, gckpt_kernel kernel)
+GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call, gckpt_kernel kernel, int portions)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
@@ -23696,6 +23936,8 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     int parts = !s.backward, sums = 0;
+    if (!portions)
+        return 0;
     for (int i = 0; i < call->inputs; i++) {
         gckpt_arg *in = &own.in[i];
         int part = gckpti_elements(&in->shape) == all;
@@ -23719,7 +23961,9 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
         gckpt_parallel(call, items, 4 * s.n, gckpti_portion_item, &s); /* each fetches the next */
     if (sums && !s.sums)
         kernel(&rest);
+    return 1;
 }
+#endif
 
 /* >>run/recompute */
 /* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
@@ -23858,9 +24102,9 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     const gckpti_exec_node *n = &e->nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (!GCKPTI_LEAN && portions)
-        gckpti_run_portions(e, ins, c, kernel);
-    else if (GCKPTI_LEAN || kernel)
+    if (gckpti_run_portions(e, ins, c, kernel, portions))
+        return;
+    if (GCKPTI_LEAN || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -23914,7 +24158,6 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
-    int portions = 0;
     c->out = (float *)out;
     c->aux = gckpti_at(e, o.aux);
     c->work = gckpti_at(e, o.work);
@@ -23922,16 +24165,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
     if (p->packing)
         gckpti_call_stored(e, node, c, &stored);
-    if (gckpti_is_mixed(c)) {
-        gckpti_copies copies;
-        gckpti_copies_at(e, ins, &o, &copies);
-        gckpti_widen_inputs(e, c, &copies);
-        if (narrow)
-            c->out = gckpti_copy_at(c, copies.value[0]);
-        c->out_bf16 = c->out ? NULL : narrow;
-        gckpti_own_work(c, &copies);
-        portions = copies.portions;
-    }
+    int portions = gckpti_is_mixed(c) && gckpti_mixed_forward(e, ins, &o, narrow, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
@@ -23948,26 +24182,14 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
                                   gckpti_copies *copies, gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     gckpt_arg *arg = &c->in[i];
     int64_t n = gckpti_elements(&arg->shape);
     size_t low;
     arg->accumulate = (ins->accumulate >> i) & 1;
     arg->grad = gckpti_at(e, o->in[i].gradient);
     int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
-    if (!GCKPTI_LEAN && copies->gradient[1 + i] != GCKPTI_NONE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
-        if (arg->accumulate)
-            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, n);
-        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
-                 gckpti_same_shape(&arg->shape, &c->shape))
-            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (!GCKPTI_LEAN && arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT &&
-               o->in[i].total == GCKPTI_NONE) {
-        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = NULL;
-    }
+    if (gckpti_plan_rounds(e->plan))
+        gckpti_mixed_gradient(e, ins, o, copies, c, i);
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_HERE) {
@@ -23982,7 +24204,7 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
 static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                 gckpt_call *c, int i)
 {
-    if (e->plan->precision == GCKPT_FP32 && o->in[i].total == GCKPTI_NONE)
+    if (!gckpti_plan_rounds(e->plan) && o->in[i].total == GCKPTI_NONE)
         return;
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
@@ -24020,19 +24242,8 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (gckpti_is_mixed(c)) {
-        int64_t n = gckpti_elements(&c->shape);
-        gckpti_widen_inputs(e, c, &copies);
-        if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
-            const uint16_t *narrow = gckpti_at_bf16(e, o.out);
-            c->out = gckpti_widen_copy(e, c, copies.value[0], &narrow, n);
-            c->out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
-        }
-        if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
-            c->grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
-            c->grad_out = gckpti_widen_copy(e, c, copies.gradient[0], &c->grad_out_bf16, n);
-        }
-    }
+    if (gckpti_is_mixed(c))
+        gckpti_mixed_backward(e, ins, &o, &copies, c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, &copies, c, i);
     gckpti_own_work(c, &copies);
@@ -29528,6 +29739,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: its precision is one of GCKPT_BF16, which this build "
+                            "leaves out (GCKPT_NO_BF16)");
 #ifdef GCKPT_NO_FAST
     if (!d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
@@ -30095,6 +30310,11 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
             "#endif\n",
             name);
+    if (gckpti_plan_rounds(plan))
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
+                     "without GCKPT_NO_BF16\"\n#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -30113,8 +30333,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
-#undef GCKPTI_BF16
-#undef GCKPTI_CONVERT
+#undef GCKPTI_AVX512_BF16
+#undef GCKPTI_IF_BF16
 #undef GCKPTI_CURVES
 #undef GCKPTI_CURVE_FLAGS
 #undef GCKPTI_ERF_MAX
@@ -30157,6 +30377,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_WITH_BF16
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_SEARCHED
@@ -31929,6 +32150,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
 }
 
 /* >>kernels/bf16 */
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
@@ -32057,7 +32279,7 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_factor *x, int64_t at, int6
 }
 #endif
 
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
 #define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
@@ -32233,6 +32455,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 #undef GCKPTI_TARGET_BF16
 #undef GCKPTI_INLINED_BF16
 #endif
+#endif
 
 /* >>kernels/sums */
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
@@ -32255,6 +32478,15 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
         V(store_n)(d + at, x, n);
 }
 
+/* n floats from x[at] on, or, where there is no x, bf16 from narrow[at_narrow] on. */
+GCKPTI_INLINED FLOATS V(load_wide)(const float *x, int64_t at, const uint16_t *narrow,
+                                   int64_t at_narrow, int64_t n)
+{
+    if (gckpti_is_wide(x))
+        return V(load_n)(x + at, n);
+    return V(stored)(GCKPT_STORED_BF16, narrow, at_narrow, V(zero)(), n);
+}
+
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
 /* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants if it pays. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
@@ -32271,13 +32503,11 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
     FLOATS gain_low##i = V(sum_load)(s->gain_low, j + W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        FLOATS x = g ? V(load_n)(g + at + W * (i), GCKPTI_LEFT(i))                                 \
-                     : V(load_bf16)(narrow + at + W * (i), GCKPTI_LEFT(i));                        \
+        FLOATS x = V(load_wide)(g, at + W * (i), narrow, at + W * (i), GCKPTI_LEFT(i));            \
         if (bias)                                                                                  \
             V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
         if (gain) {                                                                                \
-            FLOATS h = row.x ? V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i))                      \
-                             : V(load_bf16)(x_narrow + at + W * (i), GCKPTI_LEFT(i));              \
+            FLOATS h = V(load_wide)(row.x, j + W * (i), x_narrow, at + W * (i), GCKPTI_LEFT(i));   \
             h = h - first - mean;                                                                  \
             x = V(fma)(x, h * rstd, zero);                                                         \
             V(sum_add)(&gain##i, &gain_low##i, x);                                                 \
@@ -32559,32 +32789,7 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* >>kernels/words */
-/* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
- * constant): by the processor's instructions. ---- */
-GCKPTI_INLINED INTS V(words)(const uint32_t *x)
-{
-    INTS a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
-GCKPTI_INLINED INTS V(word)(uint32_t x) { return V(bits)(V(set1)(gckpti_float(x))); }
-GCKPTI_INLINED void V(store_words)(uint32_t *x, INTS a) { memcpy(x, &a, sizeof a); }
-
-/* Two links of chains. */
-GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
-{
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-    if (bf16) {
-        __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
-        return c;
-    }
-#endif
-    (void)bf16;
-    c = V(fma)(V(floats)(a & 0xffff0000u), V(floats)(b & 0xffff0000u), c);
-    return V(fma)(V(floats)(a << 16), V(floats)(b << 16), c);
-}
-
+/* >>kernels/online */
 /* gckpti_to_bf16, in the upper halves */
 GCKPTI_INLINED INTS V(halve)(FLOATS x)
 {
@@ -32594,10 +32799,10 @@ GCKPTI_INLINED INTS V(halve)(FLOATS x)
     return (nan & (u | 0x400000u)) | (~nan & kept);
 }
 
-/* Words of a (upper halves) and b. */
+/* Words (kernels/words) of a (upper halves) and b. */
 GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
 {
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
     if (bf16) {
         const __m512i order =
             _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
@@ -32611,26 +32816,6 @@ GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
     return (V(halve)(a) & 0xffff0000u) | V(halve)(b) >> 16;
 }
 
-/* Words of the 2 W neighbours a, b. */
-GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
-{
-    uint32_t x[2 * W], y[W];
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-    if (bf16) {
-        __m512i both;
-        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(b), "v"(a));
-        return (INTS)_mm512_rol_epi32(both, 16);
-    }
-#endif
-    (void)bf16;
-    V(store_words)(x, V(halve)(a));
-    V(store_words)(x + W, V(halve)(b));
-    for (int i = 0; i < W; i++)
-        y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
-    return V(words)(y);
-}
-
-/* >>kernels/online */
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
  * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
  * 0..i+diagonal only. */
@@ -32871,7 +33056,55 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     }
 }
 
+/* >>kernels/words */
+#ifndef GCKPT_NO_BF16
+/* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
+ * constant): by the processor's instructions. ---- */
+GCKPTI_INLINED INTS V(words)(const uint32_t *x)
+{
+    INTS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_INLINED INTS V(word)(uint32_t x) { return V(bits)(V(set1)(gckpti_float(x))); }
+GCKPTI_INLINED void V(store_words)(uint32_t *x, INTS a) { memcpy(x, &a, sizeof a); }
+
+/* Two links of chains. */
+GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
+{
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+    if (bf16) {
+        __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
+        return c;
+    }
+#endif
+    (void)bf16;
+    c = V(fma)(V(floats)(a & 0xffff0000u), V(floats)(b & 0xffff0000u), c);
+    return V(fma)(V(floats)(a << 16), V(floats)(b << 16), c);
+}
+
+/* Words of the 2 W neighbours a, b. */
+GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
+{
+    uint32_t x[2 * W], y[W];
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+    if (bf16) {
+        __m512i both;
+        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(b), "v"(a));
+        return (INTS)_mm512_rol_epi32(both, 16);
+    }
+#endif
+    (void)bf16;
+    V(store_words)(x, V(halve)(a));
+    V(store_words)(x + W, V(halve)(b));
+    for (int i = 0; i < W; i++)
+        y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
+    return V(words)(y);
+}
+#endif
+
 /* >>kernels/word_attention */
+#ifndef GCKPT_NO_BF16
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* ---- attention of bf16 plans: chains of words. bf16: else flushing subnormals as the instructions
  * do ---- */
@@ -33014,7 +33247,7 @@ static GCKPTI_TARGET void V(words_bands_soft)(const gckpti_band *s, int64_t m, i
 {
     V(words_bands_of)(s, 0, m, n, k, a, b, c);
 }
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t m, int64_t n,
                                                   int64_t k, const uint32_t *a, const uint32_t *b,
                                                   float *c)
@@ -33026,7 +33259,7 @@ static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t 
 static GCKPTI_TARGET void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, int64_t n,
                                          int64_t k, const uint32_t *a, const uint32_t *b, float *c)
 {
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
     if (bf16) {
         gckpti_words_bands_bf16(s, m, n, k, a, b, c);
         return;
@@ -33283,7 +33516,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     V(words_backward)(h, row, head, room, 0);
 }
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static GCKPTI_TARGET void gckpti_forward_bf16(const gckpti_heads *h, int64_t row, int64_t head,
                                               int64_t first, float *room)
 {
@@ -33297,6 +33530,22 @@ static GCKPTI_TARGET void gckpti_backward_bf16(const gckpti_heads *h, int64_t ro
 #endif
 #undef GCKPTI_PAIRED
 #undef GCKPTI_EACH_PAIRED
+#endif
+
+/* What gckpti_kernels has for bf16 plans. */
+static const gckpti_mixed_kernels V(mixed_kernels) = {
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
+#else
+    NULL, NULL, V(widen), V(narrow), NULL, NULL
+#endif
+};
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
+    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
+    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
+};
+#endif
 #endif
 
 /* >>kernels/losses */
@@ -33528,22 +33777,11 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         V(norm_backward), V(columns), V(attention_forward), V(attention_backward),                 \
         V(classes_backward), V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates),    \
         V(gru_slopes), V(lstm_gates), V(max_window), V(channel_sums), V(channel_out),              \
-        V(channel_dx), V(lstm_slopes), V(exp_of), V(log_of), &mixed
-static const gckpti_mixed_kernels V(mixed_kernels) = {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
-#else
-    NULL, NULL, V(widen), V(narrow), NULL, NULL
-#endif
-};
-GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
-    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
-};
+        V(channel_dx), V(lstm_slopes), V(exp_of), V(log_of), mixed
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
-    gckpti_mixed_kernels_bf16) };
+    &gckpti_mixed_kernels_bf16) };
 #endif
 #undef GCKPTI_KERNELS
 

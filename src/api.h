@@ -24,6 +24,9 @@
 #ifndef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
 #endif
+#ifndef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
+#endif
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif

@@ -1,8 +1,8 @@
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
-#undef GCKPTI_BF16
-#undef GCKPTI_CONVERT
+#undef GCKPTI_AVX512_BF16
+#undef GCKPTI_IF_BF16
 #undef GCKPTI_CURVES
 #undef GCKPTI_CURVE_FLAGS
 #undef GCKPTI_ERF_MAX
@@ -45,6 +45,7 @@
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_WITH_BF16
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_SEARCHED

@@ -91,6 +91,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
+                            "out (GCKPT_NO_BF16)");
     if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "

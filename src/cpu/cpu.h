@@ -23,14 +23,21 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
+/* Of a table: an entry that only bf16 plans need. */
+#ifndef GCKPT_NO_BF16
+#define GCKPTI_IF_BF16(x) x
+#else
+#define GCKPTI_IF_BF16(x) NULL
+#endif
+
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
-/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_X86 &&                                                                                  \
+/* There are kernels of AVX512-BF16, which the compiler knows. */
+#if GCKPTI_WITH_BF16 && GCKPTI_X86 &&                                                              \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_BF16 1
+#define GCKPTI_AVX512_BF16 1
 #else
-#define GCKPTI_BF16 0
+#define GCKPTI_AVX512_BF16 0
 #endif
 
 /* What folder kernels has for each instruction set. */
@@ -299,6 +306,13 @@ typedef struct gckpti_mixed_kernels {
 } gckpti_mixed_kernels;
 
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
+
+/* Those of bf16 plans; without these all are NULL. */
+static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
+{
+    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    return kernels->mixed ? kernels->mixed : &none;
+}
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */

@@ -326,6 +326,11 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
             "#endif\n",
             name);
+    if (gckpti_plan_rounds(plan))
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
+                     "without GCKPT_NO_BF16\"\n#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "

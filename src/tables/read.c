@@ -163,6 +163,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: its precision is one of GCKPT_BF16, which this build "
+                            "leaves out (GCKPT_NO_BF16)");
 #ifdef GCKPT_NO_FAST
     if (!d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
