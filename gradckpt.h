@@ -27,19 +27,19 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1154
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1159
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1505
- *                 params, packed, mirror, names, notes, values, calls
+ *     >>store     parameters and optimiser state, however they are stored                     1567
+ *                 params, arrays, unpack, mirror, names, notes, values, packed, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4617
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4618
  *                 op, curves, broadcast, axis, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, pools, channels, conv,
  *                 conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2353
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2363
  *                 plain, convert, items, mixed, products, rows, images, attention, recurrent,
  *                 kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3819
@@ -51,21 +51,21 @@
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1784
  *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4005
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4039
  *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
  *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
- *                 finite, update, picks, begin, advance, step, stream, values
+ *                 finite, packed, update, picks, begin, advance, step, stream, values
  *     >>check     gradients against finite differences; what ops cost here; races              700
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1834
+ *     >>files     safetensors                                                                 1833
  *                 write, header, places, data, read, path
  *     >>ranks     a step in leaves and by several ranks; their files                          1264
  *                 crew, rounds, load, save
- *     >>tables    plans as files and as C constants                                            867
+ *     >>tables    plans as files and as C constants                                            877
  *                 write, read, c
- *     >>kernels   what is done with an item, for each instruction set                         3395
- *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
- *                 attention, online, words, word_attention, losses, cells, end
+ *     >>kernels   what is done with an item, for each instruction set                         3399
+ *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
+ *                 sums, attention, online, words, word_attention, losses, cells, end
  *
  * == MANUAL =======================================================================================
  *
@@ -445,7 +445,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      10/* version of saved and printed plans */
 
 #ifdef GCKPT_SMALL
 #ifndef GCKPT_NO_HEAP
@@ -602,6 +602,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
+#ifndef GCKPT_NO_PACK
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
@@ -620,6 +621,7 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
 GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
+#endif
 
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {
@@ -2041,6 +2043,11 @@ extern "C" {
 #define GCKPTI_WITH_BF16 0
 #else
 #define GCKPTI_WITH_BF16 1
+#endif
+#ifdef GCKPT_NO_PACK
+#define GCKPTI_WITH_PACK 0
+#else
+#define GCKPTI_WITH_PACK 1
 #endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
@@ -3813,9 +3820,8 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  *
  * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
- * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales
- * (gckpti_packing, reached only where something packs). Where a backend has memory of its own, a
- * gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
+ * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
+ * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
  * block (gckpti_share, gckpti_own). Notes are pairs of texts that go into files.
  * ============================================================================================== */
 
@@ -3853,30 +3859,12 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
-struct gckpti_factors;
-
-/* What packed values need; reached only where something packs them, or a plan that has some. */
-typedef struct {
-    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
-    void (*unpack_piece)(const gckpti_param *q, int64_t at, int64_t n, float *x);
-    void (*draw)(const gckpt_store *s, gckpti_param *q);
-    /* what reads a parameter as it is stored: elements at..at+n-1; a product whose b that is */
-    void (*read)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-    void (*product)(const struct gckpti_factors *t);
-} gckpti_packing;
-
-/* A parameter that an op reads as it is stored: call->packed. */
-typedef struct gckpti_stored {
-    gckpt_unpacking u;
-    const gckpti_packing *packing;
-} gckpti_stored;
-
 /* Operands of a product (ops/products), in floats, in bf16, or as they are stored. */
 typedef struct gckpti_factor {
     const float *f32;
-    const uint16_t *bf16;        /* one of the two, */
-    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
-    const gckpti_stored *stored; /* or this, of one matrix */
+    const uint16_t *bf16;          /* one of the two, */
+    int64_t row, step, next;       /* to the next row of c (column for b), link, matrix */
+    const gckpt_unpacking *stored; /* or this, of one matrix */
 } gckpti_factor;
 
 typedef struct gckpti_factors {
@@ -3889,13 +3877,21 @@ typedef struct gckpti_factors {
     void *room;       /* scratch of the fast kernels: call->work */
 } gckpti_factors;
 
-GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call);
+static inline int gckpti_is_stored(const gckpti_factor *x)
+{
+    return GCKPTI_WITH_PACK && !GCKPTI_LEAN && x->stored;
+}
+
+/* The parameter that an op reads as it is stored; NULL: there is none. */
+static inline const gckpt_unpacking *gckpti_stored_of(const gckpt_call *call)
+{
+    return GCKPTI_WITH_PACK && !GCKPTI_LEAN ? (const gckpt_unpacking *)call->packed : NULL;
+}
 
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    const gckpti_packing *packing; /* NULL: all values are floats */
     uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
@@ -3977,7 +3973,7 @@ GCKPTI_FN int gckpti_note_reserved(const char *key);
  * that reads or writes them asks here. */
 GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
 
-/* ---- store/packed.c ---- */
+/* ---- store/arrays.c ---- */
 /* Name (in files, too) and bytes of an element, by gckpt_storage. */
 static const struct {
     const char *name;
@@ -4001,25 +3997,6 @@ GCKPTI_FN int gckpti_is_made(const gckpti_param *q);
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
-
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
-
-/* n floats as BF16 or F16. 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
-
-/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
- * 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
-
-/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
- * float is written over it. No scales: 1. */
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-
-/* On the host, to nowhere yet. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
 
 /* Gives state arrays back until `slots` are left. */
@@ -4027,6 +4004,82 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
 GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots);
+
+/* ---- store/unpack.c ---- */
+#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
+/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
+
+/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
+ * float is written over it. No scales: 1. */
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+#endif
+
+/* ---- store/packed.c ---- */
+/* Whether values of this gckpt_storage are packed; whether there may be such. */
+static inline int gckpti_is_packed(int storage)
+{
+    return GCKPTI_WITH_PACK && storage != GCKPT_STORED_F32;
+}
+static inline int gckpti_has_storage(int storage)
+{
+    return GCKPTI_WITH_PACK || storage == GCKPT_STORED_F32;
+}
+
+#ifndef GCKPT_NO_PACK
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
+
+/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
+ * 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
+
+/* On the host, to nowhere yet. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+
+/* The floats that n stored values from element `at` on stand for; all of them, to u->to. */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
+
+/* What reads a parameter as it is stored: elements at..at+n-1; a product whose b that is. */
+static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    gckpti_unpack(u, at, n, x);
+}
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
+#else /* nothing is packed */
+static inline uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    (void)x, (void)n;
+    return seen;
+}
+static inline int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    (void)q, (void)at, (void)peak;
+    return 0;
+}
+static inline int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    (void)q, (void)at, (void)n, (void)x;
+    return 0;
+}
+static inline void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    (void)q, (void)at, (void)n, (void)x;
+}
+static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    (void)call, (void)unpacking;
+}
+static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    (void)u, (void)at, (void)n, (void)x;
+}
+static inline void gckpti_fp32_stored(const gckpti_factors *t) { (void)t; }
+#endif
 
 /* ---- store/mirror.c ---- */
 /* One of the two copies was changed. */
@@ -4087,12 +4140,22 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);
 
 /* What the files of store share; no other folder uses it. */
 
-/* >>store/params */
-GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
+/* ---- store/packed.c ---- */
+#ifndef GCKPT_NO_PACK
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x);
+GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q);
+#else
+static inline void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                      int64_t *n, float *x)
 {
-    return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
+    (void)s, (void)q, (void)at, (void)n, (void)x;
 }
+static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (void)s, (void)q; }
+#endif
 
+/* >>store/params */
 /* ---- shares of ranks ---- */
 GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
 {
@@ -4229,9 +4292,8 @@ GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
     return slot < 0 ? q->p.values : q->p.state[slot];
 }
 
-/* >>store/packed */
-/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
- * block of the store's ---- */
+/* >>store/arrays */
+/* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
@@ -4281,23 +4343,36 @@ GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
 }
 
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
-        seen = u > seen ? u : seen;
+    int n = 0;
+    while (n < 4 && q->p.state[n])
+        n++;
+    return n;
+}
+
+GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+{
+    for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
+        gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
+}
+
+GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+{
+    int had = gckpti_state_slots(q);
+    for (int i = had; i < slots; i++) {
+        q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
+        if (!q->p.state[i]) {
+            gckpti_state_shrink(s, q, had);
+            return 0;
+        }
     }
-    return seen;
+    return 1;
 }
 
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
-{
-    void *scales = gckpti_values_block(q);
-    float scale = gckpti_float(peak) / 127;
-    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
-    return scale * 127 <= FLT_MAX; /* not NaN */
-}
-
+/* >>store/unpack */
+#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
+/* ---- floats to BF16 and F16, and from these and I8: as files have them, and what is packed ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
@@ -4308,22 +4383,6 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
         half[i] = gckpti_to_f16(x[i]);
     }
     return !large;
-}
-
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
-    if (q->p.storage == GCKPT_STORED_F32)
-        return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
-    if (q->p.storage != GCKPT_STORED_I8)
-        return gckpti_to_halves(q->p.storage, x, n, (uint16_t *)to + at);
-    float scale = q->p.scales[at / gckpti_row_length(&q->p)];
-    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
-        float y = scale > 0 ? x[i] / scale : 0;
-        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
-        ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
-    }
-    return 1;
 }
 
 GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
@@ -4365,55 +4424,7 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
         x += row;
     }
 }
-
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
-{
-    gckpt_unpacking u;
-    u.storage = q->p.storage;
-    u.packed = q->p.packed;
-    u.scales = q->p.scales;
-    u.row = gckpti_row_length(&q->p);
-    u.n = q->p.elements;
-    u.to = NULL;
-    return u;
-}
-
-/* The floats that n stored values from element `at` on stand for. */
-GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    const gckpt_unpacking u = gckpti_unpacking_of(q);
-    if (q->p.storage == GCKPT_STORED_F32)
-        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
-    else
-        gckpti_unpack(&u, at, n, x);
-}
-
-GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
-{
-    int n = 0;
-    while (n < 4 && q->p.state[n])
-        n++;
-    return n;
-}
-
-GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
-{
-    for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
-        gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
-}
-
-GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
-{
-    int had = gckpti_state_slots(q);
-    for (int i = had; i < slots; i++) {
-        q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
-        if (!q->p.state[i]) {
-            gckpti_state_shrink(s, q, had);
-            return 0;
-        }
-    }
-    return 1;
-}
+#endif
 
 /* >>store/mirror */
 /* ---- where the newest copy of a parameter is ---- */
@@ -4782,41 +4793,13 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 }
 
 /* As gckpti_draw_values, from any index on. */
-static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
-                               float room[GCKPTI_DRAWN])
+GCKPTI_FN float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float room[GCKPTI_DRAWN])
 {
     int64_t odd = at & 1;
     *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
     gckpti_draw_values(s, q, at - odd, *n + odd, room);
     return room + odd;
-}
-
-/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
- * found anew for each piece. */
-static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
-                               float *x)
-{
-    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
-    void *block = memory;
-    gckpti_param piece = *q;
-    const int scaled = q->p.storage == GCKPT_STORED_I8;
-    if (scaled) {
-        float room[GCKPTI_DRAWN];
-        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
-        for (int64_t i = begin, some; i < begin + row; i += some) {
-            some = begin + row - i;
-            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
-            peak = gckpti_peak(peak, drawn, some);
-        }
-        *n = gckpti_min(*n, begin + row - at);
-        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
-    }
-    piece.p.elements = *n;
-    gckpti_set_block(&piece, (unsigned char *)block);
-    if (scaled)
-        (void)gckpti_set_scale(&piece, 0, peak);
-    (void)gckpti_pack_piece(&piece, 0, *n, x);
-    gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
@@ -4827,7 +4810,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
-        if (!q->raw && q->p.storage != GCKPT_STORED_F32)
+        if (!q->raw && gckpti_is_packed(q->p.storage))
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
@@ -4859,6 +4842,116 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
         q->p.values[own] = 0; /* of a share that is not the largest */
     q->raw = 1;
     return GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        gckpti_param *q = &s->params[i];
+        int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+        if (q->raw && !gckpti_is_packed(q->p.storage))
+            gckpti_draw_values(s, q, first, own, q->p.values);
+        else if (q->raw)
+            gckpti_packed_draw(s, q);
+        q->raw = 0;
+    }
+}
+
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
+{
+    for (size_t i = s->count; i-- > 0;) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw)
+            gckpti_values_free(s, q);
+        q->raw = 0;
+    }
+}
+
+/* >>store/packed */
+#ifndef GCKPT_NO_PACK
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = gckpti_values_block(q);
+    float scale = gckpti_float(peak) / 127;
+    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
+    if (q->p.storage == GCKPT_STORED_F32)
+        return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
+    if (q->p.storage != GCKPT_STORED_I8)
+        return gckpti_to_halves(q->p.storage, x, n, (uint16_t *)to + at);
+    float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+        float y = scale > 0 ? x[i] / scale : 0;
+        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+        ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
+    }
+    return 1;
+}
+
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+{
+    gckpt_unpacking u;
+    u.storage = q->p.storage;
+    u.packed = q->p.packed;
+    u.scales = q->p.scales;
+    u.row = gckpti_row_length(&q->p);
+    u.n = q->p.elements;
+    u.to = NULL;
+    return u;
+}
+
+/* The floats that n stored values from element `at` on stand for. */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    const gckpt_unpacking u = gckpti_unpacking_of(q);
+    if (q->p.storage == GCKPT_STORED_F32)
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    else
+        gckpti_unpack(&u, at, n, x);
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x)
+{
+    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
+    void *block = memory;
+    gckpti_param piece = *q;
+    const int scaled = q->p.storage == GCKPT_STORED_I8;
+    if (scaled) {
+        float room[GCKPTI_DRAWN];
+        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
+        for (int64_t i = begin, some; i < begin + row; i += some) {
+            some = begin + row - i;
+            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
+            peak = gckpti_peak(peak, drawn, some);
+        }
+        *n = gckpti_min(*n, begin + row - at);
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
+    }
+    piece.p.elements = *n;
+    gckpti_set_block(&piece, (unsigned char *)block);
+    if (scaled)
+        (void)gckpti_set_scale(&piece, 0, peak);
+    (void)gckpti_pack_piece(&piece, 0, *n, x);
+    gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
 /* Room for a row of floats in memory of later rows of I8, which are packed after it; NULL: they are
@@ -4902,7 +4995,7 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     return fits;
 }
 
-static void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
+GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
 {
     (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
 }
@@ -4923,7 +5016,7 @@ GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpackin
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
 {
-    const gckpt_unpacking *u = &t->b.stored->u;
+    const gckpt_unpacking *u = t->b.stored;
     const int links = t->b.row != 1; /* what lies side by side */
     const int64_t width = links ? t->k : t->n;
     float w[64];
@@ -4932,7 +5025,7 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
     for (int64_t at = 0, n; at < u->n; at += n) {
         const int64_t row = at / width, first = at % width;
         n = gckpti_min(64, width - first);
-        t->b.stored->packing->read(u, at, n, w);
+        gckpti_unpack(u, at, n, w);
         for (int64_t i = 0; i < t->m; i++) {
             const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
             float *c = t->c + i * t->n + (links ? row : first);
@@ -4943,33 +5036,7 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
         }
     }
 }
-
-GCKPTI_DATA const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
-                                                   gckpti_packed_draw, gckpti_unpack,
-                                                   gckpti_fp32_stored };
-
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
-{
-    for (size_t i = 0; i < s->count; i++) {
-        gckpti_param *q = &s->params[i];
-        int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-        if (q->raw && q->p.storage == GCKPT_STORED_F32)
-            gckpti_draw_values(s, q, first, own, q->p.values);
-        else if (q->raw)
-            s->packing->draw(s, q);
-        q->raw = 0;
-    }
-}
-
-GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
-{
-    for (size_t i = s->count; i-- > 0;) {
-        gckpti_param *q = &s->params[i];
-        if (q->raw)
-            gckpti_values_free(s, q);
-        q->raw = 0;
-    }
-}
+#endif
 
 /* >>store/calls */
 /* Whole-name match: '*' any run, '?' one character. */
@@ -4996,8 +5063,8 @@ static int gckpti_match(const char *pattern, const char *name)
 
 /* The parameter after q (NULL: the first) that the pattern matches. NULL: none; then *result says
  * whether there was one at all. */
-static gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern, const gckpti_param *q,
-                                       gckpt_result *result)
+GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
+                                          const gckpti_param *q, gckpt_result *result)
 {
     *result = GCKPT_E_ARG;
     for (size_t i = q ? (size_t)(q - s->params) + 1 : 0; s && pattern && i < s->count; i++)
@@ -5068,120 +5135,10 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
- * magnitude of a normal value is below 6). */
-static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
-{
-    gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
-    const char *name = gckpti_storage_name(as.storage);
-    if (!q->p.frozen)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
-                            "%s (gckpt_store_freeze)",
-                            q->p.name, name);
-    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES && gckpti_is_cut(s, q->p.elements))
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
-            "with GCKPT_SHARD_VALUES pack it before its values are made",
-            q->p.name);
-    if (!gckpti_is_made(q)) {
-        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
-        const double peak = 6 * gckpti_size((double)q->init.normal) +
-                            gckpti_size((double)q->init.uniform) +
-                            gckpti_size((double)q->init.constant);
-        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
-            return GCKPT_OK;
-        return gckpti_error(s, GCKPT_E_DATA,
-                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
-                            q->p.name, peak, name, most);
-    }
-    size_t bytes = gckpti_values_bytes(&as);
-    if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
-        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (q->next_block)
-        return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_MEMORY,
-                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
-                        "(what is packed before its values are made needs no more)",
-                        bytes, q->p.name, name);
-}
-
-/* Its values to that memory, if they are made. */
-static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
-{
-    gckpti_param to = *q;
-    to.p.storage = q->next_storage;
-    gckpti_set_block(&to, q->next_block);
-    if (!q->next_block || gckpti_values_copy(s, q, &to))
-        return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
-                        to.p.storage == GCKPT_STORED_F16
-                            ? "beyond 65504, the greatest of F16; BF16 holds them"
-                            : "that are not finite; I8 has no scale for their row");
-}
-
-/* Nothing can fail any more: stored otherwise, and without optimiser state. */
-static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
-{
-    gckpti_unmirror(s, q);
-    gckpti_state_shrink(s, q, 0);
-    q->optimiser = 0;
-    q->updates = 0;
-    if (gckpti_is_made(q) && !q->external)
-        gckpti_values_free(s, q);
-    s->elements += q->external ? (size_t)q->p.elements : 0;
-    q->external = q->locked = 0;
-    q->p.storage = q->next_storage;
-    s->packing = &gckpti_packed;
-    gckpti_set_block(q, q->next_block);
-    q->next_block = NULL;
-}
-
-/* What was taken for it is given back. */
-static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
-{
-    gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
-    gckpti_delete(&s->memory, q->next_block, gckpti_values_bytes(&as), 1);
-    q->next_block = NULL;
-}
-
-GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
-                                        gckpt_storage storage)
-{
-    gckpt_result result;
-    if ((unsigned)storage > GCKPT_STORED_I8)
-        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
-    for (size_t i = 0; store && i < store->count; i++)
-        store->params[i].next_storage = store->params[i].p.storage;
-    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->next_storage =
-            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
-    if (result != GCKPT_OK)
-        return result;
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
-        if (store->params[i].next_storage != store->params[i].p.storage)
-            result = gckpti_pack_start(store, &store->params[i]);
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
-        result = gckpti_pack_values(store, &store->params[i]);
-    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
-        gckpti_param *q = &store->params[i];
-        if (result != GCKPT_OK)
-            gckpti_pack_undo(store, q);
-        else if (q->next_storage != q->p.storage)
-            gckpti_pack_end(store, q);
-    }
-    store->packs += result == GCKPT_OK;
-    if (result == GCKPT_E_MEMORY)
-        gckpti_tell_block(store, "store", &store->memory, 0);
-    return result;
-}
-
 /* A parameter whose values are the program's. */
-static gckpt_result gckpti_external(gckpt_store *store, const char *name, const gckpt_shape *shape,
-                                    const void *values, int writable, gckpti_param **q)
+GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
+                                       const gckpt_shape *shape, const void *values, int writable,
+                                       gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -5216,32 +5173,6 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
     gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
     if (result == GCKPT_OK)
         q->p.values = values;
-    return result;
-}
-
-GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
-                                                   gckpt_shape shape, gckpt_storage storage,
-                                                   const void *values, const float *scales)
-{
-    gckpti_param *q = NULL;
-    const char *problem = NULL;
-    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
-        problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";
-    else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
-        problem = "I8 needs two axes or more, and a scale for each row";
-    else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
-             (uintptr_t)scales % sizeof(float))
-        problem = "values or scales are not aligned to their size; copy them to memory that is";
-    if (problem)
-        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
-                            problem);
-    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
-    if (result != GCKPT_OK)
-        return result;
-    q->p.storage = storage;
-    store->packing = &gckpti_packed;
-    q->p.packed = values;
-    q->p.scales = scales;
     return result;
 }
 
@@ -5312,6 +5243,144 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     }
     return hash;
 }
+
+/* >>store/pack */
+#ifndef GCKPT_NO_PACK
+/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
+ * magnitude of a normal value is below 6). */
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
+{
+    gckpt_parameter as = q->p;
+    as.storage = q->next_storage;
+    const char *name = gckpti_storage_name(as.storage);
+    if (!q->p.frozen)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
+                            "%s (gckpt_store_freeze)",
+                            q->p.name, name);
+    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES && gckpti_is_cut(s, q->p.elements))
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
+            "with GCKPT_SHARD_VALUES pack it before its values are made",
+            q->p.name);
+    if (!gckpti_is_made(q)) {
+        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+        const double peak = 6 * gckpti_size((double)q->init.normal) +
+                            gckpti_size((double)q->init.uniform) +
+                            gckpti_size((double)q->init.constant);
+        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
+            return GCKPT_OK;
+        return gckpti_error(s, GCKPT_E_DATA,
+                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                            q->p.name, peak, name, most);
+    }
+    size_t bytes = gckpti_values_bytes(&as);
+    if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
+        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (q->next_block)
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_MEMORY,
+                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                        "(what is packed before its values are made needs no more)",
+                        bytes, q->p.name, name);
+}
+
+/* Its values to that memory, if they are made. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_param to = *q;
+    to.p.storage = q->next_storage;
+    gckpti_set_block(&to, q->next_block);
+    if (!q->next_block || gckpti_values_copy(s, q, &to))
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+                        to.p.storage == GCKPT_STORED_F16
+                            ? "beyond 65504, the greatest of F16; BF16 holds them"
+                            : "that are not finite; I8 has no scale for their row");
+}
+
+/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
+{
+    gckpti_unmirror(s, q);
+    gckpti_state_shrink(s, q, 0);
+    q->optimiser = 0;
+    q->updates = 0;
+    if (gckpti_is_made(q) && !q->external)
+        gckpti_values_free(s, q);
+    s->elements += q->external ? (size_t)q->p.elements : 0;
+    q->external = q->locked = 0;
+    q->p.storage = q->next_storage;
+    gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+/* What was taken for it is given back. */
+static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
+{
+    gckpt_parameter as = q->p;
+    as.storage = q->next_storage;
+    gckpti_delete(&s->memory, q->next_block, gckpti_values_bytes(&as), 1);
+    q->next_block = NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+                                        gckpt_storage storage)
+{
+    gckpt_result result;
+    if ((unsigned)storage > GCKPT_STORED_I8)
+        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+    for (size_t i = 0; store && i < store->count; i++)
+        store->params[i].next_storage = store->params[i].p.storage;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        q->next_storage =
+            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        if (store->params[i].next_storage != store->params[i].p.storage)
+            result = gckpti_pack_start(store, &store->params[i]);
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        result = gckpti_pack_values(store, &store->params[i]);
+    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
+        gckpti_param *q = &store->params[i];
+        if (result != GCKPT_OK)
+            gckpti_pack_undo(store, q);
+        else if (q->next_storage != q->p.storage)
+            gckpti_pack_end(store, q);
+    }
+    store->packs += result == GCKPT_OK;
+    if (result == GCKPT_E_MEMORY)
+        gckpti_tell_block(store, "store", &store->memory, 0);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+                                                   gckpt_shape shape, gckpt_storage storage,
+                                                   const void *values, const float *scales)
+{
+    gckpti_param *q = NULL;
+    const char *problem = NULL;
+    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
+        problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";
+    else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
+        problem = "I8 needs two axes or more, and a scale for each row";
+    else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
+             (uintptr_t)scales % sizeof(float))
+        problem = "values or scales are not aligned to their size; copy them to memory that is";
+    if (problem)
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
+                            problem);
+    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
+    if (result != GCKPT_OK)
+        return result;
+    q->p.storage = storage;
+    q->p.packed = values;
+    q->p.scales = scales;
+    return result;
+}
+#endif
 
 /* =================================================================================================
  * >>graph: tensors, leaves, views, segments; gckpt_apply
@@ -7395,10 +7464,10 @@ GCKPTI_FN void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
-    const gckpti_stored *stored = gckpti_stored_of(call);
+    const gckpt_unpacking *stored = gckpti_stored_of(call);
     begin += p->moves ? call->position : 0;
     if (stored)
-        stored->packing->read(&stored->u, begin * v.inner, n, call->out);
+        gckpti_stored_read(stored, begin * v.inner, n, call->out);
     else
         gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner,
                           v.outer, n, 0);
@@ -7732,10 +7801,10 @@ GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
-        const gckpti_stored *stored = gckpti_stored_of(call);
+        const gckpt_unpacking *stored = gckpti_stored_of(call);
         const int64_t at = call->in[1].index[r] * n;
         if (stored)
-            stored->packing->read(&stored->u, at, n, call->out + r * n);
+            gckpti_stored_read(stored, at, n, call->out + r * n);
         else if (gckpti_is_wide(call->out))
             memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
         else
@@ -7860,9 +7929,10 @@ GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t
 {
     float *c = t->c;
     (void)call;
-    if (!GCKPTI_LEAN && t->b.stored)
-        t->b.stored->packing->product(t);
-    for (int64_t matrix = 0; matrix < t->batch && !t->b.stored; matrix++)
+    const int stored = gckpti_is_stored(&t->b);
+    if (stored)
+        gckpti_fp32_stored(t);
+    for (int64_t matrix = 0; matrix < t->batch && !stored; matrix++)
         for (int64_t i = 0; i < t->m; i++, c += t->n) {
             const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
             const float *b = t->b.f32 + matrix * t->b.next;
@@ -10631,11 +10701,16 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 /* ---- cpu/plain.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 
-/* Of a table: an entry that only bf16 plans need. */
+/* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else
 #define GCKPTI_IF_BF16(x) NULL
+#endif
+#ifndef GCKPT_NO_PACK
+#define GCKPTI_STORED(call) call
+#else
+#define GCKPTI_STORED(call) (void)0
 #endif
 
 /* ---- cpu/items.c ---- */
@@ -10718,6 +10793,11 @@ typedef struct gckpti_product {
     int64_t c_row;
     const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
 } gckpti_product;
+
+static inline int gckpti_is_as_stored(const gckpti_product *t)
+{
+    return GCKPTI_WITH_PACK && t->stored;
+}
 
 /* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
  * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
@@ -10919,7 +10999,7 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
     static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
-    return kernels->mixed ? kernels->mixed : &none;
+    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
@@ -11686,15 +11766,15 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     if (at) {
         next = *t, t = &next;
         next.a += at * s->a_next, next.c += at * s->c_next;
-        if (!next.stored)
+        if (!gckpti_is_as_stored(&next))
             next.b += at * s->b_next;
         if (next.from && next.from_row)
             next.from += at * s->c_next;
     }
     int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
-    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
-        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
+    if (!gckpti_is_as_stored(t) && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX &&
+        t->k > 0 && (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
         gckpti_openblas_piece(t, i0, i1, j0, j1);
         return;
     }
@@ -11762,7 +11842,7 @@ static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
     int64_t from_row = f->accumulate ? f->n : 0;
     gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
                          b->step, b->row, from, from_row, f->c,   f->n,    NULL };
-    t.stored = b->stored ? &b->stored->u : NULL;
+    t.stored = b->stored;
     gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
 }
 
@@ -13267,7 +13347,7 @@ struct gckpt_plan {
     size_t inputs;
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
-    const gckpti_packing *packing; /* NULL: no parameter is packed */
+    int packed;                    /* some parameter is */
     const gckpti_picking *picking; /* NULL: there are no picks */
     const gckpti_caching *caching; /* NULL: there are no caches */
     const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
@@ -14070,7 +14150,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
     const gckpt_plan_desc *d = p->desc;
     if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
-    return p->g->store->params[t->index].p.storage != GCKPT_STORED_F32 &&
+    return gckpti_is_packed(p->g->store->params[t->index].p.storage) &&
            (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
 }
 
@@ -16524,7 +16604,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     (gckpti_byte)p->g->store->params[t->index].external,
                                     (gckpti_byte)p->g->store->params[t->index].p.storage };
             index = (int)plan->param_count++;
-            plan->packing = q.storage != GCKPT_STORED_F32 ? &gckpti_packed : plan->packing;
+            plan->packed |= gckpti_is_packed(q.storage);
             if (plan->block)
                 ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
         }
@@ -22089,6 +22169,31 @@ typedef struct {
     double value;
 } gckpti_look;
 
+/* ---- run/packed.c ---- */
+#ifndef GCKPT_NO_PACK
+GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                 float *to, gckpt_call *c);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpt_unpacking *stored);
+GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id);
+#else
+static inline void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                     float *to, gckpt_call *c)
+{
+    (void)e, (void)q, (void)here, (void)to, (void)c;
+}
+static inline void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                      gckpt_unpacking *stored)
+{
+    (void)e, (void)node, (void)c, (void)stored;
+}
+static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, int id)
+{
+    (void)e, (void)s, (void)id;
+    return 0;
+}
+#endif
+
 /* Defined further down than they are used. */
 GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
@@ -22431,20 +22536,6 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
         arg->data = (const float *)data;
 }
 
-/* Where it is in no arena: the packed parameter that this op reads. */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                  gckpti_stored *stored)
-{
-    for (int i = 0; i < node->inputs; i++) {
-        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-        if (q->kind != GCKPTI_PARAM || c->in[i].data)
-            continue;
-        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
-        stored->packing = e->plan->packing;
-        c->packed = stored;
-    }
-}
-
 /* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
@@ -22508,7 +22599,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
         b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
     e->isa = (gckpt_isa)isa;
     e->backend = *b;
-    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
+    e->backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -22574,7 +22665,7 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
         else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
+            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
@@ -24116,28 +24207,12 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
-    gckpt_unpacking u = gckpti_unpacking_of(q);
-    u.to = to;
-    if (b->own_memory && b->unpack) { /* the mirror of a block */
-        u.scales = u.scales ? here : NULL;
-        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
-    }
     if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
-    if (u.storage == GCKPT_STORED_F32) {
-        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
-        return;
-    }
-    gckpti_bare_call(e, c);
-    if (GCKPTI_LEAN)
-        e->plan->packing->unpack(c, &u);
-    else if (b->unpack)
-        b->unpack(c, &u);
-    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
-        n = gckpti_min(u.n - at, GCKPTI_JOB);
-        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->borrowed);
-        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
-    }
+    if (gckpti_is_packed(q->p.storage))
+        gckpti_run_unpack(e, q, here, to, c);
+    else
+        b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);
 }
 
 /* A parameter comes into the arena, or an op is computed. */
@@ -24146,7 +24221,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpti_stored stored;
+    gckpt_unpacking stored;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
         gckpti_run_stage(e, node, gckpti_at(e, o.out), c);
@@ -24163,7 +24238,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     c->work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (p->packing)
+    if (p->packed)
         gckpti_call_stored(e, node, c, &stored);
     int portions = gckpti_is_mixed(c) && gckpti_mixed_forward(e, ins, &o, narrow, c);
     if (term >= 0) {
@@ -24349,7 +24424,7 @@ enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
 /* No NaN, no infinity. */
 GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
-static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
     unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
     s->kinds |= kind;
@@ -24378,24 +24453,6 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
             gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
                        at + i);
     }
-}
-
-/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
-static int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
-{
-    const gckpti_node *node = &e->plan->nodes[id];
-    float x[64];
-    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
-        e->plan->params[node->index].storage == GCKPT_STORED_F32)
-        return 0;
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    for (int64_t at = 0, n; at < q->p.elements; at += n) {
-        n = gckpti_min(q->p.elements - at, 64);
-        e->plan->packing->unpack_piece(q, at, n, x);
-        for (int64_t i = 0; i < n; i++)
-            gckpti_see(s, (double)x[i], id, 0, at + i);
-    }
-    return 1;
 }
 
 /* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
@@ -24532,6 +24589,63 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
+
+/* >>run/packed */
+#ifndef GCKPT_NO_PACK
+/* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
+GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                 float *to, gckpt_call *c)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpt_unpacking u = gckpti_unpacking_of(q);
+    u.to = to;
+    if (b->own_memory && b->unpack) { /* the mirror of a block */
+        u.scales = u.scales ? here : NULL;
+        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
+    }
+    gckpti_bare_call(e, c);
+    if (GCKPTI_LEAN)
+        gckpti_packed_unpack(c, &u);
+    else if (b->unpack)
+        b->unpack(c, &u);
+    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
+        n = gckpti_min(u.n - at, GCKPTI_JOB);
+        gckpti_unpack_piece(q, at, n, (float *)(void *)e->borrowed);
+        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
+    }
+}
+
+/* Where it is in no arena: the packed parameter that this op reads. */
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpt_unpacking *stored)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+        if (q->kind != GCKPTI_PARAM || c->in[i].data)
+            continue;
+        *stored = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
+        c->packed = stored;
+    }
+}
+
+/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
+GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
+{
+    const gckpti_node *node = &e->plan->nodes[id];
+    float x[64];
+    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
+        !gckpti_is_packed(e->plan->params[node->index].storage))
+        return 0;
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    for (int64_t at = 0, n; at < q->p.elements; at += n) {
+        n = gckpti_min(q->p.elements - at, 64);
+        gckpti_unpack_piece(q, at, n, x);
+        for (int64_t i = 0; i < n; i++)
+            gckpti_see(s, (double)x[i], id, 0, at + i);
+    }
+    return 1;
+}
+#endif
 
 /* >>run/update */
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
@@ -27421,7 +27535,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian())
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || !gckpti_has_storage(e->type))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
@@ -27429,7 +27543,6 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
-    l->store->packing = &gckpti_packed;
     q->p.packed = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
@@ -29776,6 +29889,12 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
                 "load plan: %T was %s when the plan was made: freeze the same "
                 "parameters, or make it again",
                 g->tensors[i], trained ? "trained" : "not trained");
+        if (!gckpti_has_storage(word / 2))
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
+                                      "load plan: %T was stored as %s, which this build leaves out "
+                                      "(GCKPT_NO_PACK)",
+                                      g->tensors[i],
+                                      gckpti_storage_name((gckpt_storage)(word / 2)));
         if (word / 2 != (int)storage)
             return gckpti_graph_error(
                 r->p.g, GCKPT_E_ARG,
@@ -29973,7 +30092,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
-            store->packing = plan->packing ? plan->packing : store->packing;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
@@ -30252,8 +30370,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
+    gckpti_print(k, " %z, %i, %i, %i, %i, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packed, p->picking ? "&gckpti_picked" : "NULL",
                  p->caching ? "&gckpti_cached" : "NULL");
     gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
                  p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
@@ -30315,6 +30433,11 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
                      "without GCKPT_NO_BF16\"\n#endif\n",
                      name);
+    if (plan->packed)
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_PACK\n#error \"plan %s: of packed parameters: compile "
+                     "without GCKPT_NO_PACK\"\n#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -30335,6 +30458,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_ALIGN
 #undef GCKPTI_AVX512_BF16
 #undef GCKPTI_IF_BF16
+#undef GCKPTI_STORED
 #undef GCKPTI_CURVES
 #undef GCKPTI_CURVE_FLAGS
 #undef GCKPTI_ERF_MAX
@@ -30378,6 +30502,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_WITH_BF16
+#undef GCKPTI_WITH_PACK
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_SEARCHED
@@ -30703,25 +30828,6 @@ GCKPTI_INLINED FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS s
     return V(widened)(storage, some, scale);
 }
 
-/* u's elements at..at+n-1, as gckpti_unpack. */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-#define GCKPTI_UNPACK(kind, scale)                                                                 \
-    for (int64_t i = 0; i < n; i += W)                                                             \
-        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
-    const int64_t row = at / u->row;
-    if (u->storage == GCKPT_STORED_BF16) {
-        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
-    } else if (u->storage == GCKPT_STORED_F16) {
-        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
-    } else if (u->scales && at + n <= (row + 1) * u->row) {
-        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
-    } else {
-        gckpti_unpack(u, at, n, x);
-    }
-#undef GCKPTI_UNPACK
-}
-
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
  * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
@@ -30940,30 +31046,6 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         }
 }
 
-/* The same of all panels, links p.., columns from j on, of b as it is stored. */
-static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
-                                         int64_t k, float *d, int64_t deep)
-{
-    enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
-    float room[ROOM];
-    const int64_t some = t->b_col == 1 ? 8 : LINKS;
-    for (int64_t l = 0; l < k; l += some)
-        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
-            width = V(panel)(n, q + 1) - at;
-            const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
-            float *to = d + at * deep + l * width;
-            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
-                if (t->b_col == 1) {
-                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
-                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
-                } else {
-                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
-                }
-            if (t->b_col != 1)
-                V(pack)(room, 1, LINKS, cols, links, to, width);
-        }
-}
-
 /* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
 static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
                                         float *d, int64_t deep)
@@ -30995,7 +31077,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     if (t->a_step != 1 || t->k > GCKPTI_KC_ACROSS)
         by.wide =
             gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    by.in_place = t->b_col == 1 && !t->stored && (W >= 16 || rows <= few);
+    by.in_place = t->b_col == 1 && !gckpti_is_as_stored(t) && (W >= 16 || rows <= few);
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
     return by;
 }
@@ -31042,31 +31124,6 @@ static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *
         V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 8, n, c);
     for (; k > 0; k--, a += a_step, b += row)
         V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 1, n, c);
-}
-
-/* The same of b as it is stored; I8: a scale for each link. */
-static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
-                                          int64_t n, float *c)
-{
-    const gckpt_unpacking *u = t->stored;
-#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
-    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
-    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
-    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
-    for (int64_t p = 0, links; p < t->k; p += links) {
-        const float *scale = u->scales ? u->scales + p : NULL;
-        links = t->k - p >= 8 ? 8 : 1;
-        switch ((int)u->storage + (int)links) {
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
-        }
-        a += links * t->a_step, b += links * t->b_step * each;
-    }
-#undef GCKPTI_SWEEP_SOME
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
@@ -31182,6 +31239,77 @@ static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b
      b);
 }
 
+/* >>kernels/stored */
+#ifndef GCKPT_NO_PACK
+/* ---- products whose b is read as it is stored ---- */
+/* u's elements at..at+n-1, as gckpti_unpack. */
+static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+#define GCKPTI_UNPACK(kind, scale)                                                                 \
+    for (int64_t i = 0; i < n; i += W)                                                             \
+        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
+    const int64_t row = at / u->row;
+    if (u->storage == GCKPT_STORED_BF16) {
+        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
+    } else if (u->storage == GCKPT_STORED_F16) {
+        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
+    } else if (u->scales && at + n <= (row + 1) * u->row) {
+        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
+    } else {
+        gckpti_unpack(u, at, n, x);
+    }
+#undef GCKPTI_UNPACK
+}
+
+/* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
+static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
+                                         int64_t k, float *d, int64_t deep)
+{
+    enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
+    float room[ROOM];
+    const int64_t some = t->b_col == 1 ? 8 : LINKS;
+    for (int64_t l = 0; l < k; l += some)
+        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
+            width = V(panel)(n, q + 1) - at;
+            const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
+            float *to = d + at * deep + l * width;
+            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
+                if (t->b_col == 1) {
+                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
+                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
+                } else {
+                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
+                }
+            if (t->b_col != 1)
+                V(pack)(room, 1, LINKS, cols, links, to, width);
+        }
+}
+
+/* V(sweep) of b as it is stored; I8: a scale for each link. */
+static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
+                                          int64_t n, float *c)
+{
+    const gckpt_unpacking *u = t->stored;
+#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
+    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
+    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
+    for (int64_t p = 0, links; p < t->k; p += links) {
+        const float *scale = u->scales ? u->scales + p : NULL;
+        links = t->k - p >= 8 ? 8 : 1;
+        switch ((int)u->storage + (int)links) {
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
+        }
+        a += links * t->a_step, b += links * t->b_step * each;
+    }
+#undef GCKPTI_SWEEP_SOME
+}
+
 /* Columns j.. of a row of c, 32 of them, from rows of b as they are stored, in whole words. 0: they
  * are not such. */
 static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
@@ -31241,6 +31369,7 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
             }
         }
 }
+#endif
 
 /* >>kernels/piece */
 /* Columns j0..j1-1 of row i of c. */
@@ -31254,8 +31383,8 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int
         memset(c, 0, bytes);
     else if (t->b_step != 1 && from != c)
         memcpy(c, from, bytes);
-    if (t->stored)
-        V(stored_row)(t, a, j0, j1, from, c);
+    if (gckpti_is_as_stored(t))
+        GCKPTI_STORED(V(stored_row)(t, a, j0, j1, from, c));
     else if (t->b_step == 1)
         V(dots)(a, t->a_step, t->b + j0 * t->b_col, t->b_col, t->k, j1 - j0, from, c, NULL);
     else
@@ -31284,19 +31413,19 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     }
     do {
         const float *a = t->a + p * t->a_step;
-        const float *b = t->stored ? NULL : t->b + p * t->b_step + j * t->b_col;
+        const float *b = gckpti_is_as_stored(t) ? NULL : t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k && !t->stored)
+        if (next_p < t->k && !gckpti_is_as_stored(t))
             ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
                                        gckpti_min(j1 - next_j, by.wide),
                                        (i1 - i0 + high - 1) / high * count);
-        if (t->stored)
-            V(pack_stored)(t, p, j, n, k, panels, by.deep);
+        if (gckpti_is_as_stored(t))
+            GCKPTI_STORED(V(pack_stored)(t, p, j, n, k, panels, by.deep));
         else if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
@@ -32484,7 +32613,7 @@ GCKPTI_INLINED FLOATS V(load_wide)(const float *x, int64_t at, const uint16_t *n
 {
     if (gckpti_is_wide(x))
         return V(load_n)(x + at, n);
-    return V(stored)(GCKPT_STORED_BF16, narrow, at_narrow, V(zero)(), n);
+    return V(stored)(GCKPT_STORED_BF16, narrow + at_narrow, 0, V(zero)(), n);
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)

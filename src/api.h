@@ -9,7 +9,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      10/* version of saved and printed plans */
 
 #ifdef GCKPT_SMALL
 #ifndef GCKPT_NO_HEAP
@@ -166,6 +166,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
+#ifndef GCKPT_NO_PACK
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
@@ -184,6 +185,7 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
 GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
+#endif
 
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {

@@ -169,6 +169,11 @@ extern "C" {
 #else
 #define GCKPTI_WITH_BF16 1
 #endif
+#ifdef GCKPT_NO_PACK
+#define GCKPTI_WITH_PACK 0
+#else
+#define GCKPTI_WITH_PACK 1
+#endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
 #else

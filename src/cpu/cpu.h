@@ -23,11 +23,16 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
-/* Of a table: an entry that only bf16 plans need. */
+/* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
 #ifndef GCKPT_NO_BF16
 #define GCKPTI_IF_BF16(x) x
 #else
 #define GCKPTI_IF_BF16(x) NULL
+#endif
+#ifndef GCKPT_NO_PACK
+#define GCKPTI_STORED(call) call
+#else
+#define GCKPTI_STORED(call) (void)0
 #endif
 
 /* ---- cpu/items.c ---- */
@@ -110,6 +115,11 @@ typedef struct gckpti_product {
     int64_t c_row;
     const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
 } gckpti_product;
+
+static inline int gckpti_is_as_stored(const gckpti_product *t)
+{
+    return GCKPTI_WITH_PACK && t->stored;
+}
 
 /* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
  * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
@@ -311,7 +321,7 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
     static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
-    return kernels->mixed ? kernels->mixed : &none;
+    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2

@@ -36,15 +36,15 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     if (at) {
         next = *t, t = &next;
         next.a += at * s->a_next, next.c += at * s->c_next;
-        if (!next.stored)
+        if (!gckpti_is_as_stored(&next))
             next.b += at * s->b_next;
         if (next.from && next.from_row)
             next.from += at * s->c_next;
     }
     int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
-    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
-        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
+    if (!gckpti_is_as_stored(t) && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX &&
+        t->k > 0 && (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
         gckpti_openblas_piece(t, i0, i1, j0, j1);
         return;
     }
@@ -112,7 +112,7 @@ static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
     int64_t from_row = f->accumulate ? f->n : 0;
     gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
                          b->step, b->row, from, from_row, f->c,   f->n,    NULL };
-    t.stored = b->stored ? &b->stored->u : NULL;
+    t.stored = b->stored;
     gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
 }
 

@@ -16,6 +16,7 @@
 #include "kernels/vectors.c"
 #include "kernels/products.c"
 #include "kernels/row.c"
+#include "kernels/stored.c"
 #include "kernels/piece.c"
 #include "kernels/math.c"
 #include "kernels/curves.c"

@@ -24,7 +24,7 @@ GCKPTI_INLINED FLOATS V(load_wide)(const float *x, int64_t at, const uint16_t *n
 {
     if (gckpti_is_wide(x))
         return V(load_n)(x + at, n);
-    return V(stored)(GCKPT_STORED_BF16, narrow, at_narrow, V(zero)(), n);
+    return V(stored)(GCKPT_STORED_BF16, narrow + at_narrow, 0, V(zero)(), n);
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)

@@ -285,25 +285,6 @@ GCKPTI_INLINED FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS s
     return V(widened)(storage, some, scale);
 }
 
-/* u's elements at..at+n-1, as gckpti_unpack. */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-#define GCKPTI_UNPACK(kind, scale)                                                                 \
-    for (int64_t i = 0; i < n; i += W)                                                             \
-        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
-    const int64_t row = at / u->row;
-    if (u->storage == GCKPT_STORED_BF16) {
-        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
-    } else if (u->storage == GCKPT_STORED_F16) {
-        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
-    } else if (u->scales && at + n <= (row + 1) * u->row) {
-        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
-    } else {
-        gckpti_unpack(u, at, n, x);
-    }
-#undef GCKPTI_UNPACK
-}
-
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
  * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3

@@ -81,9 +81,10 @@ GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t
 {
     float *c = t->c;
     (void)call;
-    if (!GCKPTI_LEAN && t->b.stored)
-        t->b.stored->packing->product(t);
-    for (int64_t matrix = 0; matrix < t->batch && !t->b.stored; matrix++)
+    const int stored = gckpti_is_stored(&t->b);
+    if (stored)
+        gckpti_fp32_stored(t);
+    for (int64_t matrix = 0; matrix < t->batch && !stored; matrix++)
         for (int64_t i = 0; i < t->m; i++, c += t->n) {
             const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
             const float *b = t->b.f32 + matrix * t->b.next;

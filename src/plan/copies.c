@@ -1,4 +1,5 @@
 #include "plan/own.h"
+#include "graph/graph.h"
 #include "ops/ops.h"
 
 /* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */

@@ -301,7 +301,7 @@ struct gckpt_plan {
     size_t inputs;
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
-    const gckpti_packing *packing; /* NULL: no parameter is packed */
+    int packed;                    /* some parameter is */
     const gckpti_picking *picking; /* NULL: there are no picks */
     const gckpti_caching *caching; /* NULL: there are no caches */
     const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */

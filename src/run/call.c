@@ -137,20 +137,6 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
         arg->data = (const float *)data;
 }
 
-/* Where it is in no arena: the packed parameter that this op reads. */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                  gckpti_stored *stored)
-{
-    for (int i = 0; i < node->inputs; i++) {
-        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-        if (q->kind != GCKPTI_PARAM || c->in[i].data)
-            continue;
-        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
-        stored->packing = e->plan->packing;
-        c->packed = stored;
-    }
-}
-
 /* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {

@@ -22,28 +22,12 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
-    gckpt_unpacking u = gckpti_unpacking_of(q);
-    u.to = to;
-    if (b->own_memory && b->unpack) { /* the mirror of a block */
-        u.scales = u.scales ? here : NULL;
-        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
-    }
     if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
-    if (u.storage == GCKPT_STORED_F32) {
-        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
-        return;
-    }
-    gckpti_bare_call(e, c);
-    if (GCKPTI_LEAN)
-        e->plan->packing->unpack(c, &u);
-    else if (b->unpack)
-        b->unpack(c, &u);
-    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
-        n = gckpti_min(u.n - at, GCKPTI_JOB);
-        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->borrowed);
-        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
-    }
+    if (gckpti_is_packed(q->p.storage))
+        gckpti_run_unpack(e, q, here, to, c);
+    else
+        b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);
 }
 
 /* A parameter comes into the arena, or an op is computed. */
@@ -52,7 +36,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpti_stored stored;
+    gckpt_unpacking stored;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
         gckpti_run_stage(e, node, gckpti_at(e, o.out), c);
@@ -69,7 +53,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     c->work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (p->packing)
+    if (p->packed)
         gckpti_call_stored(e, node, c, &stored);
     int portions = gckpti_is_mixed(c) && gckpti_mixed_forward(e, ins, &o, narrow, c);
     if (term >= 0) {

@@ -90,6 +90,31 @@ typedef struct {
     double value;
 } gckpti_look;
 
+/* ---- run/packed.c ---- */
+#ifndef GCKPT_NO_PACK
+GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                 float *to, gckpt_call *c);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpt_unpacking *stored);
+GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id);
+#else
+static inline void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                     float *to, gckpt_call *c)
+{
+    (void)e, (void)q, (void)here, (void)to, (void)c;
+}
+static inline void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                      gckpt_unpacking *stored)
+{
+    (void)e, (void)node, (void)c, (void)stored;
+}
+static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, int id)
+{
+    (void)e, (void)s, (void)id;
+    return 0;
+}
+#endif
+
 /* Defined further down than they are used. */
 GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
@@ -115,8 +140,6 @@ GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, i
                                  gckpt_call *c);
 GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
                                  gckpt_arg *arg);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                  gckpti_stored *stored);
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i);
 GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset);
 GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies);
@@ -200,6 +223,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
 
 /* run/finite.c */
 GCKPTI_FN int gckpti_finite(double x);
+GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at);
 GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
                                    int written);
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);

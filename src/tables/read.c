@@ -200,6 +200,12 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
                 "load plan: %T was %s when the plan was made: freeze the same "
                 "parameters, or make it again",
                 g->tensors[i], trained ? "trained" : "not trained");
+        if (!gckpti_has_storage(word / 2))
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
+                                      "load plan: %T was stored as %s, which this build leaves out "
+                                      "(GCKPT_NO_PACK)",
+                                      g->tensors[i],
+                                      gckpti_storage_name((gckpt_storage)(word / 2)));
         if (word / 2 != (int)storage)
             return gckpti_graph_error(
                 r->p.g, GCKPT_E_ARG,
@@ -397,7 +403,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
-            store->packing = plan->packing ? plan->packing : store->packing;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
