@@ -26,12 +26,14 @@ GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversio
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
 #endif
-#elif GCKPTI_HAS_FAST
+#else
+#if GCKPTI_HAS_FAST
 static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
     (void)call, (void)t;
 }
 static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !kernels->mixed; }
+#endif
 #endif
 
 /* ---- cpu/products.c ---- */
