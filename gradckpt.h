@@ -30072,18 +30072,18 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
-        if (trained != gckpti_is_updated(&r->p, (int)i))
-            return gckpti_graph_error(
-                r->p.g, GCKPT_E_ARG,
-                "load plan: %T was %s when the plan was made: freeze the same "
-                "parameters, or make it again",
-                g->tensors[i], trained ? "trained" : "not trained");
         if (!gckpti_has_storage(word / 2))
             return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
                                       "load plan: %T was stored as %s, which this build leaves out "
                                       "(GCKPT_NO_PACK)",
                                       g->tensors[i],
                                       gckpti_storage_name((gckpt_storage)(word / 2)));
+        if (trained != gckpti_is_updated(&r->p, (int)i))
+            return gckpti_graph_error(
+                r->p.g, GCKPT_E_ARG,
+                "load plan: %T was %s when the plan was made: freeze the same "
+                "parameters, or make it again",
+                g->tensors[i], trained ? "trained" : "not trained");
         if (word / 2 != (int)storage)
             return gckpti_graph_error(
                 r->p.g, GCKPT_E_ARG,
