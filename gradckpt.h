@@ -31,7 +31,7 @@
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1580
+ *     >>store     parameters and optimiser state, however they are stored                     1577
  *                 params, arrays, unpack, mirror, names, create, notes, values, packed, calls,
  *                 pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
@@ -2290,8 +2290,8 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 {
     return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
 }
-static inline int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
-static inline int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
+GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
+GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
@@ -3903,15 +3903,12 @@ typedef struct gckpti_factors {
     void *room;       /* scratch of the fast kernels: call->work */
 } gckpti_factors;
 
-static inline int gckpti_is_stored(const gckpti_factor *x)
-{
-    return GCKPTI_WITH_PACK && !GCKPTI_LEAN && x->stored;
-}
+static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
 
 /* The parameter that an op reads as it is stored; NULL: there is none. */
 static inline const gckpt_unpacking *gckpti_stored_of(const gckpt_call *call)
 {
-    return GCKPTI_WITH_PACK && !GCKPTI_LEAN ? (const gckpt_unpacking *)call->packed : NULL;
+    return GCKPTI_WITH_PACK ? (const gckpt_unpacking *)call->packed : NULL;
 }
 
 struct gckpt_store {

@@ -201,8 +201,8 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 {
     return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
 }
-static inline int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
-static inline int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
+GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
+GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 

@@ -63,15 +63,12 @@ typedef struct gckpti_factors {
     void *room;       /* scratch of the fast kernels: call->work */
 } gckpti_factors;
 
-static inline int gckpti_is_stored(const gckpti_factor *x)
-{
-    return GCKPTI_WITH_PACK && !GCKPTI_LEAN && x->stored;
-}
+static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
 
 /* The parameter that an op reads as it is stored; NULL: there is none. */
 static inline const gckpt_unpacking *gckpti_stored_of(const gckpt_call *call)
 {
-    return GCKPTI_WITH_PACK && !GCKPTI_LEAN ? (const gckpt_unpacking *)call->packed : NULL;
+    return GCKPTI_WITH_PACK ? (const gckpt_unpacking *)call->packed : NULL;
 }
 
 struct gckpt_store {

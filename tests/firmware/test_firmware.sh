@@ -95,6 +95,13 @@ check "two tables of one graph" "$work/tables" two
 check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 $include -DGCKPT_SMALL -UTABLE \
     '-DTABLE="leaves.h"' -DPLAN=leaves -fsyntax-only tests/firmware/device.c
 
+# Weights in flash that are read where they are.
+check "a forward over stored weights" $LINKED -std=c99 -O1 $warnings -I. tests/firmware/stored.c -o "$work/stored"
+check "is printed" sh -c "$work/stored > $work/want_stored && $work/stored c > $work/stored.h"
+check "is compiled small" $CC -std=c99 -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="stored.h"' \
+    tests/firmware/stored.c -o "$work/device_stored"
+check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
+
 # A table or file that needs a part which this build leaves out.
 check "host prints a plan of bf16" sh -c "$work/host c bf16 bf16 > $work/bf16.h"
 lacks()                 # lacks TABLE WHAT MACRO
