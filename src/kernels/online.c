@@ -1,3 +1,7 @@
+#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
+#pragma GCC pop_options
+#endif
+
 /* gckpti_to_bf16, in the upper halves */
 GCKPTI_INLINED INTS V(halve)(FLOATS x)
 {
