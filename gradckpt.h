@@ -134,10 +134,11 @@
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
- *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT; int64_t is int32_t in all
- *                                  declarations. Graphs, debug modes, desc.backend, copy_feeds,
- *                                  own_optimiser and parallel_for are E_ARG, plans with bf16,
- *                                  leaves or offloading do not compile; no tables or ops are hashed
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_BF16; int64_t is int32_t
+ *                                  in all declarations. Graphs, debug modes, desc.backend,
+ *                                  copy_feeds, own_optimiser and parallel_for are E_ARG, plans with
+ *                                  bf16, leaves or offloading do not compile; no tables or ops are
+ *                                  hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -162,7 +163,7 @@
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
- *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16 or int8
+ *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16, int8; files' come as floats
  *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
  *    GCKPT_NO_AVX512    the kernels for that instruction set
  *    GCKPT_NO_AVX2      the kernels for that one (and AVX512)
@@ -754,9 +755,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen; all others become floats of the store's own. What the store has is
- * read as by gckpt_store_read_as. A model in several files is mapped with desc.partial, one after
- * the other. */
+ * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
+ * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped with
+ * desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -4888,7 +4889,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
-        if (!q->raw && gckpti_is_packed(q->p.storage))
+        if (!q->raw && gckpti_is_packed((int)q->p.storage))
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
@@ -4927,7 +4928,7 @@ GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-        if (q->raw && !gckpti_is_packed(q->p.storage))
+        if (q->raw && !gckpti_is_packed((int)q->p.storage))
             gckpti_draw_values(s, q, first, own, q->p.values);
         else if (q->raw)
             gckpti_packed_draw(s, q);
@@ -14247,7 +14248,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
     const gckpt_plan_desc *d = p->desc;
     if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
-    return gckpti_is_packed(p->g->store->params[t->index].p.storage) &&
+    return gckpti_is_packed((int)p->g->store->params[t->index].p.storage) &&
            (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
 }
 
@@ -24424,7 +24425,7 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
     const float *here = gckpti_values_here(e, q, -1);
     if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
-    if (gckpti_is_packed(q->p.storage))
+    if (gckpti_is_packed((int)q->p.storage))
         gckpti_run_unpack(e, q, here, to, c);
     else
         b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);

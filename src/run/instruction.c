@@ -24,7 +24,7 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
     const float *here = gckpti_values_here(e, q, -1);
     if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
-    if (gckpti_is_packed(q->p.storage))
+    if (gckpti_is_packed((int)q->p.storage))
         gckpti_run_unpack(e, q, here, to, c);
     else
         b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);

@@ -46,7 +46,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
-        if (!q->raw && gckpti_is_packed(q->p.storage))
+        if (!q->raw && gckpti_is_packed((int)q->p.storage))
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
@@ -85,7 +85,7 @@ GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
         int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-        if (q->raw && !gckpti_is_packed(q->p.storage))
+        if (q->raw && !gckpti_is_packed((int)q->p.storage))
             gckpti_draw_values(s, q, first, own, q->p.values);
         else if (q->raw)
             gckpti_packed_draw(s, q);
