@@ -201,6 +201,11 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
     return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
 }
 
+static inline int gckpti_is_plain(const gckpt_call *call) { return GCKPTI_LEAN || call->plain; }
+
+/* Whether threads pay for n items; GCKPT_SMALL has one. */
+static inline int gckpti_is_shared(int64_t n) { return !GCKPTI_LEAN && n > 4; }
+
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
