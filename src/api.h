@@ -8,8 +8,8 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
+#define GCKPT_CONTRACT         2  /* version of the numeric contract (manual, 5) */
+#define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_NO_SEARCH
@@ -35,6 +35,8 @@
 #define GCKPT_NO_FAST
 #undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
+#undef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -174,6 +176,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
+#ifndef GCKPT_NO_PACK
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
@@ -192,6 +195,7 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
 GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
+#endif
 
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {
@@ -290,9 +294,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen; all others become floats of the store's own. What the store has is
- * read as by gckpt_store_read_as. A model in several files is mapped with desc.partial, one after
- * the other. */
+ * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
+ * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped with
+ * desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO

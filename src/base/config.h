@@ -184,6 +184,17 @@ extern "C" {
 #else
 #define GCKPTI_LEAN 0
 #endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_BF16
+#define GCKPTI_WITH_BF16 0
+#else
+#define GCKPTI_WITH_BF16 1
+#endif
+#ifdef GCKPT_NO_PACK
+#define GCKPTI_WITH_PACK 0
+#else
+#define GCKPTI_WITH_PACK 1
+#endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
 #else

@@ -24,7 +24,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
  * run, an item being a head. */
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
-    return !gckpti_is_mixed(call) || gckpti_kernels_of(call)->mixed->attention_forward;
+    return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
 }
 
 static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
@@ -46,7 +46,7 @@ static void gckpti_attention_forward_item(void *context, int64_t i, int64_t work
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
     int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
     i /= h->blocks;
-    (h->mixed ? by->mixed->attention_forward : by->attention_forward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
         h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
 }
 
@@ -67,7 +67,7 @@ static void gckpti_attention_backward_item(void *context, int64_t i, int64_t wor
     const gckpti_heads *h = (const gckpti_heads *)context;
     const gckpti_kernels *by = gckpti_kernels_of(h->call);
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
-    (h->mixed ? by->mixed->attention_backward : by->attention_backward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
         h, i / h->heads, i % h->heads, (float *)h->call->work + room);
 }
 

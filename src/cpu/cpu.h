@@ -23,14 +23,26 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
+/* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
+#ifndef GCKPT_NO_BF16
+#define GCKPTI_IF_BF16(x) x
+#else
+#define GCKPTI_IF_BF16(x) NULL
+#endif
+#ifndef GCKPT_NO_PACK
+#define GCKPTI_STORED(call) call
+#else
+#define GCKPTI_STORED(call) (void)0
+#endif
+
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
-/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_AVX512 &&                                                                               \
+/* There are kernels of AVX512-BF16, which the compiler knows. */
+#if GCKPTI_WITH_BF16 && GCKPTI_AVX512 &&                                                           \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_BF16 1
+#define GCKPTI_AVX512_BF16 1
 #else
-#define GCKPTI_BF16 0
+#define GCKPTI_AVX512_BF16 0
 #endif
 
 /* What folder kernels has for each instruction set. */
@@ -116,6 +128,11 @@ typedef struct gckpti_product {
     int64_t c_row;
     const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
 } gckpti_product;
+
+static inline int gckpti_is_as_stored(const gckpti_product *t)
+{
+    return GCKPTI_WITH_PACK && t->stored;
+}
 
 /* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
 typedef struct {
@@ -278,6 +295,13 @@ typedef struct gckpti_mixed_kernels {
 } gckpti_mixed_kernels;
 
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
+
+/* Those of bf16 plans; without these all are NULL. */
+static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
+{
+    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
+}
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */

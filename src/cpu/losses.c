@@ -10,8 +10,8 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
                                k->online,
                                k->surprisal,
                                k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow,
+                               gckpti_mixed_of(k)->widen,
+                               gckpti_mixed_of(k)->narrow,
                                k->exp,
                                k->log };
     return by;

@@ -9,8 +9,8 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int
         memset(c, 0, bytes);
     else if (t->b_step != 1 && from != c)
         memcpy(c, from, bytes);
-    if (t->stored)
-        V(stored_row)(t, a, j0, j1, from, c);
+    if (gckpti_is_as_stored(t))
+        GCKPTI_STORED(V(stored_row)(t, a, j0, j1, from, c));
     else if (t->b_step == 1)
         V(dots)(a, t->a_step, t->b + j0 * t->b_col, t->b_col, t->k, j1 - j0, from, c, NULL);
     else
@@ -39,19 +39,19 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     }
     do {
         const float *a = t->a + p * t->a_step;
-        const float *b = t->stored ? NULL : t->b + p * t->b_step + j * t->b_col;
+        const float *b = gckpti_is_as_stored(t) ? NULL : t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k && !t->stored)
+        if (next_p < t->k && !gckpti_is_as_stored(t))
             ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
                                        gckpti_min(j1 - next_j, by.wide),
                                        (i1 - i0 + high - 1) / high * count);
-        if (t->stored)
-            V(pack_stored)(t, p, j, n, k, panels, by.deep);
+        if (gckpti_is_as_stored(t))
+            GCKPTI_STORED(V(pack_stored)(t, p, j, n, k, panels, by.deep));
         else if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {

@@ -18,6 +18,15 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
         V(store_n)(d + at, x, n);
 }
 
+/* n floats from x[at] on, or, where there is no x, bf16 from narrow[at_narrow] on. */
+GCKPTI_INLINED FLOATS V(load_wide)(const float *x, int64_t at, const uint16_t *narrow,
+                                   int64_t at_narrow, int64_t n)
+{
+    if (gckpti_is_wide(x))
+        return V(load_n)(x + at, n);
+    return V(stored)(GCKPT_STORED_BF16, narrow + at_narrow, 0, V(zero)(), n);
+}
+
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
 /* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants if it pays. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
@@ -34,13 +43,11 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
     FLOATS gain_low##i = V(sum_load)(s->gain_low, j + W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        FLOATS x = g ? V(load_n)(g + at + W * (i), GCKPTI_LEFT(i))                                 \
-                     : V(load_bf16)(narrow + at + W * (i), GCKPTI_LEFT(i));                        \
+        FLOATS x = V(load_wide)(g, at + W * (i), narrow, at + W * (i), GCKPTI_LEFT(i));            \
         if (bias)                                                                                  \
             V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
         if (gain) {                                                                                \
-            FLOATS h = row.x ? V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i))                      \
-                             : V(load_bf16)(x_narrow + at + W * (i), GCKPTI_LEFT(i));              \
+            FLOATS h = V(load_wide)(row.x, j + W * (i), x_narrow, at + W * (i), GCKPTI_LEFT(i));   \
             h = h - first - mean;                                                                  \
             x = V(fma)(x, h * rstd, zero);                                                         \
             V(sum_add)(&gain##i, &gain_low##i, x);                                                 \

@@ -5,22 +5,11 @@
         V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
         V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
         V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
-        &mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
-static const gckpti_mixed_kernels V(mixed_kernels) = {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
-#else
-    NULL, NULL, V(widen), V(narrow), NULL, NULL
-#endif
-};
-GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
-    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
-};
+        mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
-    gckpti_mixed_kernels_bf16) };
+    &gckpti_mixed_kernels_bf16) };
 #endif
 #undef GCKPTI_KERNELS
 

@@ -284,7 +284,7 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     if (call->attributes)
         l.smoothing = *(const float *)call->attributes;
     int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
-    if (!GCKPTI_LEAN && (x->bf16 || x->grad_bf16))
+    if (gckpti_is_narrow(x->bf16) || gckpti_is_narrow(x->grad_bf16))
         body = backward ? gckpti_loss_backward_narrow : gckpti_loss_forward_narrow;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));

@@ -91,7 +91,6 @@ enum { GCKPTI_NARROW = 1 << 30 };
  * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
  * workspace; fast ones take bf16 where they sum over rows. */
 enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
 
 /* What the gradients of a product are worth: each as much as the forward, and no op has more than
  * two that are. */
@@ -235,10 +234,10 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
-    if (out)
+    if (gckpti_is_wide(out))
         out[to] = x->data[i];
     else
-        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+        narrow[to] = gckpti_is_narrow(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
 }
 
 /* ---- ops/chains.c ---- */
@@ -296,7 +295,7 @@ typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors 
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
-    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+    return gckpti_is_narrow(x->bf16) ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
 GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
@@ -304,11 +303,6 @@ GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
     return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
                               c);
 }
-
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
-
-/* In bf16 plans: element by element. */
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
@@ -328,6 +322,20 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
+
+/* ---- ops/mixed.c ---- */
+/* Whether a row of this header has one of the flags above. In bf16 plans: where a chain starts; a
+ * product, element by element. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+#else
+static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call, (void)t;
+}
+#endif
 
 /* ---- ops/norms.c ---- */
 typedef struct {

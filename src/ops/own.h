@@ -48,7 +48,8 @@ typedef struct {
 /* ---- ops/chains.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
-    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+    return gckpti_is_wide(call->grad_out) ? call->grad_out[at]
+                                          : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
 /* ---- ops/errors.c ---- */

@@ -269,8 +269,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
+    gckpti_print(k, " %z, %i, %i, %i, %i, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packed, p->picking ? "&gckpti_picked" : "NULL",
                  p->caching ? "&gckpti_cached" : "NULL");
     gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
                  p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
@@ -352,6 +352,16 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
             "#endif\n",
             name);
+    if (gckpti_plan_rounds(plan))
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
+                     "without GCKPT_NO_BF16\"\n#endif\n",
+                     name);
+    if (plan->packed)
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_PACK\n#error \"plan %s: of packed parameters: compile "
+                     "without GCKPT_NO_PACK\"\n#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
