@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1180
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1185
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
@@ -36,7 +36,7 @@
  *                 pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4679
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4680
  *                 op, curves, broadcast, axis, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, conv_shape, gather, recurrent
@@ -2347,6 +2347,11 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 }
 GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
 GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
+
+static inline int gckpti_is_plain(const gckpt_call *call) { return GCKPTI_LEAN || call->plain; }
+
+/* Whether threads pay for n items; GCKPT_SMALL has one. */
+static inline int gckpti_is_shared(int64_t n) { return !GCKPTI_LEAN && n > 4; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
@@ -7881,7 +7886,7 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 /* Either, as the call's plan needs it; in floats for all threads. */
 GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    if (GCKPTI_LEAN || call->plain)
+    if (gckpti_is_plain(call))
         return 0;
     return call->threads *
            (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
@@ -7908,7 +7913,7 @@ GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    if (call->plain)
+    if (gckpti_is_plain(call))
         return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
     if (gckpti_is_mixed(call))
         return backward
@@ -8444,9 +8449,10 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    if (!call->plain || gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
+    if (!gckpti_is_plain(call) ||
+        gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
         int64_t unit =
-            call->plain ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
+            gckpti_is_plain(call) ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
         int64_t most = INT64_MAX / 4096 / unit;
         int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
         call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);
@@ -9157,7 +9163,7 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
-    if (!call->plain)
+    if (!gckpti_is_plain(call))
         p.block = gckpti_min(rows, once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
     int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
@@ -9268,7 +9274,7 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
     const int *once = (const int *)call->attributes;
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
-    if (once && !call->plain && *once < GCKPTI_LOSS_ROWS)
+    if (once && !gckpti_is_plain(call) && *once < GCKPTI_LOSS_ROWS)
         more = (rows + (uint64_t)*once - 1) / (uint64_t)*once -
                (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
@@ -9603,7 +9609,7 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
-    if (!call->plain)
+    if (!gckpti_is_plain(call))
         call->work_backward =
             (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
@@ -10327,7 +10333,7 @@ static void gckpti_conv_work(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int64_t taps = z.taps[0] * z.taps[1], places = z.rows * z.places[0] * z.places[1];
-    if (call->plain || z.group_c * z.group_o == 1)
+    if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
         return;
     int64_t down = gckpti_windows_room(places, z.group_o, taps * z.group_c);
     int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
@@ -10553,7 +10559,7 @@ GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
 GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
 {
     int64_t each = gckpti_sequence_each(call, rows);
-    return call->plain ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
+    return gckpti_is_plain(call) ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
@@ -10563,7 +10569,7 @@ static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
     int64_t rows = gckpti_sequence_rows(call, s.rows);
     if (!backward)
         return rows * (s.state + s.gates);
-    if (call->plain)
+    if (gckpti_is_plain(call))
         return s.steps * s.gates + s.state + s.units;
     return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
            call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);
@@ -11462,7 +11468,7 @@ GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
 {
     int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-    if (!GCKPTI_LEAN && n > 4)
+    if (gckpti_is_shared(n))
         gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
     else
         for (int64_t i = 0; i * s->each < n; i++)

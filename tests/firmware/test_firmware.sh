@@ -156,6 +156,18 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
         $work/symbols0 | grep -v -E ' gckpti_(node|same)_shape$'"
 fi
 
+# A build that leaves out what a plan needs says so.
+left_out()              # left_out SET OP PART
+{
+    check "a model with $2" $LINKED -std=c99 -O0 $warnings -I. "-DSET=$1" tests/firmware/flash.c -o "$work/host$1"
+    check "is printed" sh -c "$work/host$1 > $work/small$1.h"
+    check "and needs GCKPT_NO_$3 not to be" fails_saying "has $2, which this build leaves out (GCKPT_NO_$3)" \
+        $CC -std=c99 -fsyntax-only -I. -I$work -DDEVICE "-DSET=$1" "-DTABLE=\"small$1.h\"" "-DGCKPT_NO_$3" \
+        tests/firmware/flash.c
+}
+left_out 4 conv2d IMAGES
+left_out 5 gru RECURRENT
+
 # What a transformer takes of flash and of the stack, with the compiler of make size; of the stack here, too.
 # Limits that need a reason to grow.
 if bytes=$(sh tests/firmware/size.sh bytes 2 2> /dev/null); then
