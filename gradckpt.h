@@ -50,15 +50,15 @@
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     3988
  *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
  *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
  *                 finite, update, picks, begin, advance, step, stream, values
- *     >>check     gradients against finite differences; what ops cost here; races              700
+ *     >>check     gradients against finite differences; what ops cost here; races              702
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 1834
  *                 write, header, places, data, read, path
- *     >>ranks     a step in leaves and by several ranks; their files                          1264
+ *     >>ranks     a step in leaves and by several ranks; their files                          1266
  *                 crew, rounds, load, save
  *     >>tables    plans as files and as C constants                                            858
  *                 write, read, c
@@ -13072,7 +13072,7 @@ typedef struct {
     gckpt_result (*check)(gckpt_exec *e, int64_t rows);
 } gckpti_caching;
 
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 
 /* Leaves and other ranks; ranks/crew.c defines the first of them, ranks/rounds.c those from `round`
@@ -13720,7 +13720,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
                                                    gckpti_collect_rows, gckpti_add_uses };
 
-GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
+GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_make_caches, gckpti_check_caches };
 
 GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,
@@ -21579,7 +21579,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (e->copies), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.copies), or in f32 (gckpti_copies).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
@@ -21604,12 +21604,12 @@ typedef struct {
     int index;     /* in the store */
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
-    size_t square; /* its first block's in exec->squares */
+    size_t square; /* its first block's in update.squares */
 } gckpti_exec_param;
 
 typedef struct {
-    int node;                         /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed;        /* the program's rows, or copies of them, from feed_row on */
+    int node;                  /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed; /* the program's rows, or copies of them, from feeds.first on */
     unsigned char *copy, *on_backend; /* desc.copy_feeds; a micro-batch in memory of its own */
 } gckpti_exec_input;
 
@@ -21624,70 +21624,117 @@ typedef struct {
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
+/* What an executor has, by who writes it. A table's length is that of the plan's. */
+typedef struct {           /* backend, open */
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    const void *kernels; /* of that instruction set, for the processor's backends */
+    gckpti_runner runner;
+    gckpt_isa isa;
+    int team; /* threads of a run */
+} gckpti_exec_on;
+
+typedef struct { /* memory, layout: tables and copies are the host's, the others the backend's */
+    unsigned char *arena;
+    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, copies_size, side_size;
+    unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
+} gckpti_exec_blocks;
+
+typedef struct { /* bind; of a leaf or cache, `data` by who has it */
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+} gckpti_exec_bound;
+
+typedef struct {            /* begin, advance: where this step is */
+    uint64_t number, packs; /* the store's when it began */
+    int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+    int state, streamed;    /* streamed: rows stream in, nothing is known of those to come */
+    int pc, finished;       /* finished: it came to its end */
+} gckpti_exec_step;
+
+typedef struct { /* feeds */
+    gckpti_exec_input *inputs;
+    int64_t first; /* row of the feeds */
+} gckpti_exec_feeds;
+
+typedef struct { /* losses */
+    gckpti_exec_term *terms;
+    gckpti_loss_total *totals; /* by term and leaf */
+    int settled; /* what they counted was checked, or is promised: a step may update */
+} gckpti_exec_losses;
+
+typedef struct { /* update */
+    double grad_norm;
+    double rest[2];    /* 1 - beta^number, */
+    uint64_t unbiased; /* of the update with this number, or 0 */
+    gckpt_hyper hyper;
+    float clip_scale;
+    float *squares; /* square sums by block, of all parameters */
+    size_t square_count;
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
+    int cleared;         /* accumulators of this step are */
+    int begun;           /* a parameter was changed, or the sums were divided */
+    int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+} gckpti_exec_update;
+
+typedef struct {              /* advance: micro-batches that the backend repeats */
+    gckpt_loss_scale *scales; /* by term */
+    int possible;             /* it may, */
+    int asked;                /* and is asked to: this run is not in pieces; */
+    int now;                  /* it had none, and is told at this one's end */
+} gckpti_exec_recording;
+
+typedef struct {        /* offload */
+    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+} gckpti_exec_offload;
+
+typedef struct {           /* picks */
+    gckpti_exec_pick *at;  /* by pick of the plan */
+    unsigned char *copies; /* own memory: what gckpt_fetch returns */
+} gckpti_exec_picks;
+
+typedef struct {    /* caches */
+    gckpt_exec *of; /* whose they are: this executor, if they are its own */
+    unsigned char *memory;
+    size_t size;
+    int64_t capacity, news; /* positions of each; those that a call adds */
+    int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
+} gckpti_exec_caches;
+
+typedef struct {       /* recompute, paint */
+    uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    size_t next_death; /* of plan->lives */
+    size_t touched;    /* GCKPT_DEBUG_MEASURE */
+    int painted_steps;
+} gckpti_exec_debug;
+
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
     const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    gckpt_isa isa;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    int team; /* threads of a run */
-    /* memory: tables and copies are the host's, arena and side the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size, caches_size;
-    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-    gckpti_exec_input *inputs;
-    gckpti_exec_term *terms;
-    gckpti_exec_pick *picked;  /* by pick of the plan */
-    gckpti_crew *crew;         /* NULL: one leaf and one rank */
-    uint64_t *hashes;          /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *borrowed;   /* own memory: what the host looks at or works on just now, */
-    unsigned char *picks;      /* and what gckpt_fetch returns */
-    gckpti_loss_total *losses; /* by term and leaf */
-    gckpt_loss_scale *scales;  /* by term: of a micro-batch that the backend repeats */
-    float *squares;            /* square sums by block, of all parameters */
-    size_t square_count;
-    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
-    gckpt_exec *caches_of;
-    unsigned char *caches;
-    int64_t capacity, news;       /* positions of each; those that a call adds */
-    int64_t position, cache_rows; /* what they hold: positions, of so many rows of the batch */
-    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-    /* this step */
-    int state;
-    uint64_t step, packs; /* the store's when it began */
-    gckpt_hyper hyper;
-    float clip_scale;
-    double grad_norm;
-    uint64_t unbiased;              /* 0, or the update's number that these are of: */
-    double rest[2];                 /* 1 - beta^number */
-    int pc, finished;               /* finished: it came to its end */
-    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
-    int accumulators_cleared;
-    int streamed;       /* rows stream in: nothing is known of those to come */
-    int counts_settled; /* what the losses counted was checked, or is promised: it may update */
-    int updating;       /* a parameter was changed, or the sums were divided */
-    int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
-    size_t next_death;  /* of plan->lives */
-    int repeats;        /* the backend may repeat micro-batches, */
-    int repeating;      /* and is asked to: this run is not in pieces; */
-    int recording;      /* it had none, and is told at this one's end */
-    int painted_steps;  /* GCKPT_DEBUG_MEASURE */
-    size_t touched;
+    gckpti_exec_on on;
+    gckpti_exec_blocks blocks;
+    gckpti_exec_bound bound;
+    gckpti_crew *crew; /* NULL: one leaf and one rank */
+    gckpti_exec_step step;
+    gckpti_exec_feeds feeds;
+    gckpti_exec_losses losses;
+    gckpti_exec_update update;
+    gckpti_exec_recording recording;
+    gckpti_exec_offload offload;
+    gckpti_exec_picks picks;
+    gckpti_exec_caches caches;
+    gckpti_exec_debug debug;
 };
 
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
 /* NULL: one leaf and one rank. */
@@ -21736,8 +21783,8 @@ GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc 
 GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
 
 /* ---- run/host.c ---- */
-/* n floats as the host can read them: where they are, or a copy in e->borrowed: until that is used
- * again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
+/* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
+ * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
 GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
 
 /* ---- run/feeds.c ---- */
@@ -22112,7 +22159,7 @@ GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, 
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
-    return offset == GCKPTI_NONE ? NULL : e->arena + offset;
+    return offset == GCKPTI_NONE ? NULL : e->blocks.arena + offset;
 }
 
 GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
@@ -22136,14 +22183,14 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
+    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->step.row_end) - e->step.row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
 GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
 {
-    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
+    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->step.row_end;
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
@@ -22154,12 +22201,12 @@ GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
     c->inputs = 0;
     memset((unsigned char *)c + rest, 0, sizeof *c - rest);
     c->seed = e->store->seed;
-    c->step = e->step;
+    c->step = e->step.number;
     c->threads = e->plan->threads;
     c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
     c->training = e->plan->mode != GCKPT_INFERENCE;
-    c->runner = &e->runner;
-    c->kernels = e->kernels;
+    c->runner = &e->on.runner;
+    c->kernels = e->on.kernels;
     c->backend = gckpti_on(e)->context;
 }
 
@@ -22202,9 +22249,9 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->row = node->batchless ? 0 : e->row;
+    c->row = node->batchless ? 0 : e->step.row;
     c->rows = node->batchless ? 1 : rows;
-    c->position = e->caches_of ? e->caches_of->position : 0;
+    c->position = e->caches.of ? e->caches.of->caches.position : 0;
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
@@ -22228,7 +22275,7 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
 {
     int base = e->plan->nodes[node->in[i]].base;
     const gckpti_node *q = &e->plan->nodes[base];
-    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
+    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->bound.nodes[base].data;
     if (q->rounding & GCKPTI_NARROW_VALUE)
         arg->bf16 = (const uint16_t *)data;
     else if (q->type == GCKPT_I32)
@@ -22245,7 +22292,7 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
         if (q->kind != GCKPTI_PARAM || c->in[i].data)
             continue;
-        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
+        stored->u = gckpti_unpacking_of(&e->store->params[e->bound.params[q->index].index]);
         stored->packing = e->plan->packing;
         c->packed = stored;
     }
@@ -22266,7 +22313,7 @@ GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 {
-    return exec ? exec->isa : GCKPT_ISA_AUTO;
+    return exec ? exec->on.isa : GCKPT_ISA_AUTO;
 }
 
 /* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
@@ -22275,7 +22322,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
     if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
-        e->isa = GCKPT_ISA_PLAIN;
+        e->on.isa = GCKPT_ISA_PLAIN;
         return GCKPT_OK;
     }
     if (!gckpt_isa_available(wish))
@@ -22287,12 +22334,12 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
     if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
-    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
+    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
     while (!b)
-        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
-    e->isa = (gckpt_isa)isa;
-    e->backend = *b;
-    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
+        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
+    e->on.isa = (gckpt_isa)isa;
+    e->on.backend = *b;
+    e->on.backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -22305,20 +22352,20 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "finish but workspace are needed",
                             b->name);
 
-    e->isa = GCKPT_ISA_PLAIN;
-    e->kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->backend.unpack;
-    e->backend = *b;
-    e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
-    e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    e->backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    e->backend.copy = b->copy ? b->copy : plain->copy;
-    e->backend.fill = b->fill ? b->fill : plain->fill;
-    e->backend.add = b->add ? b->add : plain->add;
-    e->backend.convert = b->convert ? b->convert : plain->convert;
-    e->backend.update = b->update ? b->update : plain->update;
-    e->backend.finish = b->finish ? b->finish : plain->finish;
-    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    e->on.isa = GCKPT_ISA_PLAIN;
+    e->on.kernels = NULL;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->on.backend.unpack;
+    e->on.backend = *b;
+    e->on.backend.writes_back = b->update ? b->writes_back : plain->writes_back;
+    e->on.backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    e->on.backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    e->on.backend.copy = b->copy ? b->copy : plain->copy;
+    e->on.backend.fill = b->fill ? b->fill : plain->fill;
+    e->on.backend.add = b->add ? b->add : plain->add;
+    e->on.backend.convert = b->convert ? b->convert : plain->convert;
+    e->on.backend.update = b->update ? b->update : plain->update;
+    e->on.backend.finish = b->finish ? b->finish : plain->finish;
+    e->on.backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
 
@@ -22351,12 +22398,12 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
         if (!n || gckpti_ranking_of(p))
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->moves;
+            can = e->offload.moves;
         else if (!node->op)
             can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
         else
@@ -22510,14 +22557,19 @@ GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
-    e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
-    e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
-    e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
-    e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
-    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
-    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
-    void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
-    e->hashes = hashes ? (uint64_t *)at : NULL;
+    e->bound.nodes =
+        (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->bound.nodes);
+    e->bound.params =
+        (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->bound.params);
+    e->feeds.inputs =
+        (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->feeds.inputs);
+    e->losses.terms =
+        (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
+    e->recording.scales =
+        (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
+    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picks.at);
+    void *at = gckpti_carve(base, &used, hashes, sizeof *e->debug.hashes);
+    e->debug.hashes = hashes ? (uint64_t *)at : NULL;
     if (gckpti_ranking_of(p))
         gckpti_ranking_of(p)->tables(e, base, &used);
     return used;
@@ -22529,8 +22581,8 @@ GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t n = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        if (e->params)
-            e->params[i].square = n;
+        if (e->bound.params)
+            e->bound.params[i].square = n;
         if (p->params[i].trained)
             n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     }
@@ -22544,11 +22596,12 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0;
-    e->losses = (gckpti_loss_total *)gckpti_carve(
-        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses);
-    e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    e->losses.totals = (gckpti_loss_total *)gckpti_carve(
+        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses.totals);
+    e->update.squares =
+        (float *)gckpti_carve(base, &used, e->update.square_count, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
-        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
+        e->update.nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->update.nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -22556,9 +22609,9 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
         if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
             to = gckpti_carve(base, &used, bytes, 1);
         if (base && q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)to;
+            e->feeds.inputs[q->index].on_backend = (unsigned char *)to;
         if (base && q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = to ? to : q->data;
+            e->bound.nodes[i].data = to ? to : q->data;
         if (to && q->kind == GCKPTI_CONSTANT)
             gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
     }
@@ -22571,7 +22624,7 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    size_t most = e->square_count * sizeof(float);
+    size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
         int64_t n = p->params[i].trained                       ? p->params[i].elements
                     : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
@@ -22613,14 +22666,14 @@ GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
                                       gckpti_row_bytes(p, q))
                        : NULL;
         if (to)
-            e->inputs[q->index].copy = (unsigned char *)to;
+            e->feeds.inputs[q->index].copy = (unsigned char *)to;
     }
     for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
-    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
-    if (!e->moves && !e->desc.offload)
-        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
+    e->blocks.borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
+    e->picks.copies = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    if (!e->offload.moves && !e->desc.offload)
+        e->offload.far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
     return used;
 }
 
@@ -22632,20 +22685,20 @@ GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     const gckpt_backend *b = gckpti_on(e);
     const size_t host = !b->own_memory;
     size_t used = 0;
-    e->square_count = gckpti_exec_squares(e);
-    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
-    e->tables_size = gckpti_exec_tables(e, NULL);
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
-    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
-    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    e->update.square_count = gckpti_exec_squares(e);
+    e->offload.moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->blocks.tables_size = gckpti_exec_tables(e, NULL);
+    e->blocks.side_size = gckpti_exec_side(e, NULL);
+    e->blocks.copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
+    e->caches.size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
-    gckpti_count_piece(&used, times, e->tables_size);
-    gckpti_count_piece(&used, host, e->side_size);
-    gckpti_count_piece(&used, 1, e->copies_size);
-    gckpti_count_piece(&used, host, e->caches_size);
-    gckpti_count_piece(&used, host, e->owned_size);
+    gckpti_count_piece(&used, times, e->blocks.tables_size);
+    gckpti_count_piece(&used, host, e->blocks.side_size);
+    gckpti_count_piece(&used, 1, e->blocks.copies_size);
+    gckpti_count_piece(&used, host, e->caches.size);
+    gckpti_count_piece(&used, host, e->blocks.owned_size);
     return gckpti_count_block(used);
 }
 
@@ -22746,21 +22799,22 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
 GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    if (e->moves)
-        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
-    if (e->moves && !e->far)
+    if (e->offload.moves)
+        e->offload.far =
+            (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
+    if (e->offload.moves && !e->offload.far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
                             gckpti_on(e)->name, p->offloaded);
-    int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
-    if (e->copies_size && !large)
-        e->copies = gckpti_new(&e->memory, e->copies_size, 1);
-    if (e->copies_size && !e->copies)
+    int large = e->blocks.copies_size >= (size_t)PTRDIFF_MAX / 2;
+    if (e->blocks.copies_size && !large)
+        e->blocks.copies = gckpti_new(&e->memory, e->blocks.copies_size, 1);
+    if (e->blocks.copies_size && !e->blocks.copies)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             large ? "exec: copies of the feeds are too large"
                                   : "exec: no memory for %z bytes of copied feeds and operands",
-                            e->copies_size);
-    if (e->copies)
-        gckpti_exec_copies(e, (unsigned char *)e->copies);
+                            e->blocks.copies_size);
+    if (e->blocks.copies)
+        gckpti_exec_copies(e, (unsigned char *)e->blocks.copies);
     return GCKPT_OK;
 }
 
@@ -22776,18 +22830,19 @@ GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
                 e->store, GCKPT_E_ARG,
                 "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
                 e->desc.arena_size, p->arena, p->alignment);
-        e->arena = (unsigned char *)e->desc.arena;
+        e->blocks.arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
-    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
-    if (!e->owned)
+    e->blocks.owned =
+        p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->blocks.owned_size, p->alignment) : NULL;
+    if (!e->blocks.owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for the step arena of %z bytes%s", p->arena,
                             gckpti_shortage(e));
-    size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
-    e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
+    size_t past = (size_t)((uintptr_t)e->blocks.owned % p->alignment);
+    e->blocks.arena = (unsigned char *)e->blocks.owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->blocks.arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
 
@@ -22815,11 +22870,11 @@ GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
-        e->params[i].index = index;
+        e->bound.params[i].index = index;
         size_t at = i;
-        for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
-            e->params[at].nth = e->params[at - 1].nth;
-        e->params[at].nth = (int)i;
+        for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
+            e->bound.params[at].nth = e->bound.params[at - 1].nth;
+        e->bound.params[at].nth = (int)i;
     }
     return GCKPT_OK;
 }
@@ -22831,9 +22886,9 @@ GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (node->kind == GCKPTI_INPUT)
-            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+            e->feeds.inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
         else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->nodes[i] = gckpti_bind_kernels(e, node);
+            e->bound.nodes[i] = gckpti_bind_kernels(e, node);
     }
 }
 
@@ -22850,11 +22905,11 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     const gckpt_store *s = e->store;
     size_t used = s->memory.used;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[e->params[i].nth].index];
+        const gckpti_param *q = &s->params[e->bound.params[e->bound.params[i].nth].index];
         gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
     }
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[i].index];
+        const gckpti_param *q = &s->params[e->bound.params[i].index];
         int slots = p->params[i].trained ? p->state_slots : 0;
         for (int slot = gckpti_state_slots(q); slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
@@ -22871,7 +22926,7 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     gckpt_result result = GCKPT_OK;
     size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[i].index];
+        const gckpti_param *q = &s->params[e->bound.params[i].index];
         int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
         if (wanted && gckpti_others_state(p, q))
             return gckpti_error(s, GCKPT_E_ARG,
@@ -22880,18 +22935,19 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 q->p.name);
         bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
         bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
-        e->params[i].had = had;
+        e->bound.params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
         result = gckpti_error(s, GCKPT_E_MEMORY,
                               "exec: no memory for the %z bytes of values and optimiser state that "
                               "the plan's %z parameters, \"%s\" first, still need",
                               bytes, p->param_count,
-                              s->params[e->params[e->params[0].nth].index].p.name);
+                              s->params[e->bound.params[e->bound.params[0].nth].index].p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
-        result = gckpti_values_new(s, &s->params[e->params[e->params[i].nth].index], "exec");
+        result =
+            gckpti_values_new(s, &s->params[e->bound.params[e->bound.params[i].nth].index], "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
-        gckpti_param *q = &s->params[e->params[states].index];
+        gckpti_param *q = &s->params[e->bound.params[states].index];
         if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
@@ -22904,7 +22960,8 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     }
     gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
     while (states-- > 0)
-        gckpti_state_shrink(s, &s->params[e->params[states].index], e->params[states].had);
+        gckpti_state_shrink(s, &s->params[e->bound.params[states].index],
+                            e->bound.params[states].had);
     gckpti_values_undo(s);
     return result;
 }
@@ -22923,21 +22980,22 @@ GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 /* >>run/caches */
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
-    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
-    int fit = !bytes || e->caches_of == e ||
-              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+    e->caches.of = e->desc.caches_of && bytes ? e->desc.caches_of->caches.of : e;
+    int fit = !bytes || e->caches.of == e ||
+              (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches_of == e && bytes) {
-        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
-        if (!e->caches)
+    if (e->caches.of == e && bytes) {
+        e->caches.memory = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches.memory)
             return gckpti_error(e->store, GCKPT_E_MEMORY,
                                 "exec: no memory for %z bytes of caches%s", bytes,
                                 gckpti_shortage(e));
-        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+        gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+                    bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -22946,9 +23004,10 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
         fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
-        e->capacity = node->shape.d[1];
-        e->news = p->nodes[node->in[0]].shape.d[1];
-        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+        e->caches.capacity = node->shape.d[1];
+        e->caches.news = p->nodes[node->in[0]].shape.d[1];
+        e->bound.nodes[i].data =
+            gckpti_carve(e->caches.of->caches.memory, &used, gckpti_node_bytes(node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -22957,57 +23016,57 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
-/* Without caches, too: their position is that of e->caches_of. */
+/* Without caches, too: their position is that of e->caches.of. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    e->caches_of = e;
+    e->caches.of = e;
     return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
 }
 
 /* Whether caches have room for what a forward of so many rows adds. */
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const gckpt_exec *c = e->caches_of;
+    const gckpti_exec_caches *c = &e->caches.of->caches;
     if (e->plan->leaves > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i leaves would cut it: "
                             "plan with desc.leaves 1",
                             e->plan->leaves);
-    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
             "other rows, the plan's %I at most)",
-            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
-    if (e->news > e->capacity - c->position)
+            rows, c->position > 0 ? c->rows : e->plan->rows, e->plan->rows);
+    if (e->caches.news > e->caches.capacity - c->position)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
-            e->news, c->position, e->capacity);
+            e->caches.news, c->position, e->caches.capacity);
     return GCKPT_OK;
 }
 
 /* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
-    unsigned char *caches = e->caches_of->caches;
-    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+    unsigned char *caches = e->caches.of->caches.memory;
+    return caches + ((const unsigned char *)e->bound.nodes[id].data - caches);
 }
 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
-    return exec ? exec->caches_of->position : 0;
+    return exec ? exec->caches.of->caches.position : 0;
 }
 
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches_of->position)
+    if (position < 0 || position > exec->caches.of->caches.position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
-                            position, exec->caches_of->position);
-    exec->caches_of->position = position;
+                            position, exec->caches.of->caches.position);
+    exec->caches.of->caches.position = position;
     return gckpti_ok(exec);
 }
 
@@ -23034,8 +23093,8 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
     e->store = store;
     if (desc)
         e->desc = *desc;
-    e->runner.parallel_for = e->desc.parallel_for;
-    e->runner.user = e->desc.user;
+    e->on.runner.parallel_for = e->desc.parallel_for;
+    e->on.runner.user = e->desc.user;
     return e;
 }
 
@@ -23044,10 +23103,10 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     (void)gckpti_exec_sizes(e, 1);
-    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
-    if (!e->tables)
+    e->blocks.tables = gckpti_new(&e->memory, e->blocks.tables_size, 1);
+    if (!e->blocks.tables)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpti_exec_tables(e, (unsigned char *)e->blocks.tables);
     gckpt_result result = gckpti_bind_params(e);
     if (result != GCKPT_OK)
         return result;
@@ -23059,13 +23118,13 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     if (e->plan->picking)
         e->plan->picking->bind(e);
     (void)gckpti_exec_squares(e);
-    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
-    if (!e->side)
+    e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
+    if (!e->blocks.side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->side);
-    e->due = INT32_MAX;
+                            e->blocks.side_size, gckpti_shortage(e));
+    gckpti_exec_side(e, (unsigned char *)e->blocks.side);
+    e->offload.due = INT32_MAX;
     result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
     if (result == GCKPT_OK)
         result = gckpti_bind_caches(e);
@@ -23083,10 +23142,10 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
-        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        !gckpti_bind(e->store, &e->on.binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+        result = gckpti_bring(e, &e->store->params[e->bound.params[i].index]);
     return result;
 }
 
@@ -23125,13 +23184,14 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     }
     int team =
         !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
-    e->team = team ? plan->threads : 1;
-    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    e->on.team = team ? plan->threads : 1;
+    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++) {
         const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
-        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
+        e->update.writes_back =
+            e->update.writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
     }
-    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
+    e->recording.possible = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -23145,14 +23205,14 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     if (gckpti_ranking_of(p) && exec->crew)
         gckpti_ranking_of(p)->leave(exec);
     gckpti_forget(exec);
-    gckpti_unbind(&exec->binding);
-    if (!GCKPTI_LEAN && exec->moves && exec->far)
-        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
-    gckpti_give(exec, exec->side, exec->side_size);
-    gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, exec->caches_size);
-    gckpti_delete(&a, exec->copies, exec->copies_size, 1);
-    gckpti_delete(&a, exec->tables, exec->tables_size, 1);
+    gckpti_unbind(&exec->on.binding);
+    if (!GCKPTI_LEAN && exec->offload.moves && exec->offload.far)
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
+    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
+    gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
+    gckpti_give(exec, exec->caches.memory, exec->caches.size);
+    gckpti_delete(&a, exec->blocks.copies, exec->blocks.copies_size, 1);
+    gckpti_delete(&a, exec->blocks.tables, exec->blocks.tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
@@ -23163,8 +23223,8 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 {
     if (!gckpti_on(e)->own_memory)
         return x;
-    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->borrowed, x, n * sizeof *x);
-    return (const float *)(const void *)e->borrowed;
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->blocks.borrowed, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.borrowed;
 }
 
 typedef struct {
@@ -23187,7 +23247,7 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->borrowed, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(s->e->blocks.borrowed, &s->used, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
@@ -23228,7 +23288,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
     c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
     c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
+    c.work = c.work ? e->blocks.borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
@@ -23243,7 +23303,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
 /* Of a constant, or as fed: all rows of the latest feeds. */
 GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
-    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
+    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
     return (const int32_t *)data;
 }
 
@@ -23278,7 +23338,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     if (count < 0 || (count > 0 && !feeds))
         return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
     for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].feed = NULL;
+        e->feeds.inputs[i].feed = NULL;
     for (int i = 0; i < count; i++) {
         const gckpti_node *q = NULL;
         if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
@@ -23289,15 +23349,15 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
                 !feeds[i].data
                     ? "its data is NULL"
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
-        if (e->inputs[q->index].feed)
+        if (e->feeds.inputs[q->index].feed)
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
                                 p->names + q->name);
-        e->inputs[q->index].feed = (const unsigned char *)feeds[i].data;
+        e->feeds.inputs[q->index].feed = (const unsigned char *)feeds[i].data;
     }
     for (size_t i = 0; i < p->inputs; i++)
-        if (e->inputs[i].node >= 0 && !e->inputs[i].feed)
+        if (e->feeds.inputs[i].node >= 0 && !e->feeds.inputs[i].feed)
             return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
-                                p->names + p->nodes[e->inputs[i].node].name);
+                                p->names + p->nodes[e->feeds.inputs[i].node].name);
     return GCKPT_OK;
 }
 
@@ -23313,7 +23373,7 @@ static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                e->plan->names + q->name, e->row_end + i / row, i % row);
+                e->plan->names + q->name, e->step.row_end + i / row, i % row);
     return GCKPT_OK;
 }
 
@@ -23332,7 +23392,7 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        gckpti_exec_input *in = &e->inputs[i];
+        gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
             result = gckpti_check_fed(e, in, rows);
         if (!in->copy || result != GCKPT_OK)
@@ -23347,15 +23407,15 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->inputs; i++) {
-        const gckpti_exec_input *in = &e->inputs[i];
+        const gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node < 0)
             continue;
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
-        const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
+        const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first) * row;
         if (in->on_backend)
             gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
                                   row * (size_t)gckpti_micro_rows(e));
-        e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
+        e->bound.nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }
 
@@ -23374,7 +23434,7 @@ GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
     int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
-    return &e->losses[term * gckpti_own_leaves(p) + leaf];
+    return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
@@ -23386,14 +23446,15 @@ GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->term_count; i++)
         if (!gckpti_ranking_of(e->plan) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
-            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
-                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
+            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->losses.terms[i].seen,
+                                   gckpti_loss_at(e, (int)i), sizeof *e->losses.totals);
     return GCKPT_OK;
 }
 
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
 {
-    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
+    return e->losses.terms[0].expected >= 0 ? e->losses.terms[0].expected
+                                            : e->losses.terms[0].seen.count;
 }
 
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
@@ -23401,14 +23462,14 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
     float weight = gckpti_float(t->weight);
-    double own = (double)e->terms[term].expected;
+    double own = (double)e->losses.terms[term].expected;
     if (term == 0)
         return weight;
-    if (t->regulariser && e->terms[0].expected < 0)
+    if (t->regulariser && e->losses.terms[0].expected < 0)
         (void)gckpti_read_losses(e); /* an error comes again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_count(e));
-    if (e->streamed) /* the same count */
+    if (e->step.streamed) /* the same count */
         return weight;
     return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
@@ -23437,8 +23498,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
-        if (e->terms[i].expected >= 0)
-            e->terms[i].expected +=
+        if (e->losses.terms[i].expected >= 0)
+            e->losses.terms[i].expected +=
                 gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
 }
 
@@ -23451,9 +23512,9 @@ GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->streamed);
-        memset(&e->terms[i], 0, sizeof e->terms[i]);
-        e->terms[i].expected = rule && !node->batchless ? 0 : -1;
+        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->step.streamed);
+        memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
+        e->losses.terms[i].expected = rule && !node->batchless ? 0 : -1;
     }
 }
 
@@ -23484,15 +23545,16 @@ GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
+    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->losses.terms[0].seen.count);
     for (size_t i = 0; i < p->term_count && trains; i++)
-        if (e->terms[i].expected >= 0 && e->terms[i].expected != e->terms[i].seen.count)
+        if (e->losses.terms[i].expected >= 0 &&
+            e->losses.terms[i].expected != e->losses.terms[i].seen.count)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
                 "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->terms[i].seen.count,
-                e->terms[i].expected);
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].seen.count,
+                e->losses.terms[i].expected);
     return GCKPT_OK;
 }
 
@@ -23506,11 +23568,11 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
                                 p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->counts_settled && !promised)
+    if (!e->losses.settled && !promised)
         result = gckpti_read_losses(e);
-    if (!e->counts_settled && !promised && result == GCKPT_OK)
+    if (!e->losses.settled && !promised && result == GCKPT_OK)
         result = gckpti_check_counts(e);
-    e->counts_settled = result == GCKPT_OK;
+    e->losses.settled = result == GCKPT_OK;
     return result;
 }
 
@@ -23574,7 +23636,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
             wanted |= 1u << i;
     }
     gckpti_copies_of(node->op, node->inputs, rounding, n, gckpti_last(&node->shape), p->made_for,
-                     e->nodes[ins->id].precision, backward, reads, wanted, c);
+                     e->bound.nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
 /* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
@@ -23755,7 +23817,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
     for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->hashes[2 * ins->id + k];
+        uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
             *seen = 0;
         if (!data[k])
@@ -23778,30 +23840,31 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
 /* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* What died with instruction e->pc. What began before a loop's body outlives each round. */
+/* What died with instruction e->step.pc. What began before a loop's body outlives each round. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
-        const gckpt_buffer *life = &p->lives[e->next_death++];
-        if (life->end == e->pc &&
-            !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
-            gckpti_fill(e, e->arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
+    while (e->debug.next_death < p->life_count && p->lives[e->debug.next_death].end <= e->step.pc) {
+        const gckpt_buffer *life = &p->lives[e->debug.next_death++];
+        if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
+                                         e->step.pc >= p->body && e->step.pc < p->epilogue))
+            gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
     }
 }
 
 static int gckpti_measures(const gckpt_exec *e)
 {
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.painted_steps < 2;
 }
 
 /* Before a step: the arena is all paint; each step that measures has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
-        gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
+        gckpti_fill(e, e->blocks.arena, e->debug.painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
+                    e->plan->arena);
     else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
-        gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
+        gckpti_fill(e, e->blocks.arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
 /* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
@@ -23811,7 +23874,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
         n = top - low < sizeof piece ? top - low : sizeof piece;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->blocks.arena + top - n, n);
         for (left = n; left > 0 && piece[left - 1] == paint;)
             left--;
         if (left > 0)
@@ -23825,18 +23888,20 @@ GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
     if (gckpti_measures(e)) {
-        e->touched = gckpti_highest_touched(e, e->touched, e->painted_steps ? 0x5a : 0xa5);
+        e->debug.touched =
+            gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
         for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
             const gckpt_buffer *life = &e->plan->lives[i];
-            if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->touched)
-                e->touched = life->offset + life->size;
+            if (life->kind == GCKPT_BUFFER_WORKSPACE &&
+                life->offset + life->size > e->debug.touched)
+                e->debug.touched = life->offset + life->size;
         }
-        e->painted_steps++;
+        e->debug.painted_steps++;
     }
-    if (e->owned)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
+    if (e->blocks.owned)
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
                                sizeof canary);
-    for (size_t i = 0; e->owned && i < sizeof canary; i++)
+    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
         if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "step: a kernel wrote behind the arena of %z bytes",
@@ -23847,7 +23912,7 @@ GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->touched
+                      exec->debug.touched
                 : 0;
 }
 
@@ -23855,7 +23920,7 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                               int portions)
 {
-    const gckpti_exec_node *n = &e->nodes[ins->id];
+    const gckpti_exec_node *n = &e->bound.nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
     if (!GCKPTI_LEAN && portions)
@@ -23869,7 +23934,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
 static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
 {
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
     gckpt_unpacking u = gckpti_unpacking_of(q);
@@ -23891,8 +23956,8 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
         b->unpack(c, &u);
     for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
-        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->borrowed);
-        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
+        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->blocks.borrowed);
+        b->copy_in(b->context, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
     }
 }
 
@@ -23909,7 +23974,8 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
-    int first = ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->row > 0));
+    int first =
+        ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->step.row > 0));
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
@@ -23939,7 +24005,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     gckpti_run_kernel(e, ins, c, portions);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
+    return !GCKPTI_LEAN && e->debug.hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
@@ -24050,9 +24116,9 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
 /* Waits, before what comes next, for moves that were begun. */
 GCKPTI_FN void gckpti_join(gckpt_exec *e)
 {
-    if (!GCKPTI_LEAN && e->due < INT32_MAX)
+    if (!GCKPTI_LEAN && e->offload.due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
-    e->due = INT32_MAX;
+    e->offload.due = INT32_MAX;
 }
 
 /* Begins a move, and finds the first instruction that must wait for it: one that may read what
@@ -24060,18 +24126,18 @@ GCKPTI_FN void gckpti_join(gckpt_exec *e)
 static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    void *host = e->far + far, *here = e->arena + offset;
+    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
     gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     if (!out)
-        e->due = e->pc + 1;
+        e->offload.due = e->step.pc + 1;
     for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
+        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
             p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->due, p->lives[i].start);
-    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
+            gckpti_lower(&e->offload.due, p->lives[i].start);
+    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
         if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->due, x);
-    gckpti_lower(&e->due, (int)p->length);
+            gckpti_lower(&e->offload.due, x);
+    gckpti_lower(&e->offload.due, (int)p->length);
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
@@ -24082,8 +24148,8 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_at_any(e, offset);
-    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
-    if (e->moves) {
+    void *host = !d->offload ? e->offload.far + far : b->own_memory ? e->blocks.borrowed : here;
+    if (e->offload.moves) {
         gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
     } else if (ins->kind == GCKPT_OFFLOAD) {
         if (host != here)
@@ -24120,7 +24186,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
+    if (ins->kind == GCKPT_OFFLOAD || !e->debug.hashes || result != GCKPT_OK)
         return result;
     gckpti_join(e);
     gckpt_call c;
@@ -24177,7 +24243,7 @@ static int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
     if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
         e->plan->params[node->index].storage == GCKPT_STORED_F32)
         return 0;
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
     for (int64_t at = 0, n; at < q->p.elements; at += n) {
         n = gckpti_min(q->p.elements - at, 64);
         e->plan->packing->unpack_piece(q, at, n, x);
@@ -24217,8 +24283,8 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
                                gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
-                        0);
+        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
+                        ins->id, 0, 0);
     }
     if (backward && !written)
         gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
@@ -24229,7 +24295,7 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
         if (!written && needs & GCKPT_IN(i))
             gckpti_see_node(e, s,
                             o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
-                                                         : e->nodes[id].data,
+                                                         : e->bound.nodes[id].data,
                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
             gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
@@ -24254,7 +24320,7 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
         gckpti_text_add(&t, " at %S of %S", &at, &shape);
     if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
         gckpti_text_add(&t, ", row %I of the batch",
-                        e->row + s->at / (gckpti_elements(&shape) / rows));
+                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
     return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
                         s->value,
                         s->at < 0     ? "the sum of"
@@ -24275,7 +24341,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
-    if (e->updating) /* in the backward */
+    if (e->update.begun) /* in the backward */
         why = "parameters have changed, go back to what was saved";
     return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                              node->op ? node->op->name : "param", why);
@@ -24285,7 +24351,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
     gckpt_pass pass;
@@ -24301,7 +24367,7 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
     const char *why = "nothing was changed";
-    if (done || e->updating)
+    if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }
@@ -24356,13 +24422,13 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     memset(pass, 0, sizeof *pass);
     pass->elements = q->elements;
     pass->gradient = gckpti_at(e, o.gradient);
-    pass->base = e->arena;
+    pass->base = e->blocks.arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
     pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
-    pass->write_back = e->writes_back;
-    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
-    pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
+    pass->write_back = e->update.writes_back;
+    pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
+    pass->values = gckpti_values_here(e, &e->store->params[e->bound.params[ins->id].index], -1);
     if (gckpti_ranking_of(e->plan))
         gckpti_ranking_of(e->plan)->share(e, ins, pass);
 }
@@ -24382,11 +24448,11 @@ GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins 
 GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const float *squares = gckpti_on_host(e, e->update.squares, e->update.square_count);
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
+        size_t param = (size_t)e->bound.params[i].nth, first = e->bound.params[param].square;
         size_t n =
             ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double own = 0;
@@ -24395,10 +24461,11 @@ GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
         bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
-    e->grad_norm = gckpti_sqrt_double(sum);
-    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
-                        ? (float)((double)e->hyper.clip / e->grad_norm)
-                        : 1;
+    e->update.grad_norm = gckpti_sqrt_double(sum);
+    e->update.clip_scale =
+        e->update.hyper.clip > 0 && e->update.grad_norm > (double)e->update.hyper.clip
+            ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
+            : 1;
     return bad;
 }
 
@@ -24407,7 +24474,8 @@ GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
     gckpti_call_between(e, &c);
-    gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    gckpti_on(e)->nonfinite(&c, e->update.squares, (int64_t)e->update.square_count,
+                            e->update.nonfinite);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -24423,9 +24491,9 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
-    if (e->nonfinite && e->square_count)
+    if (e->update.nonfinite && e->update.square_count)
         gckpti_count_nonfinite(e);
-    if (e->nonfinite && !(e->hyper.clip > 0))
+    if (e->update.nonfinite && !(e->update.hyper.clip > 0))
         return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
@@ -24446,11 +24514,11 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
     for (int i = 0; i < e->plan->state_slots; i++)
         u.state[i] = gckpti_array(q, i);
-    u.clip_scale = e->clip_scale;
+    u.clip_scale = e->update.clip_scale;
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
     u.step = step;
-    u.hyper = &e->hyper;
+    u.hyper = &e->update.hyper;
     e->desc.own_optimiser(e->desc.user, &u);
     gckpti_changed(e->store, q, GCKPTI_HOST);
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
@@ -24461,13 +24529,13 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
 static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
                               uint64_t step, gckpt_pass *pass)
 {
-    const gckpt_hyper *h = &e->hyper;
+    const gckpt_hyper *h = &e->update.hyper;
     gckpt_rates *a = &pass->rates;
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
           beta2 = gckpti_setting(h->beta2, 0.999f);
     pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
     pass->momentum = gckpti_setting(h->momentum, 0.9f);
-    a->scale = param->measured ? 1 : e->clip_scale;
+    a->scale = param->measured ? 1 : e->update.clip_scale;
     a->decay =
         param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
     a->rate = param->measured ? -a->decay : lr;
@@ -24478,13 +24546,13 @@ static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, con
     a->beta2 = beta2;
     a->rest2 = (float)(1 - (double)beta2);
     a->eps = gckpti_setting(h->eps, 1e-8f);
-    if (e->unbiased != step) { /* most parameters have the same */
-        e->unbiased = step;
-        e->rest[0] = 1 - gckpti_powi((double)beta1, step);
-        e->rest[1] = 1 - gckpti_powi((double)beta2, step);
+    if (e->update.unbiased != step) { /* most parameters have the same */
+        e->update.unbiased = step;
+        e->update.rest[0] = 1 - gckpti_powi((double)beta1, step);
+        e->update.rest[1] = 1 - gckpti_powi((double)beta2, step);
     }
-    a->rate = (float)((double)lr / e->rest[0]);
-    a->correct2 = (float)(1 / e->rest[1]);
+    a->rate = (float)((double)lr / e->update.rest[0]);
+    a->correct2 = (float)(1 / e->update.rest[1]);
 }
 
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
@@ -24492,8 +24560,8 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    uint64_t step = e->step + 1;
+    gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_pass pass;
     if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
@@ -24514,10 +24582,10 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
         pass.adds = 0;
         pass.squares = NULL;
-        pass.count = e->writes_back ? 0 : pass.count;
+        pass.count = e->update.writes_back ? 0 : pass.count;
     }
     pass.update = 1;
-    pass.unless = e->nonfinite;
+    pass.unless = e->update.nonfinite;
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);
@@ -24532,7 +24600,7 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
+        gckpti_param *q = &e->store->params[e->bound.params[i].index];
         if (p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }
@@ -24568,7 +24636,7 @@ GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
         int x = (int)p->length, id = p->nodes[pick->id].base;
         while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
             continue;
-        e->picked[k].ready = x < 0 ? (int)p->length : x;
+        e->picks.at[k].ready = x < 0 ? (int)p->length : x;
     }
 }
 
@@ -24592,11 +24660,11 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
     int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
     if (k < 0)
         return NULL;
-    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
+    if (!exec->step.finished && exec->step.pc <= exec->picks.at[k].ready) {
         gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
                      gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
                      id,
-                     exec->picked[k].ready < (int)exec->plan->length
+                     exec->picks.at[k].ready < (int)exec->plan->length
                          ? "the step has not come so far"
                          : "it is complete at the end of the step");
         return NULL;
@@ -24605,10 +24673,10 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         return gckpti_at(exec, exec->plan->picks[k].offset);
     for (int i = 0; i <= k; i++) {
         bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
-        copy = gckpti_carve(exec->picks, &used, bytes, 1);
+        copy = gckpti_carve(exec->picks.copies, &used, bytes, 1);
     }
     gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
-                              exec->arena + exec->plan->picks[k].offset, bytes);
+                              exec->blocks.arena + exec->plan->picks[k].offset, bytes);
     return (const float *)copy;
 }
 
@@ -24623,7 +24691,7 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_exec_pick *at = &e->picked[k];
+        const gckpti_exec_pick *at = &e->picks.at[k];
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
         if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
@@ -24645,13 +24713,14 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return gckpti_error(exec, GCKPT_E_ARG,
                             "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
                             gckpt_plan_name(exec->plan, id), id);
-    gckpti_exec_pick before = exec->picked[k];
-    exec->picked[k].to = to;
-    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
+    gckpti_exec_pick before = exec->picks.at[k];
+    exec->picks.at[k].to = to;
+    exec->picks.at[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    int64_t rows =
+        exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end; /* of the step under way */
     if (gckpti_check_collected(exec, rows) == GCKPT_OK)
         return gckpti_ok(exec);
-    exec->picked[k] = before;
+    exec->picks.at[k] = before;
     return GCKPT_E_ARG;
 }
 
@@ -24663,14 +24732,15 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
-        if (e->picked[k].to)
+        if (e->picks.at[k].to)
             gckpti_on(e)->copy_out(gckpti_on(e)->context,
-                                   e->picked[k].to + gckpti_elements_of(p, n, e->row - first),
-                                   e->arena + p->picks[k].offset, count * sizeof(float));
+                                   e->picks.at[k].to +
+                                       gckpti_elements_of(p, n, e->step.row - first),
+                                   e->blocks.arena + p->picks[k].offset, count * sizeof(float));
     }
 }
 
-/* At the end of a micro-batch, before e->row moves on. */
+/* At the end of a micro-batch, before e->step.row moves on. */
 GCKPTI_FN void gckpti_collect(gckpt_exec *e)
 {
     if (e->plan->picking)
@@ -24714,7 +24784,7 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         for (size_t i = 0; i < k; i++) /* picked twice */
             done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
-            e->picked[k].ready < (int)p->length)
+            e->picks.at[k].ready < (int)p->length)
             continue;
         for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
@@ -24730,25 +24800,25 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    int64_t end = e->streamed && gckpti_ranking_of(p) ? e->crew->end : p->batch, own = rows;
-    if (rows < 1 || (!inference && rows > end - e->row_end))
-        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
-                            rows, p->batch,
-                            e->row_end ? " (all calls of the step together)" : " (desc.batch)");
+    int64_t end = e->step.streamed && gckpti_ranking_of(p) ? e->crew->end : p->batch, own = rows;
+    if (rows < 1 || (!inference && rows > end - e->step.row_end))
+        return gckpti_error(
+            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
+            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
+    int whole = p->mixer >= 0 && (e->step.streamed || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
     for (int leaf = 0; leaf < p->leaves && gckpti_ranking_of(p) && !rest; leaf++)
-        rest = gckpti_leaf_rows(p, e->streamed ? p->batch : rows, leaf) % p->rows;
+        rest = gckpti_leaf_rows(p, e->step.streamed ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (gckpti_ranking_of(p) && !e->streamed)
+    if (gckpti_ranking_of(p) && !e->step.streamed)
         own = gckpti_ranking_of(p)->rows(e, rows);
-    own += e->row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
+    own += e->step.row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
     return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
 }
 
@@ -24780,7 +24850,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
+        gckpti_param *q = &e->store->params[e->bound.params[i].index];
         if (p->params[i].storage != (gckpti_byte)q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
@@ -24800,7 +24870,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
                                 gckpti_on(e)->name, p->names + p->params[i].name,
                                 gckpti_shortage(e));
-        const void **data = &e->nodes[p->params[i].node].data;
+        const void **data = &e->bound.nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
@@ -24812,8 +24882,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0, gckpti_elements(&p->nodes[i].shape),
-                              0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->bound.nodes[i].data, 0,
+                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -24823,7 +24893,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
@@ -24843,17 +24913,17 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     if (result != GCKPT_OK)
         return result;
     if (hyper)
-        e->hyper = *hyper;
-    e->unbiased = 0;
-    e->step = e->store->step;
-    e->packs = e->store->packs;
-    e->streamed = 0;
-    e->counts_settled = 0;
-    e->updating = 0;
-    e->next_death = 0;
-    e->row = e->row_end = e->feed_row = 0;
-    e->grad_norm = 0;
-    e->clip_scale = 1;
+        e->update.hyper = *hyper;
+    e->update.unbiased = 0;
+    e->step.number = e->store->step;
+    e->step.packs = e->store->packs;
+    e->step.streamed = 0;
+    e->losses.settled = 0;
+    e->update.begun = 0;
+    e->debug.next_death = 0;
+    e->step.row = e->step.row_end = e->feeds.first = 0;
+    e->update.grad_norm = 0;
+    e->update.clip_scale = 1;
     return gckpti_ok(e);
 }
 
@@ -24861,10 +24931,11 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
 GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
-    e->pc = e->finished = 0;
-    e->accumulators_cleared = 0;
-    gckpti_fill(e, e->losses, 0,
-                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) * sizeof *e->losses);
+    e->step.pc = e->step.finished = 0;
+    e->update.cleared = 0;
+    gckpti_fill(e, e->losses.totals, 0,
+                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) *
+                    sizeof *e->losses.totals);
 }
 
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
@@ -24891,13 +24962,13 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
  * done, others may come. */
 static gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
-    if (e->row == e->row_end)
+    if (e->step.row == e->step.row_end)
         return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
-    if (e->row == e->row_end)
-        return e->state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
-    e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
-    e->next_death = 0;
+    e->step.row += gckpti_micro_rows(e);
+    if (e->step.row == e->step.row_end)
+        return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
+    e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
+    e->debug.next_death = 0;
     gckpti_feed_rows(e);
     return GCKPT_OK;
 }
@@ -24908,29 +24979,33 @@ static gckpt_result gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = {
-        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
-        e->step, e->scales, (int)p->term_count
-    };
+    gckpt_moment m = { e,
+                       e->step.row,
+                       gckpti_micro_rows(e),
+                       e->caches.of->caches.position,
+                       e->store->seed,
+                       e->step.number,
+                       e->recording.scales,
+                       (int)p->term_count };
     for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->terms[0].expected < 0)
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
             return 0;
-        e->scales[i].id = p->terms[i].id;
-        e->scales[i].scale = gckpti_loss_scale(e, (int)i);
+        e->recording.scales[i].id = p->terms[i].id;
+        e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->pc = e->recording ? p->body : p->epilogue;
-    return !e->recording;
+    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
+    e->step.pc = e->recording.now ? p->body : p->epilogue;
+    return !e->recording.now;
 }
 
 /* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
  * was done yet: the micro-batch is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
-    e->recording = 0;
+    e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
-        e->repeats = e->repeating = 0;
-        e->pc = e->plan->body;
+        e->recording.possible = e->recording.asked = 0;
+        e->step.pc = e->plan->body;
     }
 }
 
@@ -24941,18 +25016,18 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
     if (!e->desc.progress)
         return GCKPT_OK;
     gckpt_progress progress = {
-        e->pc,      (int)p->length,        e->row,
-        e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
+        e->step.pc,      (int)p->length,        e->step.row,
+        e->step.row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
     };
-    if (!e->desc.progress(e->desc.user, &progress) || e->updating)
+    if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
     gckpt_result result = gckpti_error(e, GCKPT_CANCELLED,
                                        "cancelled by the progress callback before instruction %i; "
                                        "nothing was changed",
-                                       e->pc);
+                                       e->step.pc);
     if (gckpti_ranking_of(p))
         result = gckpti_ranking_of(p)->failed(e, result);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
     return result;
 }
 
@@ -24961,16 +25036,16 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
 static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
-    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
-    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
+    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
         result = gckpti_check_update(e, ins, 0);
-    if (gckpti_ranking_of(e->plan) && !e->updating)
+    if (gckpti_ranking_of(e->plan) && !e->update.begun)
         result = gckpti_ranking_of(e->plan)->meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->updating = 1;
-    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+    e->update.begun = 1;
+    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
@@ -25009,28 +25084,28 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
-    if (!e->accumulators_cleared) /* here, where a team can do it */
+    if (!e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
-    e->accumulators_cleared = 1;
-    if (e->pc == p->epilogue)
+    e->update.cleared = 1;
+    if (e->step.pc == p->epilogue)
         result = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->next(e) : gckpti_next_rows(e);
-    if (e->pc >= (int)p->length || result != GCKPT_OK)
+    if (e->step.pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
-    if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
+    if (!GCKPTI_LEAN && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
         gckpti_collect(e);
         return GCKPT_MORE;
     }
-    const gckpti_ins *ins = &p->list[e->pc];
+    const gckpti_ins *ins = &p->list[e->step.pc];
     int skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
-    if (!GCKPTI_LEAN && e->pc >= e->due)
+    if (!GCKPTI_LEAN && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
         if (gckpti_ranking_of(p))
             result = gckpti_ranking_of(p)->failed(e, result);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
-            e->pc++;
-            if (e->pc == p->epilogue)
+            e->step.pc++;
+            if (e->step.pc == p->epilogue)
                 gckpti_collect(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
@@ -25047,17 +25122,17 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         gckpti_join(e);
         gckpti_paint_dead(e);
     }
-    e->pc++;
-    if (e->pc == p->epilogue) /* the next micro-batch begins anew */
+    e->step.pc++;
+    if (e->step.pc == p->epilogue) /* the next micro-batch begins anew */
         gckpti_join(e);
-    if (!GCKPTI_LEAN && e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
+    if (!GCKPTI_LEAN && e->recording.now && (e->step.pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
-    if (e->pc == p->epilogue && result == GCKPT_OK)
+    if (e->step.pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect(e);
     if (gckpti_ranking_of(p))
         result = gckpti_ranking_of(p)->failed(e, result);
     if (result != GCKPT_OK)
-        e->state = GCKPTI_IDLE;
+        e->step.state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
 }
 
@@ -25081,28 +25156,28 @@ static void gckpti_run_here(void *context)
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
-    if (e->packs != e->store->packs) {
+    if (e->step.packs != e->store->packs) {
         r.result = gckpti_error(
             e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
         if (gckpti_ranking_of(e->plan))
             r.result = gckpti_ranking_of(e->plan)->failed(e, r.result);
         if (r.result != GCKPT_OK) {
-            e->state = GCKPTI_IDLE;
+            e->step.state = GCKPTI_IDLE;
             return r.result;
         }
         r.result = GCKPT_MORE;
     }
-    e->repeating = e->repeats && instructions == INT64_MAX;
-    gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
+    e->recording.asked = e->recording.possible && instructions == INT64_MAX;
+    gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
     gckpti_join(e); /* what comes next may be another executor's, in the same arena */
-    e->repeating = 0;
+    e->recording.asked = 0;
     return r.result;
 }
 
 /* >>run/step */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
-    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
+    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
         return 0;
     gckpti_error(e, GCKPT_E_ARG,
                  "step: one is under way, and the other ranks are within it: end it first");
@@ -25127,7 +25202,7 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     if (result == GCKPT_OK && own)
         result = gckpti_take_feeds(e, feeds, count, own);
     if (result == GCKPT_OK) {
-        e->row_end += own;
+        e->step.row_end += own;
         gckpti_start_counts(e);
         gckpti_expect_counts(e, own);
     }
@@ -25136,7 +25211,7 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     if (result != GCKPT_OK)
         return result;
     gckpti_start_step(e);
-    e->state = GCKPTI_RUNNING;
+    e->step.state = GCKPTI_RUNNING;
     if (ranking)
         ranking->round(e);
     else
@@ -25149,7 +25224,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     if (p->picking)
         p->picking->add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
@@ -25157,17 +25232,17 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         result = gckpti_measure_end(e);
-    int64_t count = p->term_count ? e->terms[0].seen.count : 0;
+    int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
     if (gckpti_ranking_of(p) && p->mode != GCKPT_INFERENCE && count > 0)
         gckpti_ranking_of(p)->squares(e);
     if (gckpti_ranking_of(p))
         result = gckpti_ranking_of(p)->meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->finished = gckpti_step_rows(e) > 0;
+    e->step.finished = gckpti_step_rows(e) > 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
-        const gckpti_loss_total *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         if (p->terms[i].regulariser)
             loss += weight * seen->sum;
         else if (seen->count > 0)
@@ -25176,14 +25251,14 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
         bad = gckpti_total_norm(e);
-        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
-        if (bad && e->nonfinite)
+        bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+        if (bad && e->update.nonfinite)
             gckpti_uncount_updates(e);
-        e->store->step += e->updating && !bad;
+        e->store->step += e->update.begun && !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
-        report->grad_norm = count > 0 ? e->grad_norm : 0;
+        report->grad_norm = count > 0 ? e->update.grad_norm : 0;
         report->count = count;
         report->step = e->store->step;
     }
@@ -25205,7 +25280,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_RUNNING)
+    if (exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
     gckpti_ok(exec); /* of what was fetched too early */
     gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
@@ -25215,13 +25290,13 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
 {
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
-    if (!exec || exec->state == GCKPTI_IDLE)
+    if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
     const gckpti_crew *g = exec->crew;
-    int more = exec->pc == exec->plan->epilogue &&
+    int more = exec->step.pc == exec->plan->epilogue &&
                (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
-                  : exec->row_end - exec->row > exec->plan->rows);
-    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->pc, &next);
+                  : exec->step.row_end - exec->step.row > exec->plan->rows);
+    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
 }
 
@@ -25245,9 +25320,9 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
     if (result == GCKPT_OK)
         result = gckpti_run_all(exec, report);
-    if (result == GCKPT_OK && exec->capacity) {
-        exec->caches_of->position += exec->news;
-        exec->caches_of->cache_rows = rows;
+    if (result == GCKPT_OK && exec->caches.capacity) {
+        exec->caches.of->caches.position += exec->caches.news;
+        exec->caches.of->caches.rows = rows;
     }
     return result;
 }
@@ -25263,7 +25338,7 @@ GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report)
 {
     const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     if (result == GCKPT_OK)
         result = gckpti_settle_counts(e);
     if (ranking)
@@ -25309,7 +25384,7 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
                          "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
-    exec->streamed = 1;
+    exec->step.streamed = 1;
     if (result == GCKPT_OK && ranking)
         ranking->rows(exec, exec->plan->batch);
     if (ranking)
@@ -25318,7 +25393,7 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
         return result;
     gckpti_start_counts(exec);
     gckpti_start_step(exec);
-    exec->state = GCKPTI_STREAMING;
+    exec->step.state = GCKPTI_STREAMING;
     return GCKPT_OK;
 }
 
@@ -25327,7 +25402,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_STREAMING)
+    if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
     const gckpti_crew *g = exec->crew;
     if (g && g->peers.told.result != GCKPT_OK) /* all ranks' gckpt_step_end will say so */
@@ -25338,12 +25413,12 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
     gckpti_ok(exec);
-    if (exec->row_end > 0) {
-        exec->pc = exec->plan->body;
-        exec->next_death = 0;
+    if (exec->step.row_end > 0) {
+        exec->step.pc = exec->plan->body;
+        exec->debug.next_death = 0;
     }
-    exec->feed_row = exec->row = exec->row_end;
-    exec->row_end += rows;
+    exec->feeds.first = exec->step.row = exec->step.row_end;
+    exec->step.row_end += rows;
     gckpti_expect_counts(exec, rows);
     if (gckpti_ranking_of(exec->plan))
         gckpti_ranking_of(exec->plan)->round(exec);
@@ -25357,18 +25432,18 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_STREAMING)
+    if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
-    exec->state = GCKPTI_RUNNING;
-    exec->pc = exec->plan->epilogue;
+    exec->step.state = GCKPTI_RUNNING;
+    exec->step.pc = exec->plan->epilogue;
     gckpt_result result =
         gckpti_ranking_of(exec->plan) ? gckpti_ranking_of(exec->plan)->end(exec) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
     if (gckpti_step_rows(exec) > 0)
         return gckpti_run_all(exec, report);
-    exec->pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
 }
 
@@ -25496,10 +25571,10 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     if (result != GCKPT_OK)
         return result;
     result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
-    int keeps = b->e->writes_back;
-    b->e->writes_back = 1;
+    int keeps = b->e->update.writes_back;
+    b->e->update.writes_back = 1;
     result = gckpti_batch_end(b, result, "check_gradients", &report);
-    b->e->writes_back = keeps;
+    b->e->update.writes_back = keeps;
     *loss = result == GCKPT_OK ? report.loss : 0;
     return result;
 }
@@ -25551,7 +25626,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     double size = 0;
     for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_loss_total *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
         size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
@@ -25569,7 +25644,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = &b->e->store->params[b->e->params[t->param].index];
+    const gckpti_param *q = &b->e->store->params[b->e->bound.params[t->param].index];
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
@@ -25732,7 +25807,7 @@ static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy
     if (result != GCKPT_OK)
         return result;
     memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
-    const gckpti_param *q = &b->e->store->params[b->e->params[i].index];
+    const gckpti_param *q = &b->e->store->params[b->e->bound.params[i].index];
     gckpti_pull(b->e->store, q);
     memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
@@ -25846,7 +25921,8 @@ static void gckpti_time_step(void *context)
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
-        t->spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+        t->spent[e->step.pc - 1] +=
+            e->step.pc > p->body && e->step.pc <= p->epilogue ? lap / micro : lap;
     }
     t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
     if (t->result != GCKPT_OK)
@@ -25855,7 +25931,7 @@ static void gckpti_time_step(void *context)
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
-        gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        gckpti_param *q = &e->store->params[e->bound.params[p->list[x].id].index];
         int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
@@ -25960,7 +26036,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     while (result == GCKPT_OK &&
            (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
         t.spent = samples + (size_t)runs++ * stride;
-        gckpti_with_team(&exec->runner, exec->team, gckpti_time_step, &t);
+        gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_time_step, &t);
         result = t.result;
     }
     exec->desc.debug = debug;
@@ -26027,7 +26103,7 @@ static gckpt_result gckpti_bind_trials(gckpti_trials *r, int most)
             r->exec[i] = gckpt_exec_new(r->plan[i], r->store, &d);
         if (!r->exec[i])
             return gckpt_error(r->store);
-        d.arena = r->exec[most]->arena;
+        d.arena = r->exec[most]->blocks.arena;
         d.arena_size = r->plan[most]->arena;
     }
     return GCKPT_OK;
@@ -26043,7 +26119,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
         result = gckpti_run(e, INT64_MAX, GCKPTI_NO_UPDATES);
     if (result == GCKPT_OK)
         result = gckpti_wait(e);
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     double end = gckpti_clock(r);
     *seconds = end > start ? end - start : 0;
     if (result != GCKPT_OK)
@@ -26095,7 +26171,8 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
     for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
-        gckpti_state_shrink(r->store, &r->store->params[e->params[i].index], e->params[i].had);
+        gckpti_state_shrink(r->store, &r->store->params[e->bound.params[i].index],
+                            e->bound.params[i].had);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
     return result;
@@ -28074,7 +28151,8 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = e->desc.ranks;
     size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
+    most = most > e->update.square_count * sizeof(float) ? most
+                                                         : e->update.square_count * sizeof(float);
     for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
          id++) {
         int64_t n = gckpti_elements(&p->nodes[id].shape), first;
@@ -28150,7 +28228,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 /* Lets the others go on without this one, wherever it is. */
 GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
-    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
+    if (e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
 }
 
@@ -28176,15 +28254,15 @@ GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
         e->crew->over = 1;
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_PEER,
-                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-                            "executor is of no more use%s",
-                            s->peer < 0 ? "one of ranks 0 to " : "rank ",
-                            s->peer < 0 ? s->ranks - 1 : s->peer,
-                            e->updating ? ", and parameters may have changed: go back to what was "
-                                          "saved"
-                                        : "");
+        e->step.state = GCKPTI_IDLE;
+        return gckpti_error(
+            e, GCKPT_E_PEER,
+            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+            "executor is of no more use%s",
+            s->peer < 0 ? "one of ranks 0 to " : "rank ", s->peer < 0 ? s->ranks - 1 : s->peer,
+            e->update.begun ? ", and parameters may have changed: go back to what was "
+                              "saved"
+                            : "");
     }
     if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
         return result;
@@ -28214,7 +28292,7 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     if (met.result == GCKPT_OK)
         return GCKPT_OK;
     g->over = 1;
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     return met.rank < 0
                ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
                : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
@@ -28246,11 +28324,11 @@ GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
     size_t n = e->plan->term_count;
     memset(g->totals, 0, (n + 1) * sizeof *g->totals);
     for (size_t i = 0; i < n; i++)
-        g->totals[i].count = e->terms[i].expected;
+        g->totals[i].count = e->losses.terms[i].expected;
     g->totals[n].count = rows;
     gckpti_sum_totals(e);
     for (size_t i = 0; i < n; i++)
-        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
+        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : g->totals[i].count;
 }
 
 /* A hash of values and state that all ranks have whole. */
@@ -28260,7 +28338,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
     gckpti_crew *g = e->crew;
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
         hash = gckpti_fnv_number(hash, q->updates);
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
@@ -28289,7 +28367,7 @@ GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
     gckpti_crew *g = e->crew;
     int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
     g->end = g->first + n;
-    e->row = e->row_end = e->feed_row = g->stop = g->first;
+    e->step.row = e->step.row_end = e->feeds.first = g->stop = g->first;
     g->rows = rows;
     g->leaf = g->round = g->again = g->squared = 0;
     g->in_body = 1;
@@ -28300,7 +28378,7 @@ GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    int64_t end = e->row_end, begin = end - rows, n = 0;
+    int64_t end = e->step.row_end, begin = end - rows, n = 0;
     for (int leaf = 0; leaf < p->leaves; leaf++) {
         int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
         int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
@@ -28329,10 +28407,11 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
     alike[2] = e->store->step;
     alike[3] = e->store->seed;
     alike[4] = g->listed;
-    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
         alike[6] = gckpti_hash_same(e);
-    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    result =
+        gckpti_crew_call(e, e->step.streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
     if (result != GCKPT_OK)
         return result;
     g->same = 1;
@@ -28365,18 +28444,18 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
         return 0;
     int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
                                   g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->row_end);
-    if (!e->streamed)
+    g->stop = gckpti_min(end, e->step.row_end);
+    if (!e->step.streamed)
         g->last = g->round + 1 == gckpti_rounds(e);
-    else if (e->state == GCKPTI_STREAMING)
-        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else if (e->step.state == GCKPTI_STREAMING)
+        g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
     else
         g->last = 1;
-    g->hollow = e->row == g->stop;
-    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
+    g->hollow = e->step.row == g->stop;
+    if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
         return 0;
-    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->next_death = 0;
+    e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->debug.next_death = 0;
     if (!g->hollow)
         gckpti_feed_rows(e);
     return 1;
@@ -28392,24 +28471,24 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         int n = gckpti_own_leaves(p);
         gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses.totals[i * (size_t)n],
                                (size_t)n * sizeof *t);
         for (; n > 1; n /= 2)
             for (int k = 0; k < n / 2; k++) {
                 t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
                 t[k].count = t[2 * k].count + t[2 * k + 1].count;
             }
-        e->terms[i].seen = *t;
+        e->losses.terms[i].seen = *t;
     }
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
     memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
     for (size_t i = 0; i < p->term_count; i++)
-        g->totals[i] = e->terms[i].seen;
+        g->totals[i] = e->losses.terms[i].seen;
     gckpti_sum_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
-        e->terms[i].seen = g->totals[i];
+        e->losses.terms[i].seen = g->totals[i];
     return gckpti_drain(e, GCKPT_OK);
 }
 
@@ -28419,7 +28498,7 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     gckpti_crew *g = e->crew;
     if (!g->in_body)
         return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
+    e->step.row += gckpti_micro_rows(e);
     g->again = 1;
     g->round++;
     if (g->last) {
@@ -28430,11 +28509,11 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     }
     if (gckpti_set_round(e))
         return GCKPT_OK;
-    if (e->state == GCKPTI_STREAMING)
+    if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
     gckpt_result result = gckpti_sum_losses(e);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
     return result;
 }
 
@@ -28443,7 +28522,7 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t own = e->row_end - g->first;
+    int64_t own = e->step.row_end - g->first;
     gckpt_result result = gckpti_meet(e, GCKPT_OK);
     if (result != GCKPT_OK)
         return result;
@@ -28467,15 +28546,15 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
+    int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
     gckpti_go_on(e, 0);
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
+         gckpti_is_gathered_here(e, &e->store->params[e->bound.params[node->index].index])))
         return 0;
-    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
 
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
@@ -28540,7 +28619,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NONE, x = 0;
     gckpti_operands o;
@@ -28553,7 +28632,7 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
         }
     pass->elements = q->p.count;
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
-    pass->base = e->arena + (size_t)first * sizeof(float);
+    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
     pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
 }
@@ -28571,16 +28650,16 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_on(e);
     gckpti_crew *g = e->crew;
-    size_t bytes = e->square_count * sizeof(float);
+    size_t bytes = e->update.square_count * sizeof(float);
     void *out = g->peers.out;
     float *squares = (float *)out;
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
         return;
     g->squared = 1;
     gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->squares, bytes);
+    b->copy_out(b->context, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
@@ -28588,10 +28667,10 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
             last = g->peers.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)
-                squares[e->params[i].square + (size_t)k] = 0;
+                squares[e->bound.params[i].square + (size_t)k] = 0;
     }
     gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->squares, squares, bytes);
+    b->copy_in(b->context, e->update.squares, squares, bytes);
 }
 
 /* >>ranks/load */

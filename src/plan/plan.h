@@ -177,7 +177,7 @@ typedef struct {
     gckpt_result (*check)(gckpt_exec *e, int64_t rows);
 } gckpti_caching;
 
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
 
 /* Leaves and other ranks; ranks/crew.c defines the first of them, ranks/rounds.c those from `round`

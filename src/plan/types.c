@@ -34,7 +34,7 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
 GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
                                                    gckpti_collect_rows, gckpti_add_uses };
 
-GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
+GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_make_caches, gckpti_check_caches };
 
 GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
     gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,

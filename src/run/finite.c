@@ -47,7 +47,7 @@ static int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
     if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
         e->plan->params[node->index].storage == GCKPT_STORED_F32)
         return 0;
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
     for (int64_t at = 0, n; at < q->p.elements; at += n) {
         n = gckpti_min(q->p.elements - at, 64);
         e->plan->packing->unpack_piece(q, at, n, x);
@@ -87,8 +87,8 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
                                gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
-                        0);
+        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
+                        ins->id, 0, 0);
     }
     if (backward && !written)
         gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
@@ -99,7 +99,7 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
         if (!written && needs & GCKPT_IN(i))
             gckpti_see_node(e, s,
                             o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
-                                                         : e->nodes[id].data,
+                                                         : e->bound.nodes[id].data,
                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
             gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
@@ -124,7 +124,7 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
         gckpti_text_add(&t, " at %S of %S", &at, &shape);
     if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
         gckpti_text_add(&t, ", row %I of the batch",
-                        e->row + s->at / (gckpti_elements(&shape) / rows));
+                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
     return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
                         s->value,
                         s->at < 0     ? "the sum of"
@@ -145,7 +145,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
-    if (e->updating) /* in the backward */
+    if (e->update.begun) /* in the backward */
         why = "parameters have changed, go back to what was saved";
     return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                              node->op ? node->op->name : "param", why);
@@ -155,7 +155,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
     gckpt_pass pass;
@@ -171,7 +171,7 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
     const char *why = "nothing was changed";
-    if (done || e->updating)
+    if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }

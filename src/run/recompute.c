@@ -34,7 +34,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
     for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->hashes[2 * ins->id + k];
+        uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
             *seen = 0;
         if (!data[k])

@@ -42,7 +42,7 @@
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (e->copies), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.copies), or in f32 (gckpti_copies).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
@@ -67,12 +67,12 @@ typedef struct {
     int index;     /* in the store */
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
-    size_t square; /* its first block's in exec->squares */
+    size_t square; /* its first block's in update.squares */
 } gckpti_exec_param;
 
 typedef struct {
-    int node;                         /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed;        /* the program's rows, or copies of them, from feed_row on */
+    int node;                  /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed; /* the program's rows, or copies of them, from feeds.first on */
     unsigned char *copy, *on_backend; /* desc.copy_feeds; a micro-batch in memory of its own */
 } gckpti_exec_input;
 
@@ -87,70 +87,117 @@ typedef struct {
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
+/* What an executor has, by who writes it. A table's length is that of the plan's. */
+typedef struct {           /* backend, open */
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    const void *kernels; /* of that instruction set, for the processor's backends */
+    gckpti_runner runner;
+    gckpt_isa isa;
+    int team; /* threads of a run */
+} gckpti_exec_on;
+
+typedef struct { /* memory, layout: tables and copies are the host's, the others the backend's */
+    unsigned char *arena;
+    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, copies_size, side_size;
+    unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
+} gckpti_exec_blocks;
+
+typedef struct { /* bind; of a leaf or cache, `data` by who has it */
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+} gckpti_exec_bound;
+
+typedef struct {            /* begin, advance: where this step is */
+    uint64_t number, packs; /* the store's when it began */
+    int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+    int state, streamed;    /* streamed: rows stream in, nothing is known of those to come */
+    int pc, finished;       /* finished: it came to its end */
+} gckpti_exec_step;
+
+typedef struct { /* feeds */
+    gckpti_exec_input *inputs;
+    int64_t first; /* row of the feeds */
+} gckpti_exec_feeds;
+
+typedef struct { /* losses */
+    gckpti_exec_term *terms;
+    gckpti_loss_total *totals; /* by term and leaf */
+    int settled; /* what they counted was checked, or is promised: a step may update */
+} gckpti_exec_losses;
+
+typedef struct { /* update */
+    double grad_norm;
+    double rest[2];    /* 1 - beta^number, */
+    uint64_t unbiased; /* of the update with this number, or 0 */
+    gckpt_hyper hyper;
+    float clip_scale;
+    float *squares; /* square sums by block, of all parameters */
+    size_t square_count;
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
+    int cleared;         /* accumulators of this step are */
+    int begun;           /* a parameter was changed, or the sums were divided */
+    int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+} gckpti_exec_update;
+
+typedef struct {              /* advance: micro-batches that the backend repeats */
+    gckpt_loss_scale *scales; /* by term */
+    int possible;             /* it may, */
+    int asked;                /* and is asked to: this run is not in pieces; */
+    int now;                  /* it had none, and is told at this one's end */
+} gckpti_exec_recording;
+
+typedef struct {        /* offload */
+    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+} gckpti_exec_offload;
+
+typedef struct {           /* picks */
+    gckpti_exec_pick *at;  /* by pick of the plan */
+    unsigned char *copies; /* own memory: what gckpt_fetch returns */
+} gckpti_exec_picks;
+
+typedef struct {    /* caches */
+    gckpt_exec *of; /* whose they are: this executor, if they are its own */
+    unsigned char *memory;
+    size_t size;
+    int64_t capacity, news; /* positions of each; those that a call adds */
+    int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
+} gckpti_exec_caches;
+
+typedef struct {       /* recompute, paint */
+    uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    size_t next_death; /* of plan->lives */
+    size_t touched;    /* GCKPT_DEBUG_MEASURE */
+    int painted_steps;
+} gckpti_exec_debug;
+
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
     const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    gckpt_isa isa;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    int team; /* threads of a run */
-    /* memory: tables and copies are the host's, arena and side the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size, caches_size;
-    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-    gckpti_exec_input *inputs;
-    gckpti_exec_term *terms;
-    gckpti_exec_pick *picked;  /* by pick of the plan */
-    gckpti_crew *crew;         /* NULL: one leaf and one rank */
-    uint64_t *hashes;          /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *borrowed;   /* own memory: what the host looks at or works on just now, */
-    unsigned char *picks;      /* and what gckpt_fetch returns */
-    gckpti_loss_total *losses; /* by term and leaf */
-    gckpt_loss_scale *scales;  /* by term: of a micro-batch that the backend repeats */
-    float *squares;            /* square sums by block, of all parameters */
-    size_t square_count;
-    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
-    gckpt_exec *caches_of;
-    unsigned char *caches;
-    int64_t capacity, news;       /* positions of each; those that a call adds */
-    int64_t position, cache_rows; /* what they hold: positions, of so many rows of the batch */
-    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-    /* this step */
-    int state;
-    uint64_t step, packs; /* the store's when it began */
-    gckpt_hyper hyper;
-    float clip_scale;
-    double grad_norm;
-    uint64_t unbiased;              /* 0, or the update's number that these are of: */
-    double rest[2];                 /* 1 - beta^number */
-    int pc, finished;               /* finished: it came to its end */
-    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
-    int accumulators_cleared;
-    int streamed;       /* rows stream in: nothing is known of those to come */
-    int counts_settled; /* what the losses counted was checked, or is promised: it may update */
-    int updating;       /* a parameter was changed, or the sums were divided */
-    int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
-    size_t next_death;  /* of plan->lives */
-    int repeats;        /* the backend may repeat micro-batches, */
-    int repeating;      /* and is asked to: this run is not in pieces; */
-    int recording;      /* it had none, and is told at this one's end */
-    int painted_steps;  /* GCKPT_DEBUG_MEASURE */
-    size_t touched;
+    gckpti_exec_on on;
+    gckpti_exec_blocks blocks;
+    gckpti_exec_bound bound;
+    gckpti_crew *crew; /* NULL: one leaf and one rank */
+    gckpti_exec_step step;
+    gckpti_exec_feeds feeds;
+    gckpti_exec_losses losses;
+    gckpti_exec_update update;
+    gckpti_exec_recording recording;
+    gckpti_exec_offload offload;
+    gckpti_exec_picks picks;
+    gckpti_exec_caches caches;
+    gckpti_exec_debug debug;
 };
 
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
 /* NULL: one leaf and one rank. */
@@ -199,8 +246,8 @@ GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc 
 GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
 
 /* ---- run/host.c ---- */
-/* n floats as the host can read them: where they are, or a copy in e->borrowed: until that is used
- * again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
+/* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
+ * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
 GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
 
 /* ---- run/feeds.c ---- */
