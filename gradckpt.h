@@ -42,7 +42,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3635
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
  *     >>search    what no schedule can do without; the least work for every budget            3089
@@ -50,17 +50,17 @@
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
  *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3988
- *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
- *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
- *                 finite, update, picks, begin, advance, step, stream, values
- *     >>check     gradients against finite differences; what ops cost here; races              702
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4687
+ *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, caches,
+ *                 open, host, feeds, losses, mixed, portions, recompute, paint, instruction,
+ *                 offload, finite, update, picks, begin, advance, step, stream, values
+ *     >>check     gradients against finite differences; what ops cost here; races              700
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 1834
  *                 write, header, places, data, read, path
- *     >>ranks     a step in leaves and by several ranks; their files                          1266
- *                 crew, rounds, load, save
- *     >>tables    plans as files and as C constants                                            858
+ *     >>ranks     checkpoints of several ranks                                                 711
+ *                 load, save
+ *     >>tables    plans as files and as C constants                                            884
  *                 write, read, c
  *     >>kernels   what is done with an item, for each instruction set                         3378
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
@@ -444,7 +444,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 #ifdef GCKPT_SMALL
 #ifndef GCKPT_NO_HEAP
@@ -13041,127 +13041,6 @@ typedef struct {
     size_t offset;
 } gckpti_plan_pick;
 
-/* Hooks: what an executor does for some plans only is reached through these, so that a program
- * whose plans are compiled in (gckpt_plan_c) and do without has none of it. All but `make`,
- * `tables` and `bind` find the executor complete. A hook that returns an error leaves its text in
- * the executor or, while that is being made, in its store.
- *
- * Picks (gckpt_fetch, gckpt_collect); run/picks.c defines them. */
-typedef struct {
-    /* An executor is made, its nodes are bound: finds when each pick is complete. */
-    void (*bind)(gckpt_exec *e);
-    /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of
-     * this rank in the step up to then? Changes nothing. */
-    gckpt_result (*check_collected)(gckpt_exec *e, int64_t rows);
-    /* Behind the body's last instruction, e->row at the micro-batch: copies its rows. */
-    void (*collect_rows)(gckpt_exec *e);
-    /* At the end of a step: adds up gradients that no instruction does. */
-    void (*add_uses)(gckpt_exec *e);
-} gckpti_picking;
-
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
-GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
-GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
-
-/* Caches of attention; run/caches.c defines them. */
-typedef struct {
-    /* An executor is made and has all but its arena: takes the caches, or finds another's. */
-    gckpt_result (*make)(gckpt_exec *e);
-    /* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
-    gckpt_result (*check)(gckpt_exec *e, int64_t rows);
-} gckpti_caching;
-
-GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
-
-/* Leaves and other ranks; ranks/crew.c defines the first of them, ranks/rounds.c those from `round`
- * on. Whether a step goes on all ranks decide together, where they meet: a rank that fails says so
- * at the next meeting, and up to there goes on without computing. So whatever could end a step on
- * this rank goes through `failed`, or `meet`. */
-typedef enum {
-    GCKPTI_CALL_NONE,
-    GCKPTI_CALL_STEP,
-    GCKPTI_CALL_STREAM,
-    GCKPTI_CALL_GATHER,
-    GCKPTI_CALL_SAVE
-} gckpti_ranks_call;
-
-typedef struct {
-    /* An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
-    void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
-    /* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
-    gckpt_result (*bind)(gckpt_exec *e);
-    /* It is freed, in a step perhaps: lets the others go on. */
-    void (*leave)(gckpt_exec *e);
-
-    /* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
-     * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so
-     * it is called twice. */
-    int64_t (*rows)(gckpt_exec *e, int64_t rows);
-    /* How many micro-batches the last `rows` of this rank's rows are, up to e->row_end: a leaf's
-     * last may be short. Changes nothing. */
-    int64_t (*batches)(const gckpt_exec *e, int64_t rows);
-    /* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan
-     * and hyper must be alike. Then what losses will count is that of all ranks; of a stream, where
-     * `rows` is 0, only when `end` was called. */
-    gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
-    /* The same for other calls that all ranks make: which one, and a number that must be alike. */
-    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                         gckpt_result result);
-    /* What a result comes to between meetings. OK: the step goes on; a failure of this rank's own
-     * is kept for the meeting. GCKPT_E_PEER, and e is idle: an exchange failed (called with OK, it
-     * asks for that). Where there is one rank, or no meeting to come, the result itself. */
-    gckpt_result (*failed)(gckpt_exec *e, gckpt_result result);
-    /* All ranks meet: OK if all come with it. Else the step is over on each of them, e is idle, and
-     * all return the failure of the lowest rank that has one. The rest as of `failed`. */
-    gckpt_result (*meet)(gckpt_exec *e, gckpt_result result);
-
-    /* Readies the next round (e->pc, feeds): when a step has begun, and when rows were added to a
-     * stream. 0: there is none, or not yet. `next` and `end` do it themselves. */
-    int (*round)(gckpt_exec *e);
-    /* At the end of a round, e->pc at the epilogue: readies the next one; behind the last, sums
-     * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
-    gckpt_result (*next)(gckpt_exec *e);
-    /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
-    gckpt_result (*end)(gckpt_exec *e);
-    /* Before each instruction, and again when the user's callback was asked, which may have failed
-     * this rank: 1: it is not to be run here. Lets a sum that is under way go on. */
-    int (*skips)(gckpt_exec *e, const gckpti_ins *ins);
-    /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
-    void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
-    /* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
-     * done. */
-    int (*gather)(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
-    /* Narrows a pass over a parameter to what this rank updates. */
-    void (*share)(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-    /* A parameter was updated: where each rank has all its values, brings them together. */
-    void (*updated)(gckpt_exec *e, const gckpti_param *q);
-    /* Before the norm is taken: e->squares become those of all ranks; once a step. */
-    void (*squares)(gckpt_exec *e);
-} gckpti_ranking;
-
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
-GCKPTI_FN void gckpti_leave(gckpt_exec *e);
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
-GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
-GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                        gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
-GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
-                                float *to);
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
-GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
-
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -13197,10 +13076,7 @@ struct gckpt_plan {
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
     const gckpti_packing *packing; /* NULL: no parameter is packed */
-    const gckpti_picking *picking; /* NULL: there are no picks */
-    const gckpti_caching *caching; /* NULL: there are no caches */
-    const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
-    int leaves, ranks;
+    int leaves, ranks;             /* 1, 1: REDUCE does not occur */
     gckpt_shard shard;
     uint64_t link_work;
 };
@@ -13716,19 +13592,6 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     }
     o->more = stored;
 }
-
-GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
-                                                   gckpti_collect_rows, gckpti_add_uses };
-
-GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_make_caches, gckpti_check_caches };
-
-GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,
-    gckpti_crew_batches,   gckpti_crew_begin,    gckpti_crew_call,  gckpti_drain,
-    gckpti_meet,           gckpti_set_round,     gckpti_next_round, gckpti_end_stream,
-    gckpti_skips,          gckpti_run_reduce,    gckpti_run_gather, gckpti_pass_share,
-    gckpti_gather_updated, gckpti_gather_squares
-};
 
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 {
@@ -16573,7 +16436,6 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
     plan->link_work = desc->link_work;
-    plan->ranking = plan->leaves > 1 || plan->ranks > 1 ? &gckpti_ranked : NULL;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -16581,11 +16443,9 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)desc->fetches;
-    plan->picking = plan->pick_count ? &gckpti_picked : NULL;
     plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
-    plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
 }
 
 GCKPTI_FN int gckpti_counted(const gckpt_op *op)
@@ -21554,7 +21414,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
- *   gckpti_run_copies   (offload) OFFLOAD, RELOAD. REDUCE is in folder ranks.
+ *   gckpti_run_copies   (offload) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
  *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
@@ -21568,14 +21428,18 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *   losses              what they count and sum up, and what a gradient of them is worth
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
  *   stream, values      rows that come bit by bit; values that several ranks have shares of
- *   exchange            between ranks
+ *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
  *   recompute, paint, finite: debug aids
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
- * Where a step goes by leaves or ranks there is e->crew, and what this changes is done in folder
- * ranks, by the hooks of plan->ranking (plan.h). Here it is looked up which rows and which leaf are
- * run, whether this rank has failed, and by which exchanges values come together.
+ * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the last
+ * round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all those
+ * of the other ranks. Ranks meet at the beginning of a call, behind the body and before and after
+ * the updates (gckpti_meet). What one of them failed with is told there; until then it drains: it
+ * takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What crew and
+ * rounds have for the other files does what one rank with one leaf needs where there is no crew, so
+ * nobody asks.
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
@@ -21737,12 +21601,6 @@ static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
     return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
-/* NULL: one leaf and one rank. */
-static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
-{
-    return GCKPTI_LEAN ? NULL : p->ranking;
-}
-
 static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
 /* ---- run/call.c ---- */
@@ -21772,9 +21630,6 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
 /* The next n * size bytes of a block that begins at base; *used moves on behind them, aligned;
  * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
 GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
-
-/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
 
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
  * a device whose pointers may be larger than those here (gckpti_c_needs). */
@@ -21838,6 +21693,43 @@ GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
 
+/* ---- run/crew.c ---- */
+/* Calls that all ranks make. */
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_ranks_call;
+
+/* How many micro-batches the last `rows` of this rank's rows are, up to step.row_end: a leaf's last
+ * may be short. */
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
+
+/* All ranks meet in a call, with a number that must be alike, and with what it has come to here. */
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result);
+
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. */
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard,
+                                                       size_t bytes));
+
+/* What the files of run share; no other folder uses it. */
+
+/* ---- run/layout.c ---- */
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+
+/* ---- run/finite.c ---- */
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
 /* ---- run/exchange.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
@@ -21877,31 +21769,7 @@ typedef struct {
     gckpti_meeting told, heard;
 } gckpti_peers;
 
-/* There will be no exchange any more; the program is told to give up. */
-GCKPTI_FN void gckpti_break(gckpti_peers *s);
-
-/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
- * where an exchange fails (s->broken). */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes));
-
-/* A merge: adds. */
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
-
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
-
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-
-/* ---- ranks ---- */
+/* ---- run/crew.c, run/rounds.c ---- */
 /* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
  * largest of those that other ranks run at this time has micro-batches, one at least; those that
  * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
@@ -21928,23 +21796,132 @@ struct gckpti_crew {
     size_t room; /* bytes of peers.out, and of peers.in */
 };
 
-/* What the files of run share; no other folder uses it. */
+/* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
+static inline int gckpti_has_crew(const gckpt_plan *p) { return p->leaves > 1 || p->ranks > 1; }
+static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return e->crew; }
 
-/* ---- run/layout.c ---- */
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
+static inline int gckpti_own_leaves(const gckpt_plan *p)
+{
+    return p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
+}
 
-/* ---- run/finite.c ---- */
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
-typedef struct {
-    unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
-    double value;
-} gckpti_look;
+/* All of these but `tables` and `bind` find the executor complete, and the last three a parameter's
+ * pass or values. Whether a step goes on all ranks decide together, where they meet: a rank that
+ * fails says so at the next meeting, and up to there goes on without computing. So whatever could
+ * end a step on this rank goes through gckpti_drain, or gckpti_meet. An error's text is in the
+ * executor or, while that is being made, in its store.
+ *
+ * An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+
+/* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
+
+/* It is freed, in a step perhaps: lets the others go on. */
+GCKPTI_FN void gckpti_leave(gckpt_exec *e);
+
+/* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
+ * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so it
+ * is called twice. */
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
+
+/* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan and
+ * hyper must be alike. Then what losses will count is that of all ranks; of a stream, where `rows`
+ * is 0, only when gckpti_end_stream was called. */
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
+
+/* What a result comes to between meetings. OK: the step goes on; a failure of this rank's own is
+ * kept for the meeting. GCKPT_E_PEER, and e is idle: an exchange failed (called with OK, it asks
+ * for that). Where there is one rank, or no meeting to come, the result itself. */
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
+
+/* The failure that this rank keeps for the meeting; OK: there is none. */
+GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e);
+
+/* All ranks meet: OK if all come with it. Else the step is over on each of them, e is idle, and all
+ * return the failure of the lowest rank that has one. The rest as of gckpti_drain. */
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
+
+/* Readies the next round (step.pc, feeds): when a step has begun, and when rows were added to a
+ * stream. 0: there is none, or not yet. next_round and end_stream do it themselves. */
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
+
+/* At the end of a round, step.pc at the epilogue: readies the next one; behind the last, sums
+ * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
+
+/* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
+
+/* Before each instruction, and again when the user's callback was asked, which may have failed this
+ * rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+
+/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
+
+/* Before the norm is taken: update.squares become those of all ranks; once a step. */
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
+
+/* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
+ * done. */
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
+                                float *to);
+
+/* Narrows a pass over a parameter to what this rank updates. */
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+
+/* A parameter was updated: where each rank has all its values, brings them together. */
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
+
+/* ---- run/picks.c: all of these, without picks, too ---- */
+/* Carve what the host has of picks out of base, as gckpti_exec_tables, gckpti_exec_copies. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used);
+
+/* Whether updates must leave divided gradients where they are, since one of them is picked. */
+GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
+
+/* An executor is made, its nodes are bound: finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
+
+/* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of this
+ * rank in the step up to then? Changes nothing. */
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
+
+/* Behind the body's last instruction, step.row at the micro-batch: copies its rows. */
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
+
+/* At the end of a step: adds up gradients that no instruction does. */
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
+
+/* ---- run/caches.c: all of these but cache_at, without caches, too ---- */
+/* Bytes of an executor's own caches. */
+GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e);
+
+/* An executor is made and has all but its arena: takes the caches, or finds another's. */
+GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
+GCKPTI_FN void gckpti_free_caches(gckpt_exec *e);
+
+/* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
+
+/* Positions that the caches hold before this call; 0 where there are none yet. */
+static inline int64_t gckpti_position(const gckpt_exec *e)
+{
+    return e->caches.of ? e->caches.of->caches.position : 0;
+}
+
+/* A forward of so many rows has succeeded. */
+GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
+
+/* The place of cache `id` in the caches, to be written. */
+GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
 
 /* Defined further down than they are used. */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 
 /* >>run/exchange */
 /* =================================================================================================
@@ -21960,6 +21937,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
  * one block) are exchanged whole at each level.
  * ============================================================================================== */
 /* ---- exchanges ---- */
+/* There will be no exchange any more; the program is told to give up. */
 GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
@@ -22042,6 +22020,8 @@ static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
         gckpti_break(s);
 }
 
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
+ * where an exchange fails (s->broken). */
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
                                 void (*merge)(void *mine, const void *heard, size_t bytes))
 {
@@ -22053,11 +22033,14 @@ GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t
     }
 }
 
+/* A merge: adds. */
 GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
 {
     gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
 }
 
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
 GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
 {
     static const char *const names[GCKPTI_ALIKE] = { "the call they make",
@@ -22104,6 +22087,9 @@ static void gckpti_tree_level(gckpti_peers *s)
         gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
 }
 
+/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
+ * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
+ * it to its end, before anything else is exchanged. */
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work)
 {
@@ -22119,6 +22105,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
         gckpti_tree_level(s);
 }
 
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
@@ -22183,14 +22170,15 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->step.row_end) - e->step.row;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t left = (g ? g->stop : e->step.row_end) - e->step.row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
 GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
 {
-    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->step.row_end;
+    return gckpti_crew_of(e) ? gckpti_crew_of(e)->rows : e->step.row_end;
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
@@ -22251,7 +22239,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->batchless ? 0 : e->step.row;
     c->rows = node->batchless ? 1 : rows;
-    c->position = e->caches.of ? e->caches.of->caches.position : 0;
+    c->position = gckpti_position(e);
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
@@ -22400,7 +22388,7 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_ranking_of(p))
+        if (!n || gckpti_crew_of(e))
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->offload.moves;
@@ -22541,11 +22529,6 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
     return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
 
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
-{
-    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
-}
-
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
 GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
@@ -22567,11 +22550,10 @@ GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
         (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
     e->recording.scales =
         (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
-    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picks.at);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->debug.hashes);
     e->debug.hashes = hashes ? (uint64_t *)at : NULL;
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->tables(e, base, &used);
+    gckpti_picks_tables(e, base, &used);
+    gckpti_crew_tables(e, base, &used);
     return used;
 }
 
@@ -22658,7 +22640,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    size_t used = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
@@ -22668,10 +22650,8 @@ GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
         if (to)
             e->feeds.inputs[q->index].copy = (unsigned char *)to;
     }
-    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
-        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->blocks.borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
-    e->picks.copies = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    gckpti_picks_copies(e, base, &used);
     if (!e->offload.moves && !e->desc.offload)
         e->offload.far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
     return used;
@@ -22690,14 +22670,13 @@ GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     e->blocks.tables_size = gckpti_exec_tables(e, NULL);
     e->blocks.side_size = gckpti_exec_side(e, NULL);
     e->blocks.copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
-    e->caches.size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
     gckpti_count_piece(&used, times, e->blocks.tables_size);
     gckpti_count_piece(&used, host, e->blocks.side_size);
     gckpti_count_piece(&used, 1, e->blocks.copies_size);
-    gckpti_count_piece(&used, host, e->caches.size);
+    gckpti_count_piece(&used, host, gckpti_size_caches(e));
     gckpti_count_piece(&used, host, e->blocks.owned_size);
     return gckpti_count_block(used);
 }
@@ -22756,6 +22735,591 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 }
 
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
+
+/* >>run/crew */
+/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
+GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
+{
+    return p->ranks > 1 && p->leaves >= p->ranks;
+}
+
+/* Whether each rank has but its share of a parameter's values. */
+GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
+{
+    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+}
+
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
+ * to where they are, half of the largest array. */
+GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = e->desc.ranks;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK;
+    most = most > e->update.square_count * sizeof(float) ? most
+                                                         : e->update.square_count * sizeof(float);
+    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
+         id++) {
+        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+            n = gckpti_share(n, 0, 2, &first);
+        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
+            most = (size_t)n * sizeof(float);
+    }
+    return most;
+}
+
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    if (!gckpti_has_crew(e->plan))
+        return;
+    const gckpt_plan *p = e->plan;
+    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
+    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
+    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
+    void *sums =
+        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
+    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
+    if (!base)
+        return;
+    e->crew = g;
+    g->peers.out = (unsigned char *)out;
+    g->peers.in = (unsigned char *)in;
+    g->room = room;
+    g->totals = (gckpti_loss_total *)sums;
+    g->heard = (gckpti_loss_total *)heard;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
+}
+
+/* Joins the others, through what the program gave. */
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    gckpti_peers *s = &e->crew->peers;
+    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
+                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exchange%s",
+                            e->store->rank, e->store->ranks,
+                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    s->engine = by;
+    s->on = gckpti_on(e);
+    s->rank = s->told.rank = e->store->rank;
+    s->ranks = p->ranks;
+    e->crew->listed = gckpti_hash_listed(e);
+    return GCKPT_OK;
+}
+
+/* Lets the others go on without this one, wherever it is. */
+GCKPTI_FN void gckpti_leave(gckpt_exec *e)
+{
+    if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
+        gckpti_break(&e->crew->peers);
+}
+
+/* What is left of the sum under way: as far as that goes without waiting, or all. */
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    int64_t first, n;
+    if (!g->reducing)
+        return;
+    gckpti_bare_call(e, &c);
+    g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    if (!g->reducing && g->shard && !s->broken)
+        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+}
+
+/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    gckpti_peers *s = &e->crew->peers;
+    if (s->broken) {
+        e->crew->over = 1;
+        e->step.state = GCKPTI_IDLE;
+        return gckpti_error(
+            e, GCKPT_E_PEER,
+            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+            "executor is of no more use%s",
+            s->peer < 0 ? "one of ranks 0 to " : "rank ", s->peer < 0 ? s->ranks - 1 : s->peer,
+            e->update.begun ? ", and parameters may have changed: go back to what was "
+                              "saved"
+                            : "");
+    }
+    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
+        return result;
+    if (s->told.result == GCKPT_OK) {
+        s->told.result = (int32_t)result;
+        memcpy(s->told.text, e->object.text, sizeof s->told.text);
+    }
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e)
+{
+    const gckpti_meeting *told = e->crew ? &e->crew->peers.told : NULL;
+    return told && told->result != GCKPT_OK
+               ? gckpti_error(e, (gckpt_result)told->result, "%s", told->text)
+               : GCKPT_OK;
+}
+
+/* All ranks meet; what one of them ended with all do. */
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    if (s->ranks == 1 || g->over)
+        return result;
+    (void)gckpti_drain(e, result);
+    gckpti_go_on(e, 1);
+    s->told.alike[0] += (uint64_t)++g->meetings << 8;
+    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
+    const gckpti_meeting met = s->told;
+    memset(&s->told, 0, sizeof s->told);
+    s->told.rank = s->rank;
+    if (s->broken)
+        return gckpti_drain(e, GCKPT_OK);
+    if (met.result == GCKPT_OK)
+        return GCKPT_OK;
+    g->over = 1;
+    e->step.state = GCKPTI_IDLE;
+    return met.rank < 0
+               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+}
+
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard, size_t bytes))
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    gckpti_merge_all(&e->crew->peers, mine, heard, bytes, merge);
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and one more count. */
+GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (gckpti_shares_rows(e->plan))
+        gckpti_merge_all(&g->peers, g->totals, g->heard,
+                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    size_t n = e->plan->term_count;
+    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < n; i++)
+        g->totals[i].count = e->losses.terms[i].expected;
+    g->totals[n].count = rows;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < n; i++)
+        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_same(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
+            size_t left = (size_t)q->p.elements * sizeof(float);
+            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
+                continue;
+            for (size_t n; left > 0; left -= n, x += n) {
+                n = left < g->room ? left : g->room;
+                b->copy_out(b->context, g->peers.out, x, n);
+                for (size_t k = 0; k < n; k += 4) {
+                    uint32_t word;
+                    memcpy(&word, g->peers.out + k, 4);
+                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
+                }
+            }
+        }
+    }
+    return hash;
+}
+
+/* Puts a step of so many rows to this rank's first; returns how many it has. */
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
+{
+    if (!e->crew)
+        return rows;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
+    g->end = g->first + n;
+    e->step.row = e->step.row_end = e->feeds.first = g->stop = g->first;
+    g->rows = rows;
+    g->leaf = g->round = g->again = g->squared = 0;
+    g->in_body = 1;
+    return n;
+}
+
+/* Into how many micro-batches the last `rows` rows are cut. */
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    if (!e->crew)
+        return (rows + e->plan->rows - 1) / e->plan->rows;
+    const gckpt_plan *p = e->plan;
+    int64_t end = e->step.row_end, begin = end - rows, n = 0;
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
+        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
+        at = at > begin ? at : begin;
+        to = gckpti_min(to, end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+    }
+    return n;
+}
+
+/* All ranks make the same call, with the same number; which may have failed here already. */
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
+    e->crew->over = 0;
+    memcpy(e->crew->peers.told.alike, same, sizeof same);
+    return gckpti_meet(e, result);
+}
+
+/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    gckpti_crew *g = e->crew;
+    uint64_t *alike = g->peers.told.alike;
+    alike[2] = e->store->step;
+    alike[3] = e->store->seed;
+    alike[4] = g->listed;
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
+    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
+        alike[6] = gckpti_hash_same(e);
+    result =
+        gckpti_crew_call(e, e->step.streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    g->same = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* >>run/rounds */
+/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+static int gckpti_rounds(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    for (; leaf < p->leaves; leaf += step) {
+        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        most = n > most ? n : most;
+    }
+    return (int)most;
+}
+
+/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
+ * the rank's last leaf, since the sums of that are exchanged. */
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
+{
+    if (!e->crew) {
+        gckpti_feed_rows(e);
+        return 1;
+    }
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
+    if (g->leaf == leaves)
+        return 0;
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
+                                  g->peers.rank * before + g->leaf + 1);
+    g->stop = gckpti_min(end, e->step.row_end);
+    if (!e->step.streamed)
+        g->last = g->round + 1 == gckpti_rounds(e);
+    else if (e->step.state == GCKPTI_STREAMING)
+        g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else
+        g->last = 1;
+    g->hollow = e->step.row == g->stop;
+    if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
+        return 0;
+    e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->debug.next_death = 0;
+    if (!g->hollow)
+        gckpti_feed_rows(e);
+    return 1;
+}
+
+/* Behind the last round: sums of losses, of leaves and ranks. */
+static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, 1);
+    gckpt_result result = gckpti_wait(e);
+    for (size_t i = 0; i < p->term_count; i++) {
+        int n = gckpti_own_leaves(p);
+        gckpti_loss_total *t = g->totals;
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses.totals[i * (size_t)n],
+                               (size_t)n * sizeof *t);
+        for (; n > 1; n /= 2)
+            for (int k = 0; k < n / 2; k++) {
+                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
+                t[k].count = t[2 * k].count + t[2 * k + 1].count;
+            }
+        e->losses.terms[i].seen = *t;
+    }
+    result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < p->term_count; i++)
+        g->totals[i] = e->losses.terms[i].seen;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < p->term_count; i++)
+        e->losses.terms[i].seen = g->totals[i];
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* As gckpti_next_rows, at the end of a round. */
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
+{
+    if (!e->crew)
+        return gckpti_next_rows(e);
+    gckpti_crew *g = e->crew;
+    if (!g->in_body)
+        return GCKPT_OK;
+    e->step.row += gckpti_micro_rows(e);
+    g->again = 1;
+    g->round++;
+    if (g->last) {
+        g->leaf++;
+        g->round = 0;
+        if (g->leaf < gckpti_own_leaves(e->plan))
+            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    }
+    if (gckpti_set_round(e))
+        return GCKPT_OK;
+    if (e->step.state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
+    g->in_body = 0;
+    gckpt_result result = gckpti_sum_losses(e);
+    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
+    return result;
+}
+
+/* No more rows stream in on any rank. */
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t own = e->step.row_end - g->first;
+    gckpt_result result = gckpti_meet(e, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_sum_counts(e, own);
+    g->rows = g->totals[p->term_count].count;
+    result = gckpti_drain(e, GCKPT_OK);
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_share)",
+                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    result = gckpti_meet(e, result);
+    if (result == GCKPT_OK)
+        gckpti_set_round(e);
+    return result;
+}
+
+/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    if (!e->crew)
+        return 0;
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
+    gckpti_go_on(e, 0);
+    if (ins->kind == GCKPT_REDUCE)
+        return !g->last;
+    if (ins->kind == GCKPT_UPDATE ||
+        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+         gckpti_is_gathered_here(e, &e->store->params[e->bound.params[node->index].index])))
+        return 0;
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
+ * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    float *sum = gckpti_at(e, o.gradient);
+    const size_t *waits = o.more + ins->uses - 1;
+    gckpti_go_on(e, 1);
+    if (g->hollow && !p->looped) /* no backward has begun it */
+        gckpti_on(e)->fill(&c, sum, 0, n);
+    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
+    for (; g->leaf >> level & 1; level++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
+    if (!last)
+        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
+    else if (p->ranks > 1) {
+        g->shard = gckpti_at(e, o.shard);
+        g->reducing = 1;
+        gckpti_tree_begin(&g->peers,
+                          e->desc.fast_reduce ? GCKPTI_ENGINE
+                          : ins->accumulate   ? GCKPTI_SCATTER
+                                              : GCKPTI_SUM_ALL,
+                          sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+    }
+}
+
+/* Brings the shares of n floats together. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on(e, 1);
+    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
+    gckpti_tree_poll(&e->crew->peers, &c, 1);
+}
+
+/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
+{
+    if (!gckpti_is_gathered_here(e, q))
+        return 0;
+    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
+                       (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements);
+    return 1;
+}
+
+/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
+ * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
+ * further accumulators are whole, so they are read from the share on. */
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    const int64_t first = q->p.first;
+    size_t shard = GCKPTI_NONE, x = 0;
+    gckpti_operands o;
+    if (!gckpti_is_cut(e->store, q->p.elements))
+        return;
+    for (; x < p->length && shard == GCKPTI_NONE; x++)
+        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
+            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
+            shard = o.shard;
+        }
+    pass->elements = q->p.count;
+    pass->gradient += shard == GCKPTI_NONE ? first : 0;
+    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+}
+
+/* What the ranks have updated, where each has all values. */
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+{
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    size_t bytes = e->update.square_count * sizeof(float);
+    void *out = g->peers.out;
+    float *squares = (float *)out;
+    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
+        return;
+    g->squared = 1;
+    gckpti_go_on(e, 1);
+    b->copy_out(b->context, squares, e->update.squares, bytes);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        if (!gckpti_is_cut(e->store, q->p.elements))
+            last = g->peers.rank ? 0 : n;
+        for (int64_t k = 0; k < n && p->params[i].trained; k++)
+            if (k < first || k >= last)
+                squares[e->bound.params[i].square + (size_t)k] = 0;
+    }
+    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    b->copy_in(b->context, e->update.squares, squares, bytes);
+}
 
 /* >>run/memory */
 /* More about a lack of the backend's memory. */
@@ -22980,7 +23544,7 @@ GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 /* >>run/caches */
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e)
+static gckpt_result gckpti_make_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
@@ -23016,17 +23580,28 @@ GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e)
                               "same order");
 }
 
-/* Without caches, too: their position is that of e->caches.of. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     e->caches.of = e;
-    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
+    return e->plan->kind_bytes[GCKPT_BYTES_CACHES] ? gckpti_make_caches(e) : GCKPT_OK;
 }
 
-/* Whether caches have room for what a forward of so many rows adds. */
+GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e)
+{
+    e->caches.size = e->desc.caches_of ? 0 : e->plan->kind_bytes[GCKPT_BYTES_CACHES];
+    return e->caches.size;
+}
+
+GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
+{
+    gckpti_give(e, e->caches.memory, e->caches.size);
+}
+
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpti_exec_caches *c = &e->caches.of->caches;
+    if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
+        return GCKPT_OK;
     if (e->plan->leaves > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i leaves would cut it: "
@@ -23047,7 +23622,15 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
+GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
+{
+    if (!e->caches.capacity)
+        return;
+    e->caches.of->caches.position += e->caches.news;
+    e->caches.of->caches.rows = rows;
+}
+
+/* Nodes' data are const, since leaves' are. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
     unsigned char *caches = e->caches.of->caches.memory;
@@ -23110,13 +23693,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     gckpt_result result = gckpti_bind_params(e);
     if (result != GCKPT_OK)
         return result;
-    if (gckpti_ranking_of(e->plan))
-        result = gckpti_ranking_of(e->plan)->bind(e);
+    result = gckpti_crew_bind(e);
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
-    if (e->plan->picking)
-        e->plan->picking->bind(e);
+    gckpti_bind_picks(e);
     (void)gckpti_exec_squares(e);
     e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
     if (!e->blocks.side)
@@ -23185,12 +23766,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team =
         !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->on.team = team ? plan->threads : 1;
-    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++) {
-        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
-        e->update.writes_back =
-            e->update.writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
-    }
+    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
+                            gckpti_picks_write_back(plan);
     e->recording.possible = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
@@ -23202,15 +23779,14 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
-    if (gckpti_ranking_of(p) && exec->crew)
-        gckpti_ranking_of(p)->leave(exec);
+    gckpti_leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->on.binding);
     if (!GCKPTI_LEAN && exec->offload.moves && exec->offload.far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
     gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
     gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
-    gckpti_give(exec, exec->caches.memory, exec->caches.size);
+    gckpti_free_caches(exec);
     gckpti_delete(&a, exec->blocks.copies, exec->blocks.copies_size, 1);
     gckpti_delete(&a, exec->blocks.tables, exec->blocks.tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
@@ -23433,7 +24009,7 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
+    int leaf = gckpti_crew_of(e) && !p->terms[term].regulariser ? gckpti_crew_of(e)->leaf : 0;
     return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
 }
 
@@ -23444,7 +24020,7 @@ GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_ranking_of(e->plan) ||
+        if (!gckpti_crew_of(e) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
             gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->losses.terms[i].seen,
                                    gckpti_loss_at(e, (int)i), sizeof *e->losses.totals);
@@ -23481,8 +24057,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
-    times = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->batches(e, rows) : times;
+    int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
     if (!q->batchless && n % p->rows == 0) {
         n = n / p->rows * rows;
         times = 1;
@@ -23943,7 +24518,7 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
         u.scales = u.scales ? here : NULL;
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
-    if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
+    if (gckpti_run_gather(e, q, here, to))
         return;
     if (u.storage == GCKPT_STORED_F32) {
         b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
@@ -23974,8 +24549,8 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
-    int first =
-        ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->step.row > 0));
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int first = ins->first && !(prologue && (g ? g->again : e->step.row > 0));
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
@@ -24429,8 +25004,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->write_back = e->update.writes_back;
     pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
     pass->values = gckpti_values_here(e, &e->store->params[e->bound.params[ins->id].index], -1);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->share(e, ins, pass);
+    gckpti_pass_share(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -24485,8 +25059,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->squares(e);
+    gckpti_gather_squares(e);
     for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
@@ -24573,8 +25146,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
-        if (gckpti_ranking_of(p))
-            gckpti_ranking_of(p)->updated(e, q);
+        gckpti_gather_updated(e, q);
         return;
     }
     gckpti_call_between(e, &c);
@@ -24591,8 +25163,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->updated(e, q);
+    gckpti_gather_updated(e, q);
 }
 
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */
@@ -24608,7 +25179,7 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 
 /* >>run/picks */
 /* A picked value or gradient, as floats. */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
@@ -24627,7 +25198,29 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
     return backward && (p->nodes[id].batchless ? own == id : reads);
 }
 
-/* Finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const size_t n = e->plan->pick_count;
+    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, used, n, sizeof *e->picks.at);
+}
+
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < e->plan->pick_count && gckpti_on(e)->own_memory; i++)
+        gckpti_carve(NULL, &bytes, gckpti_pick_bytes(e->plan, &e->plan->picks[i]), 1);
+    e->picks.copies = (unsigned char *)gckpti_carve(base, used, bytes, 1);
+}
+
+GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
+{
+    int picked = 0;
+    for (size_t i = 0; i < p->pick_count; i++)
+        picked |=
+            p->picks[i].gradient && p->nodes[p->nodes[p->picks[i].id].base].kind == GCKPTI_PARAM;
+    return picked;
+}
+
 GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -24686,7 +25279,6 @@ static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Whether all that is collected has room for so many rows. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -24724,11 +25316,10 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     return GCKPT_E_ARG;
 }
 
-/* At the end of a micro-batch: its rows of all that is collected. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
+    int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
@@ -24738,13 +25329,6 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
                                        gckpti_elements_of(p, n, e->step.row - first),
                                    e->blocks.arena + p->picks[k].offset, count * sizeof(float));
     }
-}
-
-/* At the end of a micro-batch, before e->step.row moves on. */
-GCKPTI_FN void gckpti_collect(gckpt_exec *e)
-{
-    if (e->plan->picking)
-        e->plan->picking->collect_rows(e);
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
@@ -24786,7 +25370,7 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
             e->picks.at[k].ready < (int)p->length)
             continue;
-        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+        for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
             if (p->nodes[user].batchless == (i >= p->node_count))
                 gckpti_add_use(e, user, id, sum);
@@ -24800,7 +25384,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    int64_t end = e->step.streamed && gckpti_ranking_of(p) ? e->crew->end : p->batch, own = rows;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t end = e->step.streamed && g ? g->end : p->batch, own = rows;
     if (rows < 1 || (!inference && rows > end - e->step.row_end))
         return gckpti_error(
             e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
@@ -24808,7 +25393,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (e->step.streamed || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && gckpti_ranking_of(p) && !rest; leaf++)
+    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
         rest = gckpti_leaf_rows(p, e->step.streamed ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
@@ -24816,10 +25401,9 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (gckpti_ranking_of(p) && !e->step.streamed)
-        own = gckpti_ranking_of(p)->rows(e, rows);
-    own += e->step.row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
-    return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
+    if (!e->step.streamed)
+        own = gckpti_crew_rows(e, rows);
+    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
 }
 
 /* Finite and in range, each of them. */
@@ -24958,9 +25542,9 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 }
 
 /* >>run/advance */
-/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
- * done, others may come. */
-static gckpt_result gckpti_next_rows(gckpt_exec *e)
+/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
+ * the rows at hand are done, others may come. */
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     if (e->step.row == e->step.row_end)
         return GCKPT_OK;
@@ -24982,7 +25566,7 @@ static int gckpti_repeat(gckpt_exec *e)
     gckpt_moment m = { e,
                        e->step.row,
                        gckpti_micro_rows(e),
-                       e->caches.of->caches.position,
+                       gckpti_position(e),
                        e->store->seed,
                        e->step.number,
                        e->recording.scales,
@@ -25025,8 +25609,7 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
                                        "cancelled by the progress callback before instruction %i; "
                                        "nothing was changed",
                                        e->step.pc);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
+    result = gckpti_drain(e, result);
     e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
     return result;
 }
@@ -25040,8 +25623,8 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
         result = gckpti_check_update(e, ins, 0);
-    if (gckpti_ranking_of(e->plan) && !e->update.begun)
-        result = gckpti_ranking_of(e->plan)->meet(e, result);
+    if (!e->update.begun)
+        result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
     e->update.begun = 1;
@@ -25074,7 +25657,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
-        gckpti_ranking_of(e->plan)->reduce(e, ins);
+        gckpti_run_reduce(e, ins);
     else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
@@ -25088,25 +25671,24 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
     if (e->step.pc == p->epilogue)
-        result = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->next(e) : gckpti_next_rows(e);
+        result = gckpti_next_round(e);
     if (e->step.pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
     if (!GCKPTI_LEAN && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect(e);
+        gckpti_collect_rows(e);
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->step.pc];
-    int skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+    int skipped = gckpti_skips(e, ins);
     if (!GCKPTI_LEAN && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
-        if (gckpti_ranking_of(p))
-            result = gckpti_ranking_of(p)->failed(e, result);
+        result = gckpti_drain(e, result);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->step.pc++;
             if (e->step.pc == p->epilogue)
-                gckpti_collect(e);
+                gckpti_collect_rows(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
@@ -25114,7 +25696,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         result = gckpti_ask(e, ins);
         if (result != GCKPT_OK)
             return result;
-        skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+        skipped = gckpti_skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins, c);
@@ -25128,9 +25710,8 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
     if (!GCKPTI_LEAN && e->recording.now && (e->step.pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
-        gckpti_collect(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
+        gckpti_collect_rows(e);
+    result = gckpti_drain(e, result);
     if (result != GCKPT_OK)
         e->step.state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -25159,8 +25740,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_ex
     if (e->step.packs != e->store->packs) {
         r.result = gckpti_error(
             e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
-        if (gckpti_ranking_of(e->plan))
-            r.result = gckpti_ranking_of(e->plan)->failed(e, r.result);
+        r.result = gckpti_drain(e, r.result);
         if (r.result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
             return r.result;
@@ -25191,14 +25771,13 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     int64_t own = rows;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->plan->caching)
-        result = e->plan->caching->check(e, rows);
-    if (result == GCKPT_OK && ranking)
-        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK)
+        result = gckpti_check_caches(e, rows);
+    if (result == GCKPT_OK)
+        own = gckpti_crew_rows(e, rows);
     if (result == GCKPT_OK && own)
         result = gckpti_take_feeds(e, feeds, count, own);
     if (result == GCKPT_OK) {
@@ -25206,16 +25785,12 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
         gckpti_start_counts(e);
         gckpti_expect_counts(e, own);
     }
-    if (ranking)
-        result = ranking->begin(e, rows, result);
+    result = gckpti_crew_begin(e, rows, result);
     if (result != GCKPT_OK)
         return result;
     gckpti_start_step(e);
     e->step.state = GCKPTI_RUNNING;
-    if (ranking)
-        ranking->round(e);
-    else
-        gckpti_feed_rows(e);
+    gckpti_set_round(e);
     return GCKPT_OK;
 }
 
@@ -25225,18 +25800,16 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
-    if (p->picking)
-        p->picking->add_uses(e);
+    gckpti_add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         result = gckpti_measure_end(e);
     int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    if (gckpti_ranking_of(p) && p->mode != GCKPT_INFERENCE && count > 0)
-        gckpti_ranking_of(p)->squares(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->meet(e, result);
+    if (p->mode != GCKPT_INFERENCE && count > 0)
+        gckpti_gather_squares(e);
+    result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
     e->step.finished = gckpti_step_rows(e) > 0;
@@ -25292,7 +25865,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
-    const gckpti_crew *g = exec->crew;
+    const gckpti_crew *g = gckpti_crew_of(exec);
     int more = exec->step.pc == exec->plan->epilogue &&
                (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
                   : exec->step.row_end - exec->step.row > exec->plan->rows);
@@ -25320,10 +25893,8 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
     if (result == GCKPT_OK)
         result = gckpti_run_all(exec, report);
-    if (result == GCKPT_OK && exec->caches.capacity) {
-        exec->caches.of->caches.position += exec->caches.news;
-        exec->caches.of->caches.rows = rows;
-    }
+    if (result == GCKPT_OK)
+        gckpti_add_positions(exec, rows);
     return result;
 }
 
@@ -25337,16 +25908,13 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report)
 {
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     e->step.state = GCKPTI_IDLE;
     if (result == GCKPT_OK)
         result = gckpti_settle_counts(e);
-    if (ranking)
-        result = ranking->failed(e, result);
+    result = gckpti_drain(e, result);
     if (result == GCKPT_OK && gckpti_count(e))
         result = gckpti_finish_gradients(e);
-    if (ranking)
-        result = ranking->meet(e, result);
+    result = gckpti_meet(e, result);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 
@@ -25369,7 +25937,6 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
 {
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(exec->plan);
     gckpt_result result = gckpti_begin(exec, hyper, 0);
     if (result == GCKPT_OK && !exec->plan->looped)
         result = gckpti_error(
@@ -25385,10 +25952,9 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     exec->step.streamed = 1;
-    if (result == GCKPT_OK && ranking)
-        ranking->rows(exec, exec->plan->batch);
-    if (ranking)
-        result = ranking->begin(exec, 0, result);
+    if (result == GCKPT_OK)
+        (void)gckpti_crew_rows(exec, exec->plan->batch);
+    result = gckpti_crew_begin(exec, 0, result);
     if (result != GCKPT_OK)
         return result;
     gckpti_start_counts(exec);
@@ -25404,10 +25970,9 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         return GCKPT_E_ARG;
     if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
-    const gckpti_crew *g = exec->crew;
-    if (g && g->peers.told.result != GCKPT_OK) /* all ranks' gckpt_step_end will say so */
-        return gckpti_error(exec, (gckpt_result)g->peers.told.result, "%s", g->peers.told.text);
-    gckpt_result result = gckpti_check_rows(exec, rows);
+    gckpt_result result = gckpti_failed_here(exec);
+    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
+        result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(exec, feeds, count, rows);
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
@@ -25420,12 +25985,9 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     exec->feeds.first = exec->step.row = exec->step.row_end;
     exec->step.row_end += rows;
     gckpti_expect_counts(exec, rows);
-    if (gckpti_ranking_of(exec->plan))
-        gckpti_ranking_of(exec->plan)->round(exec);
-    else
-        gckpti_feed_rows(exec);
+    gckpti_set_round(exec);
     result = gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
-    return g && result == GCKPT_OK ? (gckpt_result)g->peers.told.result : result;
+    return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
@@ -25437,8 +25999,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     gckpti_ok(exec);
     exec->step.state = GCKPTI_RUNNING;
     exec->step.pc = exec->plan->epilogue;
-    gckpt_result result =
-        gckpti_ranking_of(exec->plan) ? gckpti_ranking_of(exec->plan)->end(exec) : GCKPT_OK;
+    gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;
     if (gckpti_step_rows(exec) > 0)
@@ -25491,14 +26052,12 @@ static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, in
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float room[GCKPTI_DRAWN];
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = GCKPT_OK;
     if (gckpti_is_under_way(e))
         return GCKPT_E_ARG;
     if (first < 0 || last >= (int)e->store->count)
         result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    if (ranking)
-        result = ranking->call(e, GCKPTI_CALL_GATHER, first, result);
+    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
     for (int i = first; i <= last && result == GCKPT_OK; i++) {
         const gckpti_param *q = &e->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
@@ -25507,7 +26066,7 @@ static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float 
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (hash)
                 *hash = gckpti_hash_floats(*hash, x, n);
-            result = ranking ? ranking->failed(e, GCKPT_OK) : GCKPT_OK;
+            result = gckpti_drain(e, GCKPT_OK);
         }
     }
     return result == GCKPT_OK ? gckpti_ok(e) : result;
@@ -25912,9 +26471,7 @@ static void gckpti_time_step(void *context)
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
     gckpti_bare_call(e, &c);
-    micro = (double)(gckpti_ranking_of(p) && result == GCKPT_OK
-                         ? gckpti_ranking_of(p)->batches(e, t->batch.rows)
-                         : t->batch.rows / p->rows);
+    micro = (double)gckpti_crew_batches(e, t->batch.rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
         gckpti_on(e)->finish(gckpti_on(e)->context);
@@ -28066,18 +28623,9 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 #endif
 
 /* =================================================================================================
- * >>ranks: a step in leaves and by several ranks; their files
+ * >>ranks: checkpoints of several ranks
  *
- * What a gckpti_crew (run) is for; reached only through plan->ranking (gckpti_ranking: what each
- * hook does), from the points of a step where more than one leaf, or rank, makes a difference. A
- * step runs in rounds, leaf by leaf: in the last round of each the leaf's sums join those that wait
- * (gckpti_run_reduce), in the last of all those of the other ranks. Ranks meet at the beginning of
- * a call, behind the body and before and after the updates (gckpti_meet). What one of them failed
- * with is told there; until then it drains: it takes part in all exchanges and computes nothing
- * (gckpti_drain, gckpti_skips).
- *
- * Checkpoints of ranks (load, save) are a file of each rank and an index, which any number of
- * ranks loads.
+ * They are a file of each rank and an index, which any number of ranks loads (load, save).
  * ============================================================================================== */
 
 /* ---- ranks/load.c ---- */
@@ -28130,548 +28678,6 @@ typedef struct {
 } gckpti_rank_save;
 
 #endif
-
-/* >>ranks/crew */
-/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
-{
-    return p->ranks > 1 && p->leaves >= p->ranks;
-}
-
-/* Whether each rank has but its share of a parameter's values. */
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
-{
-    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-}
-
-/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
- * to where they are, half of the largest array. */
-GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = e->desc.ranks;
-    size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->update.square_count * sizeof(float) ? most
-                                                         : e->update.square_count * sizeof(float);
-    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
-         id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
-        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
-            n = gckpti_share(n, 0, 2, &first);
-        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
-            most = (size_t)n * sizeof(float);
-    }
-    return most;
-}
-
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    const gckpt_plan *p = e->plan;
-    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
-    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
-    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
-    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums =
-        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
-    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
-    if (!base)
-        return;
-    e->crew = g;
-    g->peers.out = (unsigned char *)out;
-    g->peers.in = (unsigned char *)in;
-    g->room = room;
-    g->totals = (gckpti_loss_total *)sums;
-    g->heard = (gckpti_loss_total *)heard;
-}
-
-/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
- * may be skipped, or look at their gradients, exchange square sums earlier than others. */
-static uint64_t gckpti_hash_listed(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
-                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-        hash = gckpti_fnv_number(hash, some[i]);
-    for (size_t i = 0; i < p->term_count; i++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
-        hash = gckpti_fnv_number(hash, p->terms[i].weight);
-    }
-    for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
-    return hash;
-}
-
-/* Joins the others, through what the program gave. */
-GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
-    gckpti_peers *s = &e->crew->peers;
-    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
-                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
-                            "exchange%s",
-                            e->store->rank, e->store->ranks,
-                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
-    s->engine = by;
-    s->on = gckpti_on(e);
-    s->rank = s->told.rank = e->store->rank;
-    s->ranks = p->ranks;
-    e->crew->listed = gckpti_hash_listed(e);
-    return GCKPT_OK;
-}
-
-/* Lets the others go on without this one, wherever it is. */
-GCKPTI_FN void gckpti_leave(gckpt_exec *e)
-{
-    if (e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
-        gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    int64_t first, n;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
-}
-
-/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_peers *s = &e->crew->peers;
-    if (s->broken) {
-        e->crew->over = 1;
-        e->step.state = GCKPTI_IDLE;
-        return gckpti_error(
-            e, GCKPT_E_PEER,
-            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-            "executor is of no more use%s",
-            s->peer < 0 ? "one of ranks 0 to " : "rank ", s->peer < 0 ? s->ranks - 1 : s->peer,
-            e->update.begun ? ", and parameters may have changed: go back to what was "
-                              "saved"
-                            : "");
-    }
-    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
-        return result;
-    if (s->told.result == GCKPT_OK) {
-        s->told.result = (int32_t)result;
-        memcpy(s->told.text, e->object.text, sizeof s->told.text);
-    }
-    return GCKPT_OK;
-}
-
-/* All ranks meet; what one of them ended with all do. */
-GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    if (s->ranks == 1 || g->over)
-        return result;
-    (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
-    s->told.alike[0] += (uint64_t)++g->meetings << 8;
-    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
-    const gckpti_meeting met = s->told;
-    memset(&s->told, 0, sizeof s->told);
-    s->told.rank = s->rank;
-    if (s->broken)
-        return gckpti_drain(e, GCKPT_OK);
-    if (met.result == GCKPT_OK)
-        return GCKPT_OK;
-    g->over = 1;
-    e->step.state = GCKPTI_IDLE;
-    return met.rank < 0
-               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
-               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
-}
-
-static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
-{
-    gckpti_loss_total *a = (gckpti_loss_total *)mine;
-    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
-    for (size_t i = 0; i < bytes / sizeof *a; i++) {
-        a[i].sum += b[i].sum;
-        a[i].count += b[i].count;
-    }
-}
-
-/* Totals of all ranks that have rows of their own, and one more count. */
-GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (gckpti_shares_rows(e->plan))
-        gckpti_merge_all(&g->peers, g->totals, g->heard,
-                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
-}
-
-/* What the losses will count on all ranks, and the rows they have. */
-GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    size_t n = e->plan->term_count;
-    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < n; i++)
-        g->totals[i].count = e->losses.terms[i].expected;
-    g->totals[n].count = rows;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < n; i++)
-        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : g->totals[i].count;
-}
-
-/* A hash of values and state that all ranks have whole. */
-static uint64_t gckpti_hash_same(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    uint64_t hash = GCKPTI_FNV_START;
-    for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
-        hash = gckpti_fnv_number(hash, q->updates);
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
-        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
-            size_t left = (size_t)q->p.elements * sizeof(float);
-            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
-                continue;
-            for (size_t n; left > 0; left -= n, x += n) {
-                n = left < g->room ? left : g->room;
-                b->copy_out(b->context, g->peers.out, x, n);
-                for (size_t k = 0; k < n; k += 4) {
-                    uint32_t word;
-                    memcpy(&word, g->peers.out + k, 4);
-                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
-                }
-            }
-        }
-    }
-    return hash;
-}
-
-/* Puts a step of so many rows to this rank's first; returns how many it has. */
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
-    g->end = g->first + n;
-    e->step.row = e->step.row_end = e->feeds.first = g->stop = g->first;
-    g->rows = rows;
-    g->leaf = g->round = g->again = g->squared = 0;
-    g->in_body = 1;
-    return n;
-}
-
-/* Into how many micro-batches the last `rows` rows are cut. */
-GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t end = e->step.row_end, begin = end - rows, n = 0;
-    for (int leaf = 0; leaf < p->leaves; leaf++) {
-        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
-        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
-        at = at > begin ? at : begin;
-        to = gckpti_min(to, end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-    }
-    return n;
-}
-
-/* All ranks make the same call, with the same number; which may have failed here already. */
-GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                        gckpt_result result)
-{
-    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
-    e->crew->over = 0;
-    memcpy(e->crew->peers.told.alike, same, sizeof same);
-    return gckpti_meet(e, result);
-}
-
-/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
-GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    uint64_t *alike = g->peers.told.alike;
-    alike[2] = e->store->step;
-    alike[3] = e->store->seed;
-    alike[4] = g->listed;
-    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
-    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
-        alike[6] = gckpti_hash_same(e);
-    result =
-        gckpti_crew_call(e, e->step.streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
-    if (result != GCKPT_OK)
-        return result;
-    g->same = 1;
-    if (rows > 0)
-        gckpti_sum_counts(e, 0);
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* >>ranks/rounds */
-/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
-static int gckpti_rounds(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
-    for (; leaf < p->leaves; leaf += step) {
-        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
-        most = n > most ? n : most;
-    }
-    return (int)most;
-}
-
-/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
- * the rank's last leaf, since the sums of that are exchanged. */
-GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
-    if (g->leaf == leaves)
-        return 0;
-    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
-                                  g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->step.row_end);
-    if (!e->step.streamed)
-        g->last = g->round + 1 == gckpti_rounds(e);
-    else if (e->step.state == GCKPTI_STREAMING)
-        g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
-    else
-        g->last = 1;
-    g->hollow = e->step.row == g->stop;
-    if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
-        return 0;
-    e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->debug.next_death = 0;
-    if (!g->hollow)
-        gckpti_feed_rows(e);
-    return 1;
-}
-
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
-    gckpt_result result = gckpti_wait(e);
-    for (size_t i = 0; i < p->term_count; i++) {
-        int n = gckpti_own_leaves(p);
-        gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses.totals[i * (size_t)n],
-                               (size_t)n * sizeof *t);
-        for (; n > 1; n /= 2)
-            for (int k = 0; k < n / 2; k++) {
-                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
-                t[k].count = t[2 * k].count + t[2 * k + 1].count;
-            }
-        e->losses.terms[i].seen = *t;
-    }
-    result = gckpti_meet(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < p->term_count; i++)
-        g->totals[i] = e->losses.terms[i].seen;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < p->term_count; i++)
-        e->losses.terms[i].seen = g->totals[i];
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* As gckpti_next_rows, at the end of a round. */
-GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (!g->in_body)
-        return GCKPT_OK;
-    e->step.row += gckpti_micro_rows(e);
-    g->again = 1;
-    g->round++;
-    if (g->last) {
-        g->leaf++;
-        g->round = 0;
-        if (g->leaf < gckpti_own_leaves(e->plan))
-            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
-    }
-    if (gckpti_set_round(e))
-        return GCKPT_OK;
-    if (e->step.state == GCKPTI_STREAMING)
-        return GCKPT_MORE;
-    g->in_body = 0;
-    gckpt_result result = gckpti_sum_losses(e);
-    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
-    return result;
-}
-
-/* No more rows stream in on any rank. */
-GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t own = e->step.row_end - g->first;
-    gckpt_result result = gckpti_meet(e, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_sum_counts(e, own);
-    g->rows = g->totals[p->term_count].count;
-    result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_share)",
-                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
-    result = gckpti_meet(e, result);
-    if (result == GCKPT_OK)
-        gckpti_set_round(e);
-    return result;
-}
-
-/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-    int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
-    if (ins->kind == GCKPT_REDUCE)
-        return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->bound.params[node->index].index])))
-        return 0;
-    return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
-}
-
-/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
- * like the digits of a binary counter. The rank's own sum is then added to the others'. */
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
-    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_operands_of(p->operands, ins, 0, &o);
-    float *sum = gckpti_at(e, o.gradient);
-    const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
-    if (g->hollow && !p->looped) /* no backward has begun it */
-        gckpti_on(e)->fill(&c, sum, 0, n);
-    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (; g->leaf >> level & 1; level++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
-    if (!last)
-        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
-    else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
-    }
-}
-
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
-{
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
-}
-
-/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
-GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
-{
-    if (!gckpti_is_gathered_here(e, q))
-        return 0;
-    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
-                       (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
-    return 1;
-}
-
-/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
- * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
- * further accumulators are whole, so they are read from the share on. */
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
-    const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NONE, x = 0;
-    gckpti_operands o;
-    if (!gckpti_is_cut(e->store, q->p.elements))
-        return;
-    for (; x < p->length && shard == GCKPTI_NONE; x++)
-        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
-            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
-            shard = o.shard;
-        }
-    pass->elements = q->p.count;
-    pass->gradient += shard == GCKPTI_NONE ? first : 0;
-    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
-    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
-}
-
-/* What the ranks have updated, where each has all values. */
-GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
-{
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
-}
-
-/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
-GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    size_t bytes = e->update.square_count * sizeof(float);
-    void *out = g->peers.out;
-    float *squares = (float *)out;
-    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
-        return;
-    g->squared = 1;
-    gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->update.squares, bytes);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
-        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
-        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(e->store, q->p.elements))
-            last = g->peers.rank ? 0 : n;
-        for (int64_t k = 0; k < n && p->params[i].trained; k++)
-            if (k < first || k >= last)
-                squares[e->bound.params[i].square + (size_t)k] = 0;
-    }
-    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->update.squares, squares, bytes);
-}
 
 /* >>ranks/load */
 #ifndef GCKPT_NO_STDIO
@@ -29293,10 +29299,9 @@ static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
 /* What all ranks end a stage of a save with. */
 static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
 {
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    return ranking ? ranking->call(e, GCKPTI_CALL_SAVE, stage, result) : result;
+    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, stage, result);
 }
 
 /* The number that rank 0 chose. */
@@ -29304,10 +29309,7 @@ static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
 {
     int64_t heard;
     x->number = x->part.rank ? 0 : x->number;
-    if (x->part.ranks == 1)
-        return GCKPT_OK;
-    gckpti_merge_all(&e->crew->peers, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
-    return gckpti_ranking_of(e->plan)->failed(e, GCKPT_OK);
+    return gckpti_crew_merge(e, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
@@ -30116,17 +30118,40 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
-                 p->caching ? "&gckpti_cached" : "NULL");
-    gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
-                 p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
+    gckpti_print(k, " %z, %i, %i, %i, %s,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
+                 p->body, p->epilogue, p->mixer, p->packing ? "&gckpti_packed" : "NULL", p->leaves);
+}
+
+/* Parts of the header that a build may leave out: those that the plan can do without, in its
+ * comment, and those that it cannot. */
+static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const struct {
+        int needed;
+        const char *part, *why;
+    } parts[] = {
+        { p->leaves > 1, "RANKS", "has leaves" },
+        { p->pick_count > 0, "PICKS", "fetches tensors" },
+        { p->kind_bytes[GCKPT_BYTES_CACHES] > 0, "CACHES", "has caches" },
+    };
+    const size_t n = sizeof parts / sizeof *parts;
+    size_t without = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!parts[i].needed)
+            gckpti_print(k, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
+    gckpti_print(k, without ? ", too. */\n" : " */\n");
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].needed)
+            gckpti_print(k,
+                         "#ifdef GCKPT_NO_%s\n#error \"plan %s: %s: compile without "
+                         "GCKPT_NO_%s\"\n#endif\n",
+                         parts[i].part, name, parts[i].why, parts[i].part);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
@@ -30159,10 +30184,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&k,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
+                 name);
+    gckpti_c_parts(&k, plan, name);
+    gckpti_print(&k,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
                  "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-                 name, plan->format, plan->contract, name);
+                 plan->format, plan->contract, name);
     gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",

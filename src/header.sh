@@ -6,7 +6,8 @@
 # ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
 # (#include "...", #pragma once) and what stands under #ifdef GCKPTI_ROOMS; each file is marked by its name (>>).
 # Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
-# function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
+# function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files, but for what doors
+# show in place of a part that is left out (#ifndef GCKPT_NO_X .. #else or #elif).
 dir=$1
 {
     find "$dir" -name '*.[ch]' | sed "s,^$dir/,/ ," | sort
@@ -27,14 +28,15 @@ dir=$1
         }
         if (name == "" || line !~ /;$|^\{|[{}]$/)
             return
-        if (line !~ /;$/ && name in home && home[name] != file)
+        if (line !~ /;$/ && !instead && name in home && home[name] != file)
             wrong("static " name " is in " dir "/" home[name] " and in " dir "/" file)
-        if (line !~ /;$/)
+        if (line !~ /;$/ && !instead)
             home[name] = file
         name = ""
     }
-    function place(file, condition,    line, rooms, depth, blank) {
+    function place(file, condition,    line, rooms, depth, blank, nest, part_at) {
         blank = 1 # none at the beginning, and no two
+        nest = part_at = instead = 0
         name = ""
         if (room(file) != "" && !marked[part, room(file)]++)
             put("/* >>" part "/" room(file) " */")
@@ -44,6 +46,13 @@ dir=$1
                     wrong(dir "/" file " does not begin with " condition ", as ORDER says")
                 condition = ""
             }
+            nest += (line ~ /^#if/) - (line ~ /^#endif/)
+            if (line ~ /^#ifndef GCKPT_NO_/)
+                part_at = nest
+            else if (part_at && part_at == nest && line ~ /^#el/)
+                instead = 1
+            else if (part_at > nest)
+                instead = part_at = 0
             if (line == "#ifdef GCKPTI_ROOMS" || line == "#ifndef GCKPTI_ROOMS") {
                 rooms = line
                 depth = 0

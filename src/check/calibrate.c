@@ -50,9 +50,7 @@ static void gckpti_time_step(void *context)
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
     gckpti_bare_call(e, &c);
-    micro = (double)(gckpti_ranking_of(p) && result == GCKPT_OK
-                         ? gckpti_ranking_of(p)->batches(e, t->batch.rows)
-                         : t->batch.rows / p->rows);
+    micro = (double)gckpti_crew_batches(e, t->batch.rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
         gckpti_on(e)->finish(gckpti_on(e)->context);

@@ -32,14 +32,6 @@ typedef struct {
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
 
-/* ranks/crew.c */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p);
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q);
-GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
-GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e);
-GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows);
-
 /* ranks/load.c */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path);
 GCKPTI_FN void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory);

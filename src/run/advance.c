@@ -1,8 +1,8 @@
 #include "run/own.h"
 
-/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
- * done, others may come. */
-static gckpt_result gckpti_next_rows(gckpt_exec *e)
+/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
+ * the rows at hand are done, others may come. */
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     if (e->step.row == e->step.row_end)
         return GCKPT_OK;
@@ -24,7 +24,7 @@ static int gckpti_repeat(gckpt_exec *e)
     gckpt_moment m = { e,
                        e->step.row,
                        gckpti_micro_rows(e),
-                       e->caches.of->caches.position,
+                       gckpti_position(e),
                        e->store->seed,
                        e->step.number,
                        e->recording.scales,
@@ -67,8 +67,7 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
                                        "cancelled by the progress callback before instruction %i; "
                                        "nothing was changed",
                                        e->step.pc);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
+    result = gckpti_drain(e, result);
     e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
     return result;
 }
@@ -82,8 +81,8 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
         result = gckpti_check_update(e, ins, 0);
-    if (gckpti_ranking_of(e->plan) && !e->update.begun)
-        result = gckpti_ranking_of(e->plan)->meet(e, result);
+    if (!e->update.begun)
+        result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
     e->update.begun = 1;
@@ -116,7 +115,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
-        gckpti_ranking_of(e->plan)->reduce(e, ins);
+        gckpti_run_reduce(e, ins);
     else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
@@ -130,25 +129,24 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
     if (e->step.pc == p->epilogue)
-        result = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->next(e) : gckpti_next_rows(e);
+        result = gckpti_next_round(e);
     if (e->step.pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
     if (!GCKPTI_LEAN && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect(e);
+        gckpti_collect_rows(e);
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->step.pc];
-    int skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+    int skipped = gckpti_skips(e, ins);
     if (!GCKPTI_LEAN && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
-        if (gckpti_ranking_of(p))
-            result = gckpti_ranking_of(p)->failed(e, result);
+        result = gckpti_drain(e, result);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->step.pc++;
             if (e->step.pc == p->epilogue)
-                gckpti_collect(e);
+                gckpti_collect_rows(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
@@ -156,7 +154,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         result = gckpti_ask(e, ins);
         if (result != GCKPT_OK)
             return result;
-        skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+        skipped = gckpti_skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins, c);
@@ -170,9 +168,8 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
     if (!GCKPTI_LEAN && e->recording.now && (e->step.pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
-        gckpti_collect(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
+        gckpti_collect_rows(e);
+    result = gckpti_drain(e, result);
     if (result != GCKPT_OK)
         e->step.state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -201,8 +198,7 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_ex
     if (e->step.packs != e->store->packs) {
         r.result = gckpti_error(
             e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
-        if (gckpti_ranking_of(e->plan))
-            r.result = gckpti_ranking_of(e->plan)->failed(e, r.result);
+        r.result = gckpti_drain(e, r.result);
         if (r.result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
             return r.result;

@@ -101,7 +101,7 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_ranking_of(p))
+        if (!n || gckpti_crew_of(e))
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->offload.moves;

@@ -6,7 +6,8 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    int64_t end = e->step.streamed && gckpti_ranking_of(p) ? e->crew->end : p->batch, own = rows;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t end = e->step.streamed && g ? g->end : p->batch, own = rows;
     if (rows < 1 || (!inference && rows > end - e->step.row_end))
         return gckpti_error(
             e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
@@ -14,7 +15,7 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
     int whole = p->mixer >= 0 && (e->step.streamed || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && gckpti_ranking_of(p) && !rest; leaf++)
+    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
         rest = gckpti_leaf_rows(p, e->step.streamed ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
@@ -22,10 +23,9 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (gckpti_ranking_of(p) && !e->step.streamed)
-        own = gckpti_ranking_of(p)->rows(e, rows);
-    own += e->step.row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
-    return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
+    if (!e->step.streamed)
+        own = gckpti_crew_rows(e, rows);
+    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
 }
 
 /* Finite and in range, each of them. */

@@ -3,7 +3,7 @@
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e)
+static gckpt_result gckpti_make_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
@@ -39,17 +39,28 @@ GCKPTI_FN gckpt_result gckpti_make_caches(gckpt_exec *e)
                               "same order");
 }
 
-/* Without caches, too: their position is that of e->caches.of. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     e->caches.of = e;
-    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
+    return e->plan->kind_bytes[GCKPT_BYTES_CACHES] ? gckpti_make_caches(e) : GCKPT_OK;
 }
 
-/* Whether caches have room for what a forward of so many rows adds. */
+GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e)
+{
+    e->caches.size = e->desc.caches_of ? 0 : e->plan->kind_bytes[GCKPT_BYTES_CACHES];
+    return e->caches.size;
+}
+
+GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
+{
+    gckpti_give(e, e->caches.memory, e->caches.size);
+}
+
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpti_exec_caches *c = &e->caches.of->caches;
+    if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
+        return GCKPT_OK;
     if (e->plan->leaves > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i leaves would cut it: "
@@ -70,7 +81,15 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
+GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
+{
+    if (!e->caches.capacity)
+        return;
+    e->caches.of->caches.position += e->caches.news;
+    e->caches.of->caches.rows = rows;
+}
+
+/* Nodes' data are const, since leaves' are. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
     unsigned char *caches = e->caches.of->caches.memory;

@@ -36,14 +36,15 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->step.row_end) - e->step.row;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t left = (g ? g->stop : e->step.row_end) - e->step.row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
 GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
 {
-    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->step.row_end;
+    return gckpti_crew_of(e) ? gckpti_crew_of(e)->rows : e->step.row_end;
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
@@ -104,7 +105,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->batchless ? 0 : e->step.row;
     c->rows = node->batchless ? 1 : rows;
-    c->position = e->caches.of ? e->caches.of->caches.position : 0;
+    c->position = gckpti_position(e);
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)

@@ -28,7 +28,7 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
         u.scales = u.scales ? here : NULL;
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
-    if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
+    if (gckpti_run_gather(e, q, here, to))
         return;
     if (u.storage == GCKPT_STORED_F32) {
         b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
@@ -59,8 +59,8 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
-    int first =
-        ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->step.row > 0));
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int first = ins->first && !(prologue && (g ? g->again : e->step.row > 0));
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;

@@ -27,11 +27,6 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
     return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
 
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
-{
-    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
-}
-
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
 GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
@@ -53,11 +48,10 @@ GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
         (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
     e->recording.scales =
         (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
-    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picks.at);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->debug.hashes);
     e->debug.hashes = hashes ? (uint64_t *)at : NULL;
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->tables(e, base, &used);
+    gckpti_picks_tables(e, base, &used);
+    gckpti_crew_tables(e, base, &used);
     return used;
 }
 
@@ -144,7 +138,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    size_t used = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
@@ -154,10 +148,8 @@ GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
         if (to)
             e->feeds.inputs[q->index].copy = (unsigned char *)to;
     }
-    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
-        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->blocks.borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
-    e->picks.copies = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    gckpti_picks_copies(e, base, &used);
     if (!e->offload.moves && !e->desc.offload)
         e->offload.far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
     return used;
@@ -176,14 +168,13 @@ GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     e->blocks.tables_size = gckpti_exec_tables(e, NULL);
     e->blocks.side_size = gckpti_exec_side(e, NULL);
     e->blocks.copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
-    e->caches.size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
     e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
     gckpti_count_piece(&used, times, e->blocks.tables_size);
     gckpti_count_piece(&used, host, e->blocks.side_size);
     gckpti_count_piece(&used, 1, e->blocks.copies_size);
-    gckpti_count_piece(&used, host, e->caches.size);
+    gckpti_count_piece(&used, host, gckpti_size_caches(e));
     gckpti_count_piece(&used, host, e->blocks.owned_size);
     return gckpti_count_block(used);
 }

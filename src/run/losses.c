@@ -14,7 +14,7 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
+    int leaf = gckpti_crew_of(e) && !p->terms[term].regulariser ? gckpti_crew_of(e)->leaf : 0;
     return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
 }
 
@@ -25,7 +25,7 @@ GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_ranking_of(e->plan) ||
+        if (!gckpti_crew_of(e) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
             gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->losses.terms[i].seen,
                                    gckpti_loss_at(e, (int)i), sizeof *e->losses.totals);
@@ -62,8 +62,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
-    times = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->batches(e, rows) : times;
+    int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
     if (!q->batchless && n % p->rows == 0) {
         n = n / p->rows * rows;
         times = 1;

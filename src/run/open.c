@@ -40,13 +40,11 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     gckpt_result result = gckpti_bind_params(e);
     if (result != GCKPT_OK)
         return result;
-    if (gckpti_ranking_of(e->plan))
-        result = gckpti_ranking_of(e->plan)->bind(e);
+    result = gckpti_crew_bind(e);
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
-    if (e->plan->picking)
-        e->plan->picking->bind(e);
+    gckpti_bind_picks(e);
     (void)gckpti_exec_squares(e);
     e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
     if (!e->blocks.side)
@@ -115,12 +113,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     int team =
         !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->on.team = team ? plan->threads : 1;
-    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++) {
-        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
-        e->update.writes_back =
-            e->update.writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
-    }
+    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
+                            gckpti_picks_write_back(plan);
     e->recording.possible = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
@@ -132,15 +126,14 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
-    if (gckpti_ranking_of(p) && exec->crew)
-        gckpti_ranking_of(p)->leave(exec);
+    gckpti_leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->on.binding);
     if (!GCKPTI_LEAN && exec->offload.moves && exec->offload.far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
     gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
     gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
-    gckpti_give(exec, exec->caches.memory, exec->caches.size);
+    gckpti_free_caches(exec);
     gckpti_delete(&a, exec->blocks.copies, exec->blocks.copies_size, 1);
     gckpti_delete(&a, exec->blocks.tables, exec->blocks.tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);

@@ -1,7 +1,8 @@
 #include "run/own.h"
+#include "graph/graph.h"
 
 /* A picked value or gradient, as floats. */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
@@ -20,7 +21,29 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
     return backward && (p->nodes[id].batchless ? own == id : reads);
 }
 
-/* Finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const size_t n = e->plan->pick_count;
+    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, used, n, sizeof *e->picks.at);
+}
+
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < e->plan->pick_count && gckpti_on(e)->own_memory; i++)
+        gckpti_carve(NULL, &bytes, gckpti_pick_bytes(e->plan, &e->plan->picks[i]), 1);
+    e->picks.copies = (unsigned char *)gckpti_carve(base, used, bytes, 1);
+}
+
+GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
+{
+    int picked = 0;
+    for (size_t i = 0; i < p->pick_count; i++)
+        picked |=
+            p->picks[i].gradient && p->nodes[p->nodes[p->picks[i].id].base].kind == GCKPTI_PARAM;
+    return picked;
+}
+
 GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -79,7 +102,6 @@ static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Whether all that is collected has room for so many rows. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -117,11 +139,10 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
     return GCKPT_E_ARG;
 }
 
-/* At the end of a micro-batch: its rows of all that is collected. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
+    int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
@@ -131,13 +152,6 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
                                        gckpti_elements_of(p, n, e->step.row - first),
                                    e->blocks.arena + p->picks[k].offset, count * sizeof(float));
     }
-}
-
-/* At the end of a micro-batch, before e->step.row moves on. */
-GCKPTI_FN void gckpti_collect(gckpt_exec *e)
-{
-    if (e->plan->picking)
-        e->plan->picking->collect_rows(e);
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
@@ -179,7 +193,7 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
             e->picks.at[k].ready < (int)p->length)
             continue;
-        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+        for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
             if (p->nodes[user].batchless == (i >= p->node_count))
                 gckpti_add_use(e, user, id, sum);

@@ -17,7 +17,7 @@
  *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
- *   gckpti_run_copies   (offload) OFFLOAD, RELOAD. REDUCE is in folder ranks.
+ *   gckpti_run_copies   (offload) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
  *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
@@ -31,14 +31,18 @@
  *   losses              what they count and sum up, and what a gradient of them is worth
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
  *   stream, values      rows that come bit by bit; values that several ranks have shares of
- *   exchange            between ranks
+ *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
  *   recompute, paint, finite: debug aids
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
- * Where a step goes by leaves or ranks there is e->crew, and what this changes is done in folder
- * ranks, by the hooks of plan->ranking (plan.h). Here it is looked up which rows and which leaf are
- * run, whether this rank has failed, and by which exchanges values come together.
+ * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the last
+ * round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all those
+ * of the other ranks. Ranks meet at the beginning of a call, behind the body and before and after
+ * the updates (gckpti_meet). What one of them failed with is told there; until then it drains: it
+ * takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What crew and
+ * rounds have for the other files does what one rank with one leaf needs where there is no crew, so
+ * nobody asks.
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
@@ -200,12 +204,6 @@ static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
     return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
-/* NULL: one leaf and one rank. */
-static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
-{
-    return GCKPTI_LEAN ? NULL : p->ranking;
-}
-
 static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
 /* ---- run/call.c ---- */
@@ -235,9 +233,6 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
 /* The next n * size bytes of a block that begins at base; *used moves on behind them, aligned;
  * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
 GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
-
-/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
 
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
  * a device whose pointers may be larger than those here (gckpti_c_needs). */
@@ -301,92 +296,25 @@ GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
 
-/* ---- run/exchange.c ---- */
-enum { GCKPTI_ALIKE = 7 };
+/* ---- run/crew.c ---- */
+/* Calls that all ranks make. */
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_ranks_call;
 
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
- * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
- * values that all have whole. */
-typedef struct {
-    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
-    uint64_t alike[GCKPTI_ALIKE];
-    char text[GCKPTI_TEXT];
-} gckpti_meeting;
+/* How many micro-batches the last `rows` of this rank's rows are, up to step.row_end: a leaf's last
+ * may be short. */
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
 
-/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
- * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
- * sum by the program's own all_reduce. */
-typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
+/* All ranks meet in a call, with a number that must be alike, and with what it has come to here. */
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result);
 
-typedef struct {
-    gckpti_tree_kind kind;
-    float *x, *work; /* n floats; room for what comes and is added to them */
-    /* count of them, from first on, are this rank's after this level; of GATHER before it */
-    int64_t n, first, count;
-    int bit; /* 0: nothing is under way */
-} gckpti_tree;
-
-/* This rank and what it has under way with the others. */
-typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
-    const gckpt_backend *on;   /* where floats lie */
-    int rank, ranks;
-    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    unsigned char *out, *in; /* room on the host */
-    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
-    size_t bytes;
-    uint64_t sent;
-    gckpti_tree tree;
-    gckpti_meeting told, heard;
-} gckpti_peers;
-
-/* There will be no exchange any more; the program is told to give up. */
-GCKPTI_FN void gckpti_break(gckpti_peers *s);
-
-/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
- * where an exchange fails (s->broken). */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes));
-
-/* A merge: adds. */
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
-
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
-
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-
-/* ---- ranks ---- */
-/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
- * largest of those that other ranks run at this time has micro-batches, one at least; those that
- * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
- * meeting of all. */
-struct gckpti_crew {
-    gckpti_peers peers;
-    int64_t rows;       /* of the step, those of all ranks */
-    int64_t first, end; /* this rank's */
-    int64_t stop;       /* end of those of this leaf that are here */
-    int leaf;           /* number of this rank's that is run */
-    int round;          /* rounds of it that are done */
-    int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int again;          /* a round of this step is done: the prologue is not run again */
-    int last;           /* this round is the last of its leaf */
-    int hollow;         /* it has no rows */
-    int over;           /* a meeting has ended the call; until the next one begins */
-    int squared;        /* square sums are */
-    int same;           /* values that all have whole were compared */
-    int meetings;       /* how often all met */
-    int reducing;       /* a REDUCE is under way, */
-    float *shard;       /* and its share goes here in the end; NULL: it stays */
-    uint64_t listed;    /* hash of what is run */
-    gckpti_loss_total *totals, *heard;
-    size_t room; /* bytes of peers.out, and of peers.in */
-};
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. */
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard,
+                                                       size_t bytes));

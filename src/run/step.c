@@ -17,14 +17,13 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     int64_t own = rows;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->plan->caching)
-        result = e->plan->caching->check(e, rows);
-    if (result == GCKPT_OK && ranking)
-        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK)
+        result = gckpti_check_caches(e, rows);
+    if (result == GCKPT_OK)
+        own = gckpti_crew_rows(e, rows);
     if (result == GCKPT_OK && own)
         result = gckpti_take_feeds(e, feeds, count, own);
     if (result == GCKPT_OK) {
@@ -32,16 +31,12 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
         gckpti_start_counts(e);
         gckpti_expect_counts(e, own);
     }
-    if (ranking)
-        result = ranking->begin(e, rows, result);
+    result = gckpti_crew_begin(e, rows, result);
     if (result != GCKPT_OK)
         return result;
     gckpti_start_step(e);
     e->step.state = GCKPTI_RUNNING;
-    if (ranking)
-        ranking->round(e);
-    else
-        gckpti_feed_rows(e);
+    gckpti_set_round(e);
     return GCKPT_OK;
 }
 
@@ -51,18 +46,16 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
-    if (p->picking)
-        p->picking->add_uses(e);
+    gckpti_add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         result = gckpti_measure_end(e);
     int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    if (gckpti_ranking_of(p) && p->mode != GCKPT_INFERENCE && count > 0)
-        gckpti_ranking_of(p)->squares(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->meet(e, result);
+    if (p->mode != GCKPT_INFERENCE && count > 0)
+        gckpti_gather_squares(e);
+    result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
     e->step.finished = gckpti_step_rows(e) > 0;
@@ -118,7 +111,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
     if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
-    const gckpti_crew *g = exec->crew;
+    const gckpti_crew *g = gckpti_crew_of(exec);
     int more = exec->step.pc == exec->plan->epilogue &&
                (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
                   : exec->step.row_end - exec->step.row > exec->plan->rows);
@@ -146,10 +139,8 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
     if (result == GCKPT_OK)
         result = gckpti_run_all(exec, report);
-    if (result == GCKPT_OK && exec->caches.capacity) {
-        exec->caches.of->caches.position += exec->caches.news;
-        exec->caches.of->caches.rows = rows;
-    }
+    if (result == GCKPT_OK)
+        gckpti_add_positions(exec, rows);
     return result;
 }
 
@@ -163,16 +154,13 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report)
 {
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     e->step.state = GCKPTI_IDLE;
     if (result == GCKPT_OK)
         result = gckpti_settle_counts(e);
-    if (ranking)
-        result = ranking->failed(e, result);
+    result = gckpti_drain(e, result);
     if (result == GCKPT_OK && gckpti_count(e))
         result = gckpti_finish_gradients(e);
-    if (ranking)
-        result = ranking->meet(e, result);
+    result = gckpti_meet(e, result);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 

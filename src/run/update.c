@@ -41,8 +41,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->write_back = e->update.writes_back;
     pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
     pass->values = gckpti_values_here(e, &e->store->params[e->bound.params[ins->id].index], -1);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->share(e, ins, pass);
+    gckpti_pass_share(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -97,8 +96,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->squares(e);
+    gckpti_gather_squares(e);
     for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
@@ -185,8 +183,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
-        if (gckpti_ranking_of(p))
-            gckpti_ranking_of(p)->updated(e, q);
+        gckpti_gather_updated(e, q);
         return;
     }
     gckpti_call_between(e, &c);
@@ -203,8 +200,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->updated(e, q);
+    gckpti_gather_updated(e, q);
 }
 
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */

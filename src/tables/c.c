@@ -268,17 +268,40 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
-                 p->caching ? "&gckpti_cached" : "NULL");
-    gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
-                 p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
+    gckpti_print(k, " %z, %i, %i, %i, %s,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
+                 p->body, p->epilogue, p->mixer, p->packing ? "&gckpti_packed" : "NULL", p->leaves);
+}
+
+/* Parts of the header that a build may leave out: those that the plan can do without, in its
+ * comment, and those that it cannot. */
+static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const struct {
+        int needed;
+        const char *part, *why;
+    } parts[] = {
+        { p->leaves > 1, "RANKS", "has leaves" },
+        { p->pick_count > 0, "PICKS", "fetches tensors" },
+        { p->kind_bytes[GCKPT_BYTES_CACHES] > 0, "CACHES", "has caches" },
+    };
+    const size_t n = sizeof parts / sizeof *parts;
+    size_t without = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!parts[i].needed)
+            gckpti_print(k, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
+    gckpti_print(k, without ? ", too. */\n" : " */\n");
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].needed)
+            gckpti_print(k,
+                         "#ifdef GCKPT_NO_%s\n#error \"plan %s: %s: compile without "
+                         "GCKPT_NO_%s\"\n#endif\n",
+                         parts[i].part, name, parts[i].why, parts[i].part);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
@@ -311,10 +334,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&k,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
+                 name);
+    gckpti_c_parts(&k, plan, name);
+    gckpti_print(&k,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
                  "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-                 name, plan->format, plan->contract, name);
+                 plan->format, plan->contract, name);
     gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",

@@ -15,7 +15,7 @@
 #define GCKPTI_SYSTEM /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/own.h"
-#include "run/run.h"
+#include "run/own.h"
 #include "ranks/own.h"
 #include "base/host.h"
 

@@ -1,9 +1,5 @@
-#include "ranks/own.h"
-#include "base/base.h"
+#include "run/own.h"
 #include "num/num.h"
-#include "store/store.h"
-#include "plan/plan.h"
-#include "run/run.h"
 
 /* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
 GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
@@ -39,6 +35,8 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
 
 GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
 {
+    if (!gckpti_has_crew(e->plan))
+        return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
     size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
@@ -80,6 +78,8 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
 /* Joins the others, through what the program gave. */
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
+    if (!e->crew)
+        return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
     gckpti_peers *s = &e->crew->peers;
@@ -101,7 +101,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 /* Lets the others go on without this one, wherever it is. */
 GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
-    if (e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
+    if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
 }
 
@@ -124,6 +124,8 @@ GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
 /* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
         e->crew->over = 1;
@@ -146,9 +148,19 @@ GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
     return GCKPT_OK;
 }
 
+GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e)
+{
+    const gckpti_meeting *told = e->crew ? &e->crew->peers.told : NULL;
+    return told && told->result != GCKPT_OK
+               ? gckpti_error(e, (gckpt_result)told->result, "%s", told->text)
+               : GCKPT_OK;
+}
+
 /* All ranks meet; what one of them ended with all do. */
 GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
     if (s->ranks == 1 || g->over)
@@ -169,6 +181,15 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     return met.rank < 0
                ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
                : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+}
+
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard, size_t bytes))
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    gckpti_merge_all(&e->crew->peers, mine, heard, bytes, merge);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
@@ -237,6 +258,8 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
 /* Puts a step of so many rows to this rank's first; returns how many it has. */
 GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 {
+    if (!e->crew)
+        return rows;
     gckpti_crew *g = e->crew;
     int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
     g->end = g->first + n;
@@ -250,6 +273,8 @@ GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 /* Into how many micro-batches the last `rows` rows are cut. */
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 {
+    if (!e->crew)
+        return (rows + e->plan->rows - 1) / e->plan->rows;
     const gckpt_plan *p = e->plan;
     int64_t end = e->step.row_end, begin = end - rows, n = 0;
     for (int leaf = 0; leaf < p->leaves; leaf++) {
@@ -266,6 +291,8 @@ GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                                         gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
     e->crew->over = 0;
     memcpy(e->crew->peers.told.alike, same, sizeof same);
@@ -275,6 +302,8 @@ GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, i
 /* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
 GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
     alike[2] = e->store->step;

@@ -1,10 +1,6 @@
-#include "ranks/own.h"
-#include "base/base.h"
+#include "run/own.h"
 #include "num/num.h"
-#include "store/store.h"
 #include "graph/graph.h"
-#include "plan/plan.h"
-#include "run/run.h"
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
 static int gckpti_rounds(const gckpt_exec *e)
@@ -22,6 +18,10 @@ static int gckpti_rounds(const gckpt_exec *e)
  * the rank's last leaf, since the sums of that are exchanged. */
 GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
 {
+    if (!e->crew) {
+        gckpti_feed_rows(e);
+        return 1;
+    }
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
     const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
@@ -80,6 +80,8 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
 /* As gckpti_next_rows, at the end of a round. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 {
+    if (!e->crew)
+        return gckpti_next_rows(e);
     gckpti_crew *g = e->crew;
     if (!g->in_body)
         return GCKPT_OK;
@@ -105,6 +107,8 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 /* No more rows stream in on any rank. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 {
+    if (!e->crew)
+        return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
     int64_t own = e->step.row_end - g->first;
@@ -128,6 +132,8 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 /* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
+    if (!e->crew)
+        return 0;
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
