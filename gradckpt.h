@@ -31,8 +31,8 @@
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1505
- *                 params, packed, mirror, names, notes, values, calls
+ *     >>store     parameters and optimiser state, however they are stored                     1518
+ *                 params, packed, mirror, names, create, notes, values, calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
@@ -45,22 +45,23 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3635
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
- *     >>search    what no schedule can do without; the least work for every budget            3089
+ *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
- *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4687
- *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, caches,
- *                 open, host, feeds, losses, mixed, portions, recompute, paint, instruction,
- *                 offload, finite, update, picks, begin, advance, step, stream, values
- *     >>check     gradients against finite differences; what ops cost here; races              700
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1824
+ *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4729
+ *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
+ *                 caches, open, host, feeds, losses, mixed, portions, recompute, paint,
+ *                 instruction, offload, finite, update, picks, begin, advance, step, stream,
+ *                 values
+ *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1834
+ *     >>files     safetensors                                                                 1846
  *                 write, header, places, data, read, path
  *     >>ranks     checkpoints of several ranks                                                 711
  *                 load, save
- *     >>tables    plans as files and as C constants                                            884
+ *     >>tables    plans as files and as C constants                                            849
  *                 write, read, c
  *     >>kernels   what is done with an item, for each instruction set                         3378
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
@@ -443,22 +444,29 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
+#define GCKPT_CONTRACT         2  /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
-#ifdef GCKPT_SMALL
-#ifndef GCKPT_NO_HEAP
-#define GCKPT_NO_HEAP
+/* What cannot be without what is left out (manual, 4). */
+#ifdef GCKPT_NO_SEARCH
+#undef GCKPT_NO_FRONTIER
+#define GCKPT_NO_FRONTIER
+#undef GCKPT_NO_FIT
+#define GCKPT_NO_FIT
 #endif
-#ifndef GCKPT_NO_STDIO
+#ifdef GCKPT_NO_FILES
+#undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
 #endif
-#ifndef GCKPT_NO_FAST
+#ifdef GCKPT_SMALL
+#undef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#undef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#undef GCKPT_NO_FAST
 #define GCKPT_NO_FAST
-#endif
-#ifndef GCKPT_NO_TEXT
+#undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
-#endif
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -655,6 +663,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
+#ifndef GCKPT_NO_FILES
 /* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
  * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or
  * the store is empty and gets them all), with its shape; a file that is truncated, overlapping, out
@@ -724,12 +733,15 @@ GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 #endif
+#endif /* GCKPT_NO_FILES */
+#ifndef GCKPT_NO_NOTES
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
  * "seed", "optimiser", "convolution_axes", and what ends in "#updates"). Loading sets those of the
  * file. note: NULL when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
+#endif
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
@@ -1312,17 +1324,20 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's, as it runs */
+#ifndef GCKPT_NO_PICTURES
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+#endif
 
 /* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
  * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
  * machine, for every plan of the graph with as many leaves. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
+#ifndef GCKPT_NO_TABLES
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
  * damaged file or one too large for this machine is refused with the reason, which is the graph's
@@ -1348,10 +1363,13 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
+#endif /* GCKPT_NO_TABLES */
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
  * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
+enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be chosen (no clipping) */
+#ifndef GCKPT_NO_FIT
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
  * rows, fills terms (at most GCKPT_MAX_TERMS) and returns how many; less than 0: this size is not
  * wanted. It is called for every divisor of the batch and must make the same tensors and parameters
@@ -1361,7 +1379,6 @@ typedef int (*gckpt_build)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, 
 /* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
 typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                       gckpt_cost *costs, int cost_count, void *user);
-enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step may clip */
 /* The plan with the least gckpt_plan_step_work, among those of all micro-batch sizes (and update
  * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
  * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
@@ -1371,6 +1388,7 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step
  * store's; that of a budget too small names the least bytes that suffice. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure);
+#endif
 
 /* ---- the frontier: what every budget costs ---- */
 /* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
@@ -1380,6 +1398,7 @@ typedef struct {
     double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
     uint64_t proven_work;       /* gckpt_plan_proven_work within these bytes */
 } gckpt_point;
+#ifndef GCKPT_NO_FRONTIER
 /* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused and
  * its memory no block. Graph and desc.backend must live as long; a thread at a time may use it.
  * NULL on error, which is then the graph's. */
@@ -1399,6 +1418,7 @@ GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
+#ifndef GCKPT_NO_PICTURES
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
  * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0), complete and
  * proven_bytes. */
@@ -1406,6 +1426,8 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
                                            gckpt_write_fn write, void *user);
+#endif
+#endif /* GCKPT_NO_FRONTIER */
 
 /* >>api-backend -----------------------------------------------------------------------------------
  * By what a plan is computed, and where: the processor, unless gckpt_plan_desc.backend and
@@ -1796,6 +1818,7 @@ GCKPT_API int gckpt_threads(void);
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
 
+#ifndef GCKPT_NO_CHECK
 /* >>api-check ---------------------------------------------------------------------------------- */
 typedef struct {
     double worst;      /* greatest relative difference, of the directions that could be resolved */
@@ -1827,6 +1850,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
+#ifndef GCKPT_NO_FIT
 /* A plan that gckpt_fit_timed tried. */
 typedef struct {
     int64_t rows;    /* gckpt_plan_rows */
@@ -1860,6 +1884,8 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure measure, gckpt_timed *timed);
+#endif
+#endif /* GCKPT_NO_CHECK */
 
 #ifdef __cplusplus
 }
@@ -4037,7 +4063,14 @@ GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
 /* Takes the newest parameters away until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
+/* ---- store/create.c ---- */
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init);
+
 /* ---- store/notes.c ---- */
+#ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
 /* Appends one, even if there is one with this key. 0: out of memory. */
@@ -4045,11 +4078,15 @@ GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value
 
 /* Those from `first` on take the place of older ones with their keys. */
 GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first);
-
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
-GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
+#else /* a file's are passed over */
+static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
+static inline void gckpti_notes_settle(gckpt_store *s, size_t first) { (void)s, (void)first; }
+static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    (void)s, (void)key, (void)value;
+    return 1;
+}
+#endif
 
 /* ---- store/values.c ---- */
 enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
@@ -4558,98 +4595,7 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
     }
 }
 
-/* >>store/notes */
-/* ---- notes ---- */
-static void gckpti_note_free(gckpt_store *s, char *note)
-{
-    size_t key = strlen(note) + 1;
-    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
-}
-
-GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
-{
-    while (s->note_count > count)
-        gckpti_note_free(s, s->notes[--s->note_count]);
-    if (!count) {
-        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
-        s->notes = NULL;
-        s->note_capacity = 0;
-    }
-}
-
-/* The one with this key; s->note_count: there is none. */
-static size_t gckpti_note_find(const gckpt_store *s, const char *key)
-{
-    size_t i = 0;
-    while (i < s->note_count && strcmp(s->notes[i], key))
-        i++;
-    return i;
-}
-
-GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
-{
-    size_t n = strlen(key) + 1, m = strlen(value) + 1;
-    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
-    if (!note ||
-        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
-        gckpti_delete(&s->memory, note, n + m, 1);
-        return 0;
-    }
-    memcpy(note, key, n);
-    memcpy(note + n, value, m);
-    s->notes[s->note_count++] = note;
-    return 1;
-}
-
-GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
-{
-    size_t count = s->note_count;
-    for (size_t i = s->note_count = first; i < count; i++) {
-        size_t old = gckpti_note_find(s, s->notes[i]);
-        if (old < s->note_count)
-            gckpti_note_free(s, s->notes[old]);
-        else
-            s->note_count++;
-        s->notes[old] = s->notes[i];
-    }
-}
-
-GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
-{
-    size_t i = store && key ? gckpti_note_find(store, key) : 0;
-    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
-}
-
-GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
-{
-    if (!store || !key)
-        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
-    if (!gckpti_is_utf8(key))
-        return gckpti_error(store, GCKPT_E_ARG, "note: the key is not UTF-8");
-    if (gckpti_note_reserved(key) || (value && !gckpti_is_utf8(value)))
-        return gckpti_error(store, GCKPT_E_ARG,
-                            !*key ? "note: the key is empty%s"
-                            : gckpti_note_reserved(key)
-                                ? "note \"%s\": files mean something else by this; choose another"
-                                : "note \"%s\": the value is not UTF-8",
-                            key);
-    size_t old = gckpti_note_find(store, key), count = store->note_count;
-    if (value && !gckpti_note_add(store, key, value)) {
-        gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
-                     strlen(key) + strlen(value) + 2);
-        gckpti_tell_block(store, "store", &store->memory, 0);
-        return GCKPT_E_MEMORY;
-    }
-    if (value) {
-        gckpti_notes_settle(store, count);
-    } else if (old < count) {
-        gckpti_note_free(store, store->notes[old]);
-        memmove(store->notes + old, store->notes + old + 1,
-                (--store->note_count - old) * sizeof *store->notes);
-    }
-    return gckpti_ok(store);
-}
-
+/* >>store/create */
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)
@@ -4739,6 +4685,99 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
         gckpti_param_share(store, &store->params[i].p);
     return gckpti_ok(store);
 }
+
+/* >>store/notes */
+#ifndef GCKPT_NO_NOTES
+static void gckpti_note_free(gckpt_store *s, char *note)
+{
+    size_t key = strlen(note) + 1;
+    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+}
+
+GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
+{
+    while (s->note_count > count)
+        gckpti_note_free(s, s->notes[--s->note_count]);
+    if (!count) {
+        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
+        s->notes = NULL;
+        s->note_capacity = 0;
+    }
+}
+
+/* The one with this key; s->note_count: there is none. */
+static size_t gckpti_note_find(const gckpt_store *s, const char *key)
+{
+    size_t i = 0;
+    while (i < s->note_count && strcmp(s->notes[i], key))
+        i++;
+    return i;
+}
+
+GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    size_t n = strlen(key) + 1, m = strlen(value) + 1;
+    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    if (!note ||
+        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
+        gckpti_delete(&s->memory, note, n + m, 1);
+        return 0;
+    }
+    memcpy(note, key, n);
+    memcpy(note + n, value, m);
+    s->notes[s->note_count++] = note;
+    return 1;
+}
+
+GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
+{
+    size_t count = s->note_count;
+    for (size_t i = s->note_count = first; i < count; i++) {
+        size_t old = gckpti_note_find(s, s->notes[i]);
+        if (old < s->note_count)
+            gckpti_note_free(s, s->notes[old]);
+        else
+            s->note_count++;
+        s->notes[old] = s->notes[i];
+    }
+}
+
+GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
+{
+    size_t i = store && key ? gckpti_note_find(store, key) : 0;
+    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
+{
+    if (!store || !key)
+        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
+    if (!gckpti_is_utf8(key))
+        return gckpti_error(store, GCKPT_E_ARG, "note: the key is not UTF-8");
+    if (gckpti_note_reserved(key) || (value && !gckpti_is_utf8(value)))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            !*key ? "note: the key is empty%s"
+                            : gckpti_note_reserved(key)
+                                ? "note \"%s\": files mean something else by this; choose another"
+                                : "note \"%s\": the value is not UTF-8",
+                            key);
+    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    if (value && !gckpti_note_add(store, key, value)) {
+        gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
+                     strlen(key) + strlen(value) + 2);
+        gckpti_tell_block(store, "store", &store->memory, 0);
+        return GCKPT_E_MEMORY;
+    }
+    if (value) {
+        gckpti_notes_settle(store, count);
+    } else if (old < count) {
+        gckpti_note_free(store, store->notes[old]);
+        memmove(store->notes + old, store->notes + old + 1,
+                (--store->note_count - old) * sizeof *store->notes);
+    }
+    return gckpti_ok(store);
+}
+#endif
 
 /* >>store/values */
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
@@ -16551,6 +16590,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
  *   seed     a schedule that was made without regard to a limit
  * ============================================================================================== */
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- search/cuts.c ---- */
 enum {
     GCKPTI_INSTANTS = 8, /* of a model, at the most */
@@ -16735,9 +16775,20 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
  * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
  * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
+#else
+/* Nothing is proven but what every schedule has; nothing is found. */
+static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
+
+static inline uint64_t gckpti_prove_work(const struct gckpti_bound *b, size_t arena)
+{
+    (void)b, (void)arena;
+    return 0;
+}
+#endif
 
 /* What the files of search share; no other folder uses it. */
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- search/cuts.c ---- */
 /* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
@@ -16818,7 +16869,10 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
 GCKPTI_FN void gckpti_seed(gckpti_search *s);
 
+#endif
+
 /* >>search/cuts */
+#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * cuts: work and bytes that no schedule can do without, from minimal cuts
  *
@@ -17085,8 +17139,10 @@ GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, i
         k = from & 0x3fffffff;
     }
 }
+#endif
 
 /* >>search/bound */
+#ifndef GCKPT_NO_SEARCH
 /* ---- bounds: what is proven, by the cuts of all instants ---- */
 enum { GCKPTI_COUNTED = 256 }; /* most units for lists of all cuts */
 
@@ -17266,8 +17322,10 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
     int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
+#endif
 
 /* >>search/search */
+#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
@@ -17545,8 +17603,10 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
+#endif
 
 /* >>search/moves */
+#ifndef GCKPT_NO_SEARCH
 /* ---- moves, of squeeze and of polish: their list, what they cost ---- */
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
@@ -17616,8 +17676,10 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
     s->cut = s->cut || spent;
     return spent;
 }
+#endif
 
 /* >>search/squeeze */
+#ifndef GCKPT_NO_SEARCH
 /* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
 enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
 
@@ -17932,8 +17994,10 @@ GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
     }
     return !s->p->failed;
 }
+#endif
 
 /* >>search/polish */
+#ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
  * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
@@ -18179,8 +18243,10 @@ GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
             return;
     }
 }
+#endif
 
 /* >>search/slots */
+#ifndef GCKPT_NO_SEARCH
 /* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
@@ -18330,8 +18396,10 @@ GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int 
         i = slot->extra < before ? -1 : i;
     }
 }
+#endif
 
 /* >>search/stages */
+#ifndef GCKPT_NO_SEARCH
 /* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
 GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
@@ -18488,8 +18556,10 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
             row[a * wide] = k < a ? row[k * wide] : c->rows++;
         }
 }
+#endif
 
 /* >>search/options */
+#ifndef GCKPT_NO_SEARCH
 /* ---- options of a stage of the chain programme (search/chain) ---- */
 enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
 
@@ -18699,8 +18769,10 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
     for (int i = q->option; i < c->options; i++)
         q->least = c->option[i].cost < q->least ? c->option[i].cost : q->least;
 }
+#endif
 
 /* >>search/chain */
+#ifndef GCKPT_NO_SEARCH
 /* ---- the chain programme ----
  * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
  * to keeping nothing: each of its units has a level, which says behind how many of its runs its
@@ -18973,8 +19045,10 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     gckpti_scratch_free(&c.scratch);
     return 1;
 }
+#endif
 
 /* >>search/seeds */
+#ifndef GCKPT_NO_SEARCH
 /* ---- seeds: schedules that know no limit, made once (search/search) ---- */
 enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 
@@ -19061,8 +19135,10 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
     gckpti_sink_seeds(s);
 }
+#endif
 
 /* >>search/again */
+#ifndef GCKPT_NO_SEARCH
 /* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
@@ -19221,8 +19297,10 @@ GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckp
         }
     }
 }
+#endif
 
 /* >>search/ladder */
+#ifndef GCKPT_NO_SEARCH
 /* ---- the ladder: its rungs, and what is done to solve one ---- */
 /* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
  * is shaken; rungs that depend on one another, at the most. */
@@ -19337,8 +19415,10 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
             gckpti_offer(s, slot);
     }
 }
+#endif
 
 /* >>search/choose */
+#ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
@@ -19620,6 +19700,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
+#endif
 
 /* =================================================================================================
  * >>ask: from a request to a plan; the frontier; the micro-batch; what a plan tells
@@ -19650,10 +19731,12 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
                                             const gckpt_plan_desc *d, gckpti_variant variant);
 
 /* ---- ask/fit.c ---- */
+#ifndef GCKPT_NO_FIT
 /* gckpt_fit, of micro-batches that have so many rows or more. */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                  const gckpt_plan_desc *desc, gckpt_measure measure,
                                  int64_t least_rows);
+#endif
 
 /* What the files of ask share; no other folder uses it. */
 
@@ -19676,6 +19759,34 @@ struct gckpt_frontier {
     size_t proven_bytes;
     int complete;
 };
+
+/* ---- ask/optimal.c ---- */
+#ifndef GCKPT_NO_SEARCH
+enum { GCKPTI_SEARCHES = 1 };
+#else
+enum { GCKPTI_SEARCHES = 0 }; /* AUTO is store-all; no schedule has less work than all ops once */
+static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    (void)p, (void)most_bytes, (void)least;
+    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
+}
+
+static inline gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                               size_t arena)
+{
+    (void)end, (void)arena;
+    return first;
+}
+
+static inline gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
+                                            gckpt_plan *plan)
+{
+    (void)budget;
+    if (plan)
+        plan->proven_work = first->least_work;
+    return plan;
+}
+#endif
 
 /* >>ask/tells */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
@@ -19850,85 +19961,6 @@ GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard)
     return names[shard];
 }
 
-/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
-static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
-{
-    static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  " };
-    const gckpti_ins *ins = &plan->list[x];
-    int id = gckpti_ins_tensor(plan, ins);
-    const gckpti_node *node = &plan->nodes[id];
-    gckpti_operands o;
-    gckpt_usage u;
-    gckpt_plan_usage(plan, x, &u);
-    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
-                 node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
-                 u.again ? " again" : "");
-    if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
-        gckpti_print(k, " at %z", o.out);
-    if (u.moved)
-        gckpti_print(k, ", %z bytes", u.moved);
-    for (int i = 0; i < node->inputs; i++)
-        if (o.in[i].gradient != GCKPTI_NONE)
-            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
-                         node->in[i], o.in[i].gradient);
-    if (ins->kind == GCKPT_UPDATE)
-        gckpti_print(k, " from %z", o.gradient);
-    if (ins->kind == GCKPT_REDUCE)
-        gckpti_print(k, o.shard == GCKPTI_NONE ? " at %z" : " at %z, share to %z", o.gradient,
-                     o.shard);
-    gckpti_print(k, ", %z live\n", u.live);
-}
-
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    static const char *const kinds[] = {
-        "parameters", "optimiser state", "gradients",          "activations", "workspace",
-        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
-    };
-
-    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
-                                              ", fast bf16" };
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    if (!plan || !write)
-        return GCKPT_E_ARG;
-    gckpti_print(&k,
-                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                 "%g %% recomputed, %i instructions\n",
-                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
-                 100 * plan->recompute, (int)plan->length);
-    gckpti_print(&k,
-                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
-                 "fits in less than %z bytes\n",
-                 plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
-    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
-                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
-                 plan->alignment, precisions[plan->precision]);
-    if (plan->leaves > 1 || plan->ranks > 1)
-        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->leaves, plan->ranks,
-                     plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
-    if (plan->mixer >= 0)
-        gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
-                     gckpti_node_name(plan, plan->mixer), plan->mixer);
-    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
-        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    for (int i = GCKPT_BYTES_CACHES; i < GCKPT_BYTES_KINDS; i++)
-        if (plan->kind_bytes[i])
-            gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    if (plan->offloaded)
-        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
-    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
-        if (x == plan->epilogue)
-            gckpti_print(&k, "-- once a step, at the end\n");
-        else if (x == plan->body)
-            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
-        gckpti_print_instruction(&k, plan, x);
-    }
-    return gckpti_sink_flush(&k);
-}
-
 /* >>ask/checks */
 /* =================================================================================================
  * plans: from a request to a plan; the frontier; the micro-batch
@@ -20019,6 +20051,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (d->mode == GCKPT_OPTIMAL && !GCKPTI_SEARCHES)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
+                            "(GCKPT_NO_SEARCH); it has the other modes");
     if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
@@ -20387,30 +20423,22 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
+    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE;
     p->g->least = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
                  least,
-                 mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE
-                     ? ""
-                     : " in this mode (GCKPT_AUTO needs least)");
+                 !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need less; "
+                                    "a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched       ? ""
+                                  : " in this mode (GCKPT_AUTO needs least)");
 }
 
-/* >>ask/request */
-/* Drafts one mode: p->best, placed. */
-GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
-{
-    if (mode == GCKPT_SQRT && p->desc->group == 0)
-        return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
-    if (result == GCKPT_OK)
-        gckpti_keep_draft(p);
-    return result;
-}
-
+/* >>ask/optimal */
+#ifndef GCKPT_NO_SEARCH
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */
-static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     gckpti_search s;
     *least = 0;
@@ -20430,27 +20458,16 @@ static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, si
     return result;
 }
 
-/* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
-static size_t gckpti_arena_budget(const gckpti_planner *p)
+/* The variant whose proven work is least; their bounds are open afterwards. */
+GCKPTI_FN gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                           size_t arena)
 {
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
-    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
-    size_t left = budget > resident ? budget - resident : 0;
-    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
-}
-
-/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
- * this machine cannot address them. */
-static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
-                                        size_t *needed)
-{
-    gckpt_result result =
-        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
-    if (result != GCKPT_OK)
-        *needed = SIZE_MAX;
-    else if (mode != GCKPT_OPTIMAL)
-        *needed = p->best.arena;
-    return result;
+    gckpti_planner *least = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+        if (gckpti_prove_work(p->bound, arena) < gckpti_prove_work(least->bound, arena))
+            least = p;
+    return least;
 }
 
 /* What is proven about all plans of a request within the bytes of each of n points, and *least, the
@@ -20495,23 +20512,47 @@ GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budg
     }
     return plan;
 }
+#endif
+
+/* >>ask/request */
+/* Drafts one mode: p->best, placed. */
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    if (mode == GCKPT_SQRT && p->desc->group == 0)
+        return gckpti_find_sqrt(p);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    if (result == GCKPT_OK)
+        gckpti_keep_draft(p);
+    return result;
+}
+
+/* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
+static size_t gckpti_arena_budget(const gckpti_planner *p)
+{
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
+    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
+    size_t left = budget > resident ? budget - resident : 0;
+    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+}
+
+/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
+ * this machine cannot address them. */
+static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
+                                        size_t *needed)
+{
+    gckpt_result result =
+        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
+    if (result != GCKPT_OK)
+        *needed = SIZE_MAX;
+    else if (mode != GCKPT_OPTIMAL)
+        *needed = p->best.arena;
+    return result;
+}
 
 /* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
 static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
 {
     return d->work != than->work ? d->work < than->work : d->arena < than->arena;
-}
-
-/* The variant whose proven work is least; their bounds are open afterwards. */
-static gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
-                                        size_t arena)
-{
-    gckpti_planner *least = first;
-    gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
-        if (gckpti_prove_work(p->bound, arena) < gckpti_prove_work(least->bound, arena))
-            least = p;
-    return least;
 }
 
 /* The variant to look at behind p: `promising`, then the others in their order. */
@@ -20558,7 +20599,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             needed = own < needed ? own : needed;
             drafted = 0;
         }
-        if (!automatic || mode == GCKPT_OPTIMAL || !first->desc->budget ||
+        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_SEARCHES || !first->desc->budget ||
             (best && best->best.work <= once))
             break;
     }
@@ -20602,6 +20643,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
 }
 
 /* >>ask/frontier */
+#ifndef GCKPT_NO_FRONTIER
 /* ---- the frontier ---- */
 
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
@@ -20873,8 +20915,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner_report(&p, result);
     return plan;
 }
+#endif
 
 /* >>ask/fit */
+#ifndef GCKPT_NO_FIT
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
@@ -21180,13 +21224,90 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 {
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
+#endif
 
 /* >>ask/pictures */
-/* =================================================================================================
- * pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
- * ============================================================================================== */
+#ifndef GCKPT_NO_PICTURES
+/* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
+{
+    static const char *const verbs[] = { "forward ", "backward", "update  ",
+                                         "offload ", "reload  ", "reduce  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    if (u.moved)
+        gckpti_print(k, ", %z bytes", u.moved);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    if (ins->kind == GCKPT_REDUCE)
+        gckpti_print(k, o.shard == GCKPTI_NONE ? " at %z" : " at %z, share to %z", o.gradient,
+                     o.shard);
+    gckpti_print(k, ", %z live\n", u.live);
+}
 
-/* ---- Chrome's trace events ---- */
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    static const char *const kinds[] = {
+        "parameters", "optimiser state", "gradients",          "activations", "workspace",
+        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
+    };
+
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
+                                              ", fast bf16" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k,
+                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
+                 "fits in less than %z bytes\n",
+                 plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
+                 plan->alignment, precisions[plan->precision]);
+    if (plan->leaves > 1 || plan->ranks > 1)
+        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->leaves, plan->ranks,
+                     plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
+    if (plan->mixer >= 0)
+        gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
+                     gckpti_node_name(plan, plan->mixer), plan->mixer);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int i = GCKPT_BYTES_CACHES; i < GCKPT_BYTES_KINDS; i++)
+        if (plan->kind_bytes[i])
+            gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->offloaded)
+        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
+    }
+    return gckpti_sink_flush(&k);
+}
+
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
 enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_TREE + 1 };
@@ -21295,8 +21416,11 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_print(&k, "\n]}\n");
     return gckpti_sink_flush(&k);
 }
+#endif
 
-/* ---- the frontier ---- */
+/* >>ask/points */
+#if !defined(GCKPT_NO_PICTURES) && !defined(GCKPT_NO_FRONTIER)
+/* ---- the frontier as text and as JSON ---- */
 /* 1, 1024 and so on, at most `bytes` */
 static double gckpti_byte_unit(double bytes, const char **name)
 {
@@ -21400,6 +21524,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
                  f->proven_bytes);
     return gckpti_sink_flush(&k);
 }
+#endif
 
 /* =================================================================================================
  * >>run: an executor: runs a plan over one arena, steps, streams
@@ -23539,6 +23664,48 @@ GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
                             gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
+}
+
+/* >>run/params */
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
+{
+    if (!plan || !store)
+        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    gckpt_result result = gckpti_check_plan(store, plan);
+    size_t before = store->count;
+    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
+        const gckpti_plan_param *next = NULL;
+        for (size_t i = 0; i < plan->param_count; i++)
+            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
+                next = &plan->params[i];
+        if (!next)
+            return gckpti_ok(store);
+        done = next->place;
+        const char *name = plan->names + next->name;
+        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        int index = gckpti_find(store, name);
+        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
+                            gckpti_float(next->init[2]) };
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = (gckpt_storage)next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+            store->packing = plan->packing ? plan->packing : store->packing;
+        } else if (index < 0) {
+            result = gckpti_error(store, GCKPT_E_MEMORY,
+                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  next->elements, name);
+            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
+            result = gckpti_error(store, GCKPT_E_SHAPE,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  &store->params[index].p.shape);
+        }
+    }
+    gckpti_store_shrink(store, before);
+    return result;
 }
 
 /* >>run/caches */
@@ -26107,6 +26274,7 @@ typedef struct {
 } gckpti_batch;
 
 /* >>check/gradients */
+#ifndef GCKPT_NO_CHECK
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
@@ -26423,8 +26591,10 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         *check = a.c;
     return result;
 }
+#endif
 
 /* >>check/calibrate */
+#ifndef GCKPT_NO_CHECK
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
@@ -26611,8 +26781,10 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
 }
+#endif
 
 /* >>check/race */
+#if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
 enum { GCKPTI_ROUNDS = 32 };
 
@@ -26787,6 +26959,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
         gckpti_store_shrink(store, before);
     return result == GCKPT_OK && gckpti_ok(store) == GCKPT_OK ? r.plan[timed->fastest] : NULL;
 }
+#endif
 
 /* =================================================================================================
  * >>files: save and load, as safetensors
@@ -26819,6 +26992,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * files. Where a store has shares only, these are read, and the rest is passed over.
  * ============================================================================================== */
 
+#ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 /* What is saved: a store, or one rank's part of it. */
@@ -26957,10 +27131,12 @@ GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size);
 GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
                                         const gckpt_file_desc *desc);
 #endif
+#endif
 
 /* What the files of files share; no other folder uses it. */
 
 /* >>files/write */
+#ifndef GCKPT_NO_FILES
 /* ---- what both need ---- */
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
@@ -27336,8 +27512,10 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 {
     return gckpt_store_write_as(store, write, user, NULL);
 }
+#endif
 
 /* >>files/header */
+#ifndef GCKPT_NO_FILES
 /* ---- read: the header's JSON, decoded where it stands ---- */
 
 /* A name in quotes, cut if long, control characters replaced. */
@@ -27668,8 +27846,10 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
         gckpti_json_fail(l, "only spaces may follow the last '}'");
     return l->result == GCKPT_OK;
 }
+#endif
 
 /* >>files/places */
+#ifndef GCKPT_NO_FILES
 /* ---- read: what concerns several tensors, or the store ---- */
 GCKPTI_FN int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
@@ -27925,8 +28105,10 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
     gckpti_load_places(l, l->spare);
     return 1;
 }
+#endif
 
 /* >>files/data */
+#ifndef GCKPT_NO_FILES
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
@@ -28120,8 +28302,10 @@ GCKPTI_FN void gckpti_load_rest(gckpti_loader *l)
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
+#endif
 
 /* >>files/read */
+#ifndef GCKPT_NO_FILES
 GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
 {
     uint64_t number = 0;
@@ -28262,6 +28446,7 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
     l.file = (const unsigned char *)file;
     return gckpti_load(store, &l, size, desc);
 }
+#endif
 
 /* >>files/path */
 #ifndef GCKPT_NO_STDIO
@@ -29378,6 +29563,7 @@ typedef struct {
 } gckpti_plan_reader;
 
 /* >>tables/write */
+#ifndef GCKPT_NO_TABLES
 /* Numbers, and into the hash of all that were written. */
 static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
@@ -29453,8 +29639,10 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, check);
     return gckpti_sink_flush(&k);
 }
+#endif
 
 /* >>tables/read */
+#ifndef GCKPT_NO_TABLES
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
 {
     unsigned char little[8];
@@ -29813,49 +30001,10 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
     return plan;
 }
 #endif
-
-GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
-{
-    if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
-    if (store->object.sticky != GCKPT_OK)
-        return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan);
-    size_t before = store->count;
-    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
-        const gckpti_plan_param *next = NULL;
-        for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
-                next = &plan->params[i];
-        if (!next)
-            return gckpti_ok(store);
-        done = next->place;
-        const char *name = plan->names + next->name;
-        const gckpt_shape *shape = &plan->nodes[next->node].shape;
-        int index = gckpti_find(store, name);
-        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
-                            gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
-        if (q) {
-            q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORED_F32;
-            store->packing = plan->packing ? plan->packing : store->packing;
-        } else if (index < 0) {
-            result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan: the store has no memory for the %I floats of \"%s\"",
-                                  next->elements, name);
-            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
-            result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
-                                  &store->params[index].p.shape);
-        }
-    }
-    gckpti_store_shrink(store, before);
-    return result;
-}
+#endif
 
 /* >>tables/c */
+#ifndef GCKPT_NO_TABLES
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
@@ -30216,6 +30365,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_plan(&k, plan, name);
     return gckpti_sink_flush(&k);
 }
+#endif
 
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE

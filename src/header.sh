@@ -6,8 +6,7 @@
 # ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
 # (#include "...", #pragma once) and what stands under #ifdef GCKPTI_ROOMS; each file is marked by its name (>>).
 # Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
-# function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files, but for what doors
-# show in place of a part that is left out (#ifndef GCKPT_NO_X .. #else or #elif).
+# function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
 dir=$1
 {
     find "$dir" -name '*.[ch]' | sed "s,^$dir/,/ ," | sort
@@ -28,15 +27,16 @@ dir=$1
         }
         if (name == "" || line !~ /;$|^\{|[{}]$/)
             return
-        if (line !~ /;$/ && !instead && name in home && home[name] != file)
+        if (line !~ /;$/ && instead)
+            ; # what a door has where a part is left out
+        else if (line !~ /;$/ && name in home && home[name] != file)
             wrong("static " name " is in " dir "/" home[name] " and in " dir "/" file)
         if (line !~ /;$/ && !instead)
             home[name] = file
         name = ""
     }
-    function place(file, condition,    line, rooms, depth, blank, nest, part_at) {
+    function place(file, condition,    line, rooms, depth, blank) {
         blank = 1 # none at the beginning, and no two
-        nest = part_at = instead = 0
         name = ""
         if (room(file) != "" && !marked[part, room(file)]++)
             put("/* >>" part "/" room(file) " */")
@@ -46,19 +46,18 @@ dir=$1
                     wrong(dir "/" file " does not begin with " condition ", as ORDER says")
                 condition = ""
             }
-            nest += (line ~ /^#if/) - (line ~ /^#endif/)
-            if (line ~ /^#ifndef GCKPT_NO_/)
-                part_at = nest
-            else if (part_at && part_at == nest && line ~ /^#el/)
-                instead = 1
-            else if (part_at > nest)
-                instead = part_at = 0
             if (line == "#ifdef GCKPTI_ROOMS" || line == "#ifndef GCKPTI_ROOMS") {
                 rooms = line
                 depth = 0
                 continue
             }
             depth += (line ~ /^#if/) - (line ~ /^#endif/)
+            if (line ~ /^#if.*GCKPT_NO_/)
+                part_at = depth
+            else if (line ~ /^#else/ && depth == part_at)
+                instead = 1
+            else if (line ~ /^#endif/ && depth < part_at)
+                instead = part_at = 0
             if (rooms != "" && depth < 0)
                 rooms = ""
             else if (rooms != "#ifdef GCKPTI_ROOMS" && line !~ /^#include "|^#pragma once$/ && !(blank && line == "")) {

@@ -31,7 +31,9 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
                                             const gckpt_plan_desc *d, gckpti_variant variant);
 
 /* ---- ask/fit.c ---- */
+#ifndef GCKPT_NO_FIT
 /* gckpt_fit, of micro-batches that have so many rows or more. */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                  const gckpt_plan_desc *desc, gckpt_measure measure,
                                  int64_t least_rows);
+#endif
