@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1145
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1150
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
@@ -42,15 +42,15 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3635
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3640
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
  *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1824
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1817
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4729
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4727
  *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
  *                 caches, open, host, feeds, losses, mixed, portions, recompute, paint,
  *                 instruction, offload, finite, update, picks, begin, advance, step, stream,
@@ -61,8 +61,8 @@
  *                 write, header, places, data, read, path
  *     >>ranks     checkpoints of several ranks                                                 711
  *                 load, save
- *     >>tables    plans as files and as C constants                                            849
- *                 write, read, c
+ *     >>tables    plans as files and as C constants                                            848
+ *                 write, read, paths, c
  *     >>kernels   what is done with an item, for each instruction set                         3378
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
  *                 attention, words, online, word_attention, losses, cells, end
@@ -142,6 +142,28 @@
  *    GCKPT_FORCE_SOFT_FMA [I]      the exact software fma even where the instruction exists (tests)
  *    GRADCKPT_FILE [I]             this file's name in quotes, if not "gradckpt.h": it includes
  *                                  itself for each instruction set
+ *    Parts: what a program does not need can stay out, which makes it smaller and quicker to
+ *    compile. Define these in all files [A]; the calls of the part are not declared then, and what
+ *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
+ *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
+ *    GCKPT_NO_PICTURES  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
+ *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_fit_timed
+ *    GCKPT_NO_TABLES    plans as files and as C: gckpt_plan_write, _read, _save, _load, _c
+ *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
+ *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; a file's are passed over
+ *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
+ *    GCKPT_NO_FRONTIER  gckpt_frontier_new and what asks it
+ *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL; AUTO is store-all, nothing is proven (and FRONTIER, FIT)
+ *    GCKPT_NO_RANKS     leaves, gckpt_store_ranks of several, gckpt_ranks_save, _load
+ *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
+ *    GCKPT_NO_CACHES    gckpt_cache, gckpt_rotary_at, gckpt_positions_at, gckpt_position, _rewind
+ *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
+ *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
+ *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
+ *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16 or int8
+ *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
+ *    GCKPT_NO_AVX512    the kernels for that instruction set
+ *    GCKPT_NO_AVX2      the kernels for that one (and AVX512)
  *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
  *    more from the default allocator ask for huge pages.
  *
@@ -2036,8 +2058,13 @@ extern "C" {
 #define GCKPTI_TABLE static const
 #endif
 /* What other files of src/ may use, by a door or among the files of a folder. */
-#define GCKPTI_FN   static
-#define GCKPTI_DATA static
+#if defined(__GNUC__) && !defined(GCKPTI_WHOLE) /* parts that stay may not use all of it */
+#define GCKPTI_UNUSED __attribute__((unused))
+#else /* tests/check_all.sh: nothing is there that the whole does not use */
+#define GCKPTI_UNUSED
+#endif
+#define GCKPTI_FN   GCKPTI_UNUSED static
+#define GCKPTI_DATA GCKPTI_UNUSED static
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
@@ -13539,6 +13566,11 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
 enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+#ifdef GCKPT_NO_FAST
+enum { GCKPTI_ALWAYS_PLAIN = 1 };
+#else
+enum { GCKPTI_ALWAYS_PLAIN = 0 };
+#endif
 GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
@@ -19712,8 +19744,12 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
  * read plans.
  * ============================================================================================== */
 
-/* ---- ask/tells.c ---- */
-GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
+static inline const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
 
 /* ---- ask/checks.c ---- */
 enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
@@ -19952,13 +19988,6 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
     static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
                                          "sqrt", "optimal",   "schedule",    "inference" };
     return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
-}
-
-GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard)
-{
-    static const char *const names[] = { "nothing", "state", "state and gradients",
-                                         "state, gradients and values" };
-    return names[shard];
 }
 
 /* >>ask/checks */
@@ -20324,11 +20353,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     if (!p->inference && !d->update_in_backward && !variant.near)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
-#ifdef GCKPT_NO_FAST
-    p->plain = 1;
-#else
-    p->plain = d->plain != 0 || d->backend;
-#endif
+    p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
 
@@ -22563,13 +22588,11 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
-#ifdef GCKPT_NO_FAST
-    if (p->made_for == GCKPTI_FOR_CPU)
+    if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "plan: its workspace is that of the fast kernels, which this build "
             "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
-#endif
     return GCKPT_OK;
 }
 
@@ -29797,13 +29820,11 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
-#ifdef GCKPT_NO_FAST
-    if (!d->plain)
+    if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
                             "build (GCKPT_NO_FAST) does not have; make it with "
                             "gckpt_plan_desc.plain = 1");
-#endif
     d->costs = r->costs;
     d->cost_count = (int)n;
     d->fetch = r->picks;
@@ -29964,8 +29985,10 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     }
     return gckpti_plan_settle(plan);
 }
+#endif
 
-#ifndef GCKPT_NO_STDIO
+/* >>tables/paths */
+#if !defined(GCKPT_NO_TABLES) && !defined(GCKPT_NO_STDIO)
 static gckpt_result gckpti_save_plan(const void *what, gckpt_write_fn write, void *user)
 {
     return gckpt_plan_write((const gckpt_plan *)what, write, user);
@@ -30000,7 +30023,6 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                      strerror(file.error), path);
     return plan;
 }
-#endif
 #endif
 
 /* >>tables/c */
@@ -30413,6 +30435,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_TANH_MAX
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
+#undef GCKPTI_UNUSED
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT

@@ -200,7 +200,7 @@ run_check()
             can "$compiler" $macros || continue
             how="-fsyntax-only"
             case $1$macros in
-            warnings-gcc) how="-O2 -c -o $B/$1.o" ;; # some warnings come from the optimiser
+            warnings-gcc) how="-DGCKPTI_WHOLE -O2 -c -o $B/$1.o" ;; # some warnings come from the optimiser
             warnings-gcc* | *-DGCKPT_SMALL) ;;
             *-D* | *-f* | *-m*) continue ;;
             esac
@@ -368,6 +368,9 @@ run_check()
             ${CC:-cc} -fsyntax-only $B/$1/bare.c || return 1
         ! $implementation -fsyntax-only $B/$1/hash.c 2> $B/$1/said.txt &&
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
+    parts)                  # each part left out, all, and usual sets (docs/parts.md)
+        need gcc nm size
+        sh tests/compile/parts.sh check ;;
     # ---- symbols and macros ----
     symbols-prefix)
         need gcc nm
@@ -657,7 +660,7 @@ hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGC
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
-fast-math-refused power firmware no-heap nccl macros house"
+fast-math-refused power firmware no-heap nccl macros parts house"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu

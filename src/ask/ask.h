@@ -12,8 +12,12 @@
  * read plans.
  * ============================================================================================== */
 
-/* ---- ask/tells.c ---- */
-GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
+static inline const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
 
 /* ---- ask/checks.c ---- */
 enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */

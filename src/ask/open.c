@@ -135,11 +135,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     if (!p->inference && !d->update_in_backward && !variant.near)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
-#ifdef GCKPT_NO_FAST
-    p->plain = 1;
-#else
-    p->plain = d->plain != 0 || d->backend;
-#endif
+    p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
 

@@ -165,10 +165,3 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
                                          "sqrt", "optimal",   "schedule",    "inference" };
     return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
-
-GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard)
-{
-    static const char *const names[] = { "nothing", "state", "state and gradients",
-                                         "state, gradients and values" };
-    return names[shard];
-}

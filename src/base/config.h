@@ -139,9 +139,14 @@ extern "C" {
 #define GCKPTI_TABLE static const
 #endif
 /* What other files of src/ may use, by a door or among the files of a folder. */
+#if defined(__GNUC__) && !defined(GCKPTI_WHOLE) /* parts that stay may not use all of it */
+#define GCKPTI_UNUSED __attribute__((unused))
+#else /* tests/check_all.sh: nothing is there that the whole does not use */
+#define GCKPTI_UNUSED
+#endif
 #ifndef GCKPTI_ROOMS
-#define GCKPTI_FN   static
-#define GCKPTI_DATA static
+#define GCKPTI_FN   GCKPTI_UNUSED static
+#define GCKPTI_DATA GCKPTI_UNUSED static
 #endif
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */

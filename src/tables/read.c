@@ -6,8 +6,6 @@
 #include "plan/plan.h"
 #include "ask/ask.h"
 #include "run/run.h"
-#include "files/files.h"
-#include "base/host.h"
 
 #ifndef GCKPT_NO_TABLES
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
@@ -164,13 +162,11 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
-#ifdef GCKPT_NO_FAST
-    if (!d->plain)
+    if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
                             "build (GCKPT_NO_FAST) does not have; make it with "
                             "gckpt_plan_desc.plain = 1");
-#endif
     d->costs = r->costs;
     d->cost_count = (int)n;
     d->fetch = r->picks;
@@ -331,41 +327,4 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     }
     return gckpti_plan_settle(plan);
 }
-
-#ifndef GCKPT_NO_STDIO
-static gckpt_result gckpti_save_plan(const void *what, gckpt_write_fn write, void *user)
-{
-    return gckpt_plan_write((const gckpt_plan *)what, write, user);
-}
-
-GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
-{
-    if (!plan || !path)
-        return GCKPT_E_ARG;
-    gckpti_allocator memory = plan->memory;
-    return gckpti_save(NULL, &memory, path, gckpti_save_plan, plan);
-}
-
-GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
-                                      const gckpt_memory *memory)
-{
-    gckpti_file file = { NULL, 0, NULL };
-    gckpt_plan *plan = NULL;
-    if (!graph || !path) {
-        gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
-        return NULL;
-    }
-    errno = 0;
-    file.f = fopen(path, "rb");
-    gckpti_file_try(&file, !file.f);
-    if (file.f) {
-        plan = gckpt_plan_read(graph, gckpti_file_read, &file, memory);
-        fclose(file.f);
-    }
-    if (!plan && file.error)
-        gckpti_error(graph, GCKPT_E_FILE, "load plan: %s: could not read \"%s\"",
-                     strerror(file.error), path);
-    return plan;
-}
-#endif
 #endif
