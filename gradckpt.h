@@ -27,30 +27,30 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1150
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1166
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
- *     >>store     parameters and optimiser state, however they are stored                     1518
- *                 params, packed, mirror, names, create, notes, values, calls
- *     >>graph     tensors, views, segments, gckpt_apply                                        685
+ *     >>store     parameters and optimiser state, however they are stored                     1550
+ *                 params, packed, mirror, names, create, ranks, notes, values, calls
+ *     >>graph     tensors, views, segments, gckpt_apply                                        684
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
- *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
- *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
- *                 gather, recurrent
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4608
+ *                 op, curves, broadcast, axis, cache, chains, embed, products, norms,
+ *                 attention, rotary, classes, linear_loss, errors, pools, channels, conv,
+ *                 conv_shape, gather, recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3640
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3647
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
  *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1817
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1826
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4727
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4864
  *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
  *                 caches, open, host, feeds, losses, mixed, portions, recompute, paint,
  *                 instruction, offload, finite, update, picks, begin, advance, step, stream,
@@ -154,9 +154,9 @@
  *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
  *    GCKPT_NO_FRONTIER  gckpt_frontier_new and what asks it
  *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL; AUTO is store-all, nothing is proven (and FRONTIER, FIT)
- *    GCKPT_NO_RANKS     leaves, gckpt_store_ranks of several, gckpt_ranks_save, _load
+ *    GCKPT_NO_RANKS     desc.leaves; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_.., _exec_sent
  *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
- *    GCKPT_NO_CACHES    gckpt_cache, gckpt_rotary_at, gckpt_positions_at, gckpt_position, _rewind
+ *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
@@ -489,6 +489,8 @@
 #define GCKPT_NO_FAST
 #undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -606,6 +608,7 @@ typedef enum {
     GCKPT_SHARD_GRADIENTS,
     GCKPT_SHARD_VALUES
 } gckpt_shard;
+#ifndef GCKPT_NO_RANKS
 /* This process is `rank` of `ranks` (a power of two), 0 of 1 at first. Parameters of more than 4096
  * elements are cut into blocks of so many; each rank holds its share of the blocks (gckpt_parameter
  * has first and count), in memory for the largest share. Frozen ones are cut by VALUES, too, but
@@ -613,6 +616,7 @@ typedef enum {
  * Plans are made for a store's ranks and shard, and are the same for all its ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
+#endif
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
  * E_ARG: nothing matches. They are read when a plan is made (frozen) or a step updates (group). */
@@ -926,6 +930,7 @@ GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tenso
  * 1997. */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
+#ifndef GCKPT_NO_CACHES
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
  * generates token by token, to the bits of one call with all of them. Its result may only be read
@@ -934,6 +939,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
  * activations; their bytes are GCKPT_BYTES_CACHES. This is the key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
+#endif
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
@@ -1771,12 +1777,14 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
+#ifndef GCKPT_NO_CACHES
 /* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
  * that is more than they have room for, or when it has more rows than the one before. rewind
  * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
  * many. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
+#endif
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
  * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
@@ -1795,6 +1803,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
+#ifndef GCKPT_NO_PICKS
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
@@ -1808,9 +1817,11 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
  * call fails, rows of micro-batches that were done are there. */
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
                                      size_t size);
+#endif
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
+#ifndef GCKPT_NO_RANKS
 /* Brings all values of a parameter (its index in the store) together, to `to` (NULL: not here); or
  * hashes all, as gckpt_store_hash does for one process. All ranks call it, between steps. */
 GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
@@ -1828,6 +1839,7 @@ GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
+#endif /* GCKPT_NO_RANKS */
 /* The instruction set an executor uses; its name; whether this build and processor have it. */
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
@@ -2084,6 +2096,22 @@ extern "C" {
 #define INT64_MAX INT32_MAX
 #else
 #define GCKPTI_LEAN 0
+#endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_RANKS
+#define GCKPTI_WITH_RANKS 0
+#else
+#define GCKPTI_WITH_RANKS 1
+#endif
+#ifdef GCKPT_NO_PICKS
+#define GCKPTI_WITH_PICKS 0
+#else
+#define GCKPTI_WITH_PICKS 1
+#endif
+#ifdef GCKPT_NO_CACHES
+#define GCKPTI_WITH_CACHES 0
+#else
+#define GCKPTI_WITH_CACHES 1
 #endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
@@ -3949,6 +3977,8 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
+/* ---- store/ranks.c ---- */
+#ifndef GCKPT_NO_RANKS
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
  * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
@@ -3967,6 +3997,33 @@ GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
  * them, are in memory then, with room for the largest share. Neither values that are the program's
  * nor packed ones are. */
 GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
+#else /* all is whole */
+static inline int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    (void)rank, (void)ranks;
+    *first = 0;
+    return elements;
+}
+
+static inline int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                       int64_t elements)
+{
+    (void)ranks, (void)shard, (void)least;
+    return elements;
+}
+
+static inline int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return (void)s, (void)elements, 0;
+}
+
+static inline int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return (void)s, (void)q, (void)slot, 0;
+}
+#endif
+
+/* ---- store/params.c ---- */
 
 /* How many of them are this rank's own, and which is the first. */
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
@@ -4142,40 +4199,6 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);
 GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
 {
     return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
-}
-
-/* ---- shares of ranks ---- */
-GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
-{
-    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        *(rank & bit ? &low : &high) = middle;
-    }
-    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
-    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
-}
-
-GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                   int64_t elements)
-{
-    int64_t first;
-    if (GCKPTI_LEAN || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
-        return elements;
-    return gckpti_share(elements, 0, ranks, &first);
-}
-
-GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
-{
-    return !GCKPTI_LEAN && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
-           elements > GCKPT_UPDATE_BLOCK;
-}
-
-GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_is_cut(s, q->p.elements) &&
-           (slot >= 0 ||
-            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
 }
 
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
@@ -4650,7 +4673,7 @@ static void gckpti_link_names(gckpt_store *s, int all)
 }
 
 /* What this rank updates of a parameter. */
-static void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
+GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
 {
     p->first = 0;
     p->count = p->elements;
@@ -4686,10 +4709,46 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
+/* >>store/ranks */
+#ifndef GCKPT_NO_RANKS
+
+/* ---- shares of ranks ---- */
+GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        *(rank & bit ? &low : &high) = middle;
+    }
+    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
+    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
+}
+
+GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                   int64_t elements)
+{
+    int64_t first;
+    if (ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return elements;
+    return gckpti_share(elements, 0, ranks, &first);
+}
+
+GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return s->ranks > 1 && s->shard != GCKPT_SHARD_NONE && elements > GCKPT_UPDATE_BLOCK;
+}
+
+GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_is_cut(s, q->p.elements) &&
+           (slot >= 0 ||
+            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
+}
+
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
 {
     if (ranks < 1 || (ranks & (ranks - 1)) || rank < 0 || rank >= ranks ||
-        (unsigned)shard > GCKPT_SHARD_VALUES || (GCKPTI_LEAN && ranks > 1))
+        (unsigned)shard > GCKPT_SHARD_VALUES)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "rank %i of %i, shard %i: ranks must be a power of two, rank 0 to ranks - "
@@ -4712,6 +4771,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
         gckpti_param_share(store, &store->params[i].p);
     return gckpti_ok(store);
 }
+#endif
 
 /* >>store/notes */
 #ifndef GCKPT_NO_NOTES
@@ -5454,7 +5514,12 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
 /* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
  * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
-GCKPTI_FN int gckpti_is_cache(const gckpt_op *op);
+static inline int gckpti_is_cache(const gckpt_op *op)
+{
+    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
+    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
+}
+
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
@@ -5850,12 +5915,6 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     gckpt_tensor *y = block(x, user);
     gckpt_segment_end(g);
     return y;
-}
-
-GCKPTI_FN int gckpti_is_cache(const gckpt_op *op)
-{
-    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return op && (op->flags & cache) == cache;
 }
 
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
@@ -7562,58 +7621,6 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* cache: its T rows of x after the `position` that are there. An instruction with a result that
- * lies in the executor's caches, not in the arena. */
-static gckpt_result gckpti_cache_shape(gckpt_call *call)
-{
-    int capacity = *(const int *)call->attributes;
-    call->shape = call->in[0].shape;
-    if (call->shape.n != 3 || call->shape.d[1] > capacity)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
-                          &call->shape, capacity);
-    call->shape.d[1] = capacity;
-    return GCKPT_OK;
-}
-GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
-{
-    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
-    int64_t from = 0, to = call->position * c;
-    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
-        for (int64_t i = 0; i < n; i++)
-            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
-}
-/* clang-format off */
-GCKPTI_DATA const gckpt_op gckpti_op_cache = {
-    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
-    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
-};
-/* clang-format on */
-GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
-{
-    gckpt_graph *g = x ? x->graph : NULL;
-    int rows = (int)capacity;
-    if (!x || capacity < 1 || capacity > INT32_MAX)
-        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
-                           capacity, INT32_MAX);
-    if (x->batchless || x->capacity)
-        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
-                           x->capacity ? "is one already"
-                                       : "depends on parameters only; it needs none");
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
-    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
-        return gckpti_fail(
-            g, GCKPT_E_SHAPE,
-            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
-            "same T; here %I, T = %I",
-            x, &x->shape, capacity, g->cached, g->news);
-    if (!t)
-        return NULL;
-    g->cached = t->capacity = capacity;
-    g->news = x->shape.d[1];
-    return gckpti_moves_fit(g) ? t : NULL;
-}
-
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
 static gckpt_result gckpti_reduce_shape(gckpt_call *call)
@@ -7677,6 +7684,62 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
+
+/* >>ops/cache */
+#ifndef GCKPT_NO_CACHES
+
+/* cache: its T rows of x after the `position` that are there. An instruction with a result that
+ * lies in the executor's caches, not in the arena. */
+static gckpt_result gckpti_cache_shape(gckpt_call *call)
+{
+    int capacity = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
+                          &call->shape, capacity);
+    call->shape.d[1] = capacity;
+    return GCKPT_OK;
+}
+GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
+    int64_t from = 0, to = call->position * c;
+    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
+        for (int64_t i = 0; i < n; i++)
+            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
+}
+/* clang-format off */
+GCKPTI_DATA const gckpt_op gckpti_op_cache = {
+    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
+    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
+};
+/* clang-format on */
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    gckpt_graph *g = x ? x->graph : NULL;
+    int rows = (int)capacity;
+    if (!x || capacity < 1 || capacity > INT32_MAX)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
+                           capacity, INT32_MAX);
+    if (x->batchless || x->capacity)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
+                           x->capacity ? "is one already"
+                                       : "depends on parameters only; it needs none");
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+        return gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+            "same T; here %I, T = %I",
+            x, &x->shape, capacity, g->cached, g->news);
+    if (!t)
+        return NULL;
+    g->cached = t->capacity = capacity;
+    g->news = x->shape.d[1];
+    return gckpti_moves_fit(g) ? t : NULL;
+}
+#endif
 
 /* >>ops/chains */
 /* =================================================================================================
@@ -13145,6 +13208,13 @@ struct gckpt_plan {
     int leaves, ranks;             /* 1, 1: REDUCE does not occur */
     gckpt_shard shard;
     uint64_t link_work;
+};
+
+/* What plans may have that run in this build. */
+enum {
+    GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
+    GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
+    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES
 };
 
 /* The node that an instruction is about; an update's is its parameter's. */
@@ -20048,6 +20118,11 @@ static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d
     int leaves = d->leaves ? d->leaves : 1, ranks = g->store->ranks;
     if (leaves & (leaves - 1))
         return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", leaves);
+    if (leaves > 1 && !GCKPTI_RUNS_LEAVES)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.leaves is %i; this build leaves out leaves and ranks "
+                            "(GCKPT_NO_RANKS)",
+                            leaves);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
     if (ranks > leaves)
@@ -20080,6 +20155,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.fetch: this build leaves out what fetches tensors "
+                            "(GCKPT_NO_PICKS)");
     if (d->mode == GCKPT_OPTIMAL && !GCKPTI_SEARCHES)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
@@ -21733,15 +21812,21 @@ struct gckpt_exec {
     gckpti_exec_on on;
     gckpti_exec_blocks blocks;
     gckpti_exec_bound bound;
+#ifndef GCKPT_NO_RANKS
     gckpti_crew *crew; /* NULL: one leaf and one rank */
+#endif
     gckpti_exec_step step;
     gckpti_exec_feeds feeds;
     gckpti_exec_losses losses;
     gckpti_exec_update update;
     gckpti_exec_recording recording;
     gckpti_exec_offload offload;
+#ifndef GCKPT_NO_PICKS
     gckpti_exec_picks picks;
+#endif
+#ifndef GCKPT_NO_CACHES
     gckpti_exec_caches caches;
+#endif
     gckpti_exec_debug debug;
 };
 
@@ -21839,10 +21924,6 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report);
 
-/* ---- run/values.c ---- */
-/* The rank whose share has element `at`. */
-GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
-
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */
 typedef enum {
@@ -21853,6 +21934,7 @@ typedef enum {
     GCKPTI_CALL_SAVE
 } gckpti_ranks_call;
 
+#ifndef GCKPT_NO_RANKS
 /* How many micro-batches the last `rows` of this rank's rows are, up to step.row_end: a leaf's last
  * may be short. */
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
@@ -21866,7 +21948,21 @@ GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard,
                                          void (*merge)(void *mine, const void *heard,
                                                        size_t bytes));
 
+/* ---- run/values.c ---- */
+/* The rank whose share has element `at`. */
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
+#else
+static inline int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    return (rows + e->plan->rows - 1) / e->plan->rows;
+}
+#endif
+
 /* What the files of run share; no other folder uses it. */
+
+/* Defined further down than they are used. */
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 
 /* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
@@ -21946,6 +22042,7 @@ struct gckpti_crew {
     size_t room; /* bytes of peers.out, and of peers.in */
 };
 
+#ifndef GCKPT_NO_RANKS
 /* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
 static inline int gckpti_has_crew(const gckpt_plan *p) { return p->leaves > 1 || p->ranks > 1; }
 static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return e->crew; }
@@ -22024,8 +22121,69 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
 
 /* A parameter was updated: where each rank has all its values, brings them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
+#else /* one leaf and one rank */
+static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e)
+{
+    (void)e;
+    return NULL;
+}
+
+static inline int gckpti_own_leaves(const gckpt_plan *p) { return (void)p, 1; }
+static inline void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline gckpt_result gckpti_crew_bind(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline void gckpti_leave(gckpt_exec *e) { (void)e; }
+static inline int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows) { return (void)e, rows; }
+static inline gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    return (void)e, (void)rows, result;
+}
+
+static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    return (void)e, result;
+}
+
+static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    return (void)e, result;
+}
+
+static inline int gckpti_set_round(gckpt_exec *e)
+{
+    gckpti_feed_rows(e);
+    return 1;
+}
+
+static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    return (void)e, (void)ins, 0;
+}
+
+static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins) { (void)e, (void)ins; }
+static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
+static inline int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
+                                    float *to)
+{
+    return (void)e, (void)q, (void)share, (void)to, 0;
+}
+
+static inline void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    (void)e, (void)ins, (void)pass;
+}
+
+static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
+#endif
 
 /* ---- run/picks.c: all of these, without picks, too ---- */
+#ifndef GCKPT_NO_PICKS
 /* Carve what the host has of picks out of base, as gckpti_exec_tables, gckpti_exec_copies. */
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used);
 GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used);
@@ -22045,8 +22203,30 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
 /* At the end of a step: adds up gradients that no instruction does. */
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
+#else
+static inline void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline int gckpti_picks_write_back(const gckpt_plan *p) { return (void)p, 0; }
+static inline void gckpti_bind_picks(gckpt_exec *e) { (void)e; }
+static inline gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    return (void)e, (void)rows, GCKPT_OK;
+}
+
+static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
+static inline void gckpti_add_uses(gckpt_exec *e) { (void)e; }
+#endif
 
 /* ---- run/caches.c: all of these but cache_at, without caches, too ---- */
+#ifndef GCKPT_NO_CACHES
 /* Bytes of an executor's own caches. */
 GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e);
 
@@ -22068,12 +22248,28 @@ GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
 
 /* The place of cache `id` in the caches, to be written. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
+#else
+static inline size_t gckpti_size_caches(gckpt_exec *e) { return (void)e, 0; }
+static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline void gckpti_free_caches(gckpt_exec *e) { (void)e; }
+static inline gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    return (void)e, (void)rows, GCKPT_OK;
+}
 
-/* Defined further down than they are used. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
+static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
+static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
+static inline void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    (void)e, (void)id;
+    return NULL;
+}
+
+#endif
 
 /* >>run/exchange */
+#ifndef GCKPT_NO_RANKS
+
 /* =================================================================================================
  * exchange: sums and values of several processes, by exchanges
  *
@@ -22283,6 +22479,7 @@ GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
 }
+#endif
 
 /* >>run/call */
 GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
@@ -22644,6 +22841,10 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (result == GCKPT_OK && desc && desc->caches_of && !GCKPTI_RUNS_CACHES)
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: desc.caches_of: this build leaves out caches "
+                              "(GCKPT_NO_CACHES)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -22885,6 +23086,8 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
 /* >>run/crew */
+#ifndef GCKPT_NO_RANKS
+
 /* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
 GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
 {
@@ -23205,8 +23408,11 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         gckpti_sum_counts(e, 0);
     return gckpti_drain(e, GCKPT_OK);
 }
+#endif
 
 /* >>run/rounds */
+#ifndef GCKPT_NO_RANKS
+
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
 static int gckpti_rounds(const gckpt_exec *e)
 {
@@ -23447,10 +23653,10 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     const gckpt_backend *b = gckpti_on(e);
     gckpti_crew *g = e->crew;
     size_t bytes = e->update.square_count * sizeof(float);
-    void *out = g->peers.out;
-    float *squares = (float *)out;
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
         return;
+    void *out = g->peers.out;
+    float *squares = (float *)out;
     g->squared = 1;
     gckpti_go_on(e, 1);
     b->copy_out(b->context, squares, e->update.squares, bytes);
@@ -23468,6 +23674,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
     b->copy_in(b->context, e->update.squares, squares, bytes);
 }
+#endif
 
 /* >>run/memory */
 /* More about a lack of the backend's memory. */
@@ -23732,6 +23939,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 }
 
 /* >>run/caches */
+#ifndef GCKPT_NO_CACHES
+
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
 static gckpt_result gckpti_make_caches(gckpt_exec *e)
@@ -23842,6 +24051,7 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     exec->caches.of->caches.position = position;
     return gckpti_ok(exec);
 }
+#endif
 
 /* >>run/open */
 /* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
@@ -25368,6 +25578,8 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 }
 
 /* >>run/picks */
+#ifndef GCKPT_NO_PICKS
+
 /* A picked value or gradient, as floats. */
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
@@ -25567,6 +25779,7 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         }
     }
 }
+#endif
 
 /* >>run/begin */
 /* As many rows as the plan takes in a step or call. */
@@ -26199,6 +26412,8 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 }
 
 /* >>run/values */
+#ifndef GCKPT_NO_RANKS
+
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 {
     int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
@@ -26277,6 +26492,7 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
         *hash = result == GCKPT_OK ? all : 0;
     return result;
 }
+#endif
 
 /* =================================================================================================
  * >>check: gradients against finite differences; what ops cost here; races
@@ -28837,7 +29053,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * ============================================================================================== */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;
@@ -28866,12 +29082,12 @@ typedef struct gckpti_rank_files {
 /* What the files of ranks share; no other folder uses it. */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 #endif
 
 /* ---- ranks/save.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     gckpt_store *store;
     const char *path;
@@ -28888,7 +29104,7 @@ typedef struct {
 #endif
 
 /* >>ranks/load */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- by all ranks: an index, and beside it a file of each rank ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
@@ -29218,7 +29434,7 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 #endif
 
 /* >>ranks/save */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
 
 /* The path of a rank's file, in the second half of that of the index. */
@@ -30438,6 +30654,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_UNUSED
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
+#undef GCKPTI_WITH_CACHES
+#undef GCKPTI_WITH_PICKS
+#undef GCKPTI_WITH_RANKS
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_SEARCHED
 #undef GCKPTI_TWICE

@@ -168,6 +168,22 @@ extern "C" {
 #else
 #define GCKPTI_LEAN 0
 #endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_RANKS
+#define GCKPTI_WITH_RANKS 0
+#else
+#define GCKPTI_WITH_RANKS 1
+#endif
+#ifdef GCKPT_NO_PICKS
+#define GCKPTI_WITH_PICKS 0
+#else
+#define GCKPTI_WITH_PICKS 1
+#endif
+#ifdef GCKPT_NO_CACHES
+#define GCKPTI_WITH_CACHES 0
+#else
+#define GCKPTI_WITH_CACHES 1
+#endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
 #else

@@ -186,6 +186,13 @@ struct gckpt_plan {
     uint64_t link_work;
 };
 
+/* What plans may have that run in this build. */
+enum {
+    GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
+    GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
+    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES
+};
+
 /* The node that an instruction is about; an update's is its parameter's. */
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins);
 

@@ -7,12 +7,12 @@
 /* What the files of ranks share; no other folder uses it. */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 #endif
 
 /* ---- ranks/save.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     gckpt_store *store;
     const char *path;

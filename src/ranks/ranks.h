@@ -8,7 +8,7 @@
  * ============================================================================================== */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;

@@ -6,7 +6,7 @@
 #include "files/files.h"
 #include "base/host.h"
 
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
 
 /* The path of a rank's file, in the second half of that of the index. */

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_CACHES
 #include "run/own.h"
 #include "graph/graph.h"
 
@@ -111,3 +112,4 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     exec->caches.of->caches.position = position;
     return gckpti_ok(exec);
 }
+#endif

@@ -80,6 +80,10 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (result == GCKPT_OK && desc && desc->caches_of && !GCKPTI_RUNS_CACHES)
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: desc.caches_of: this build leaves out caches "
+                              "(GCKPT_NO_CACHES)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_RANKS
 #include "run/own.h"
 #include "num/num.h"
 
@@ -321,3 +322,4 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         gckpti_sum_counts(e, 0);
     return gckpti_drain(e, GCKPT_OK);
 }
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_RANKS
 #include "run/own.h"
 
 /* =================================================================================================
@@ -209,3 +210,4 @@ GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
 }
+#endif

@@ -3,6 +3,10 @@
 
 /* What the files of run share; no other folder uses it. */
 
+/* Defined further down than they are used. */
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
+
 /* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
@@ -81,6 +85,7 @@ struct gckpti_crew {
     size_t room; /* bytes of peers.out, and of peers.in */
 };
 
+#ifndef GCKPT_NO_RANKS
 /* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
 static inline int gckpti_has_crew(const gckpt_plan *p) { return p->leaves > 1 || p->ranks > 1; }
 static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return e->crew; }
@@ -159,8 +164,69 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
 
 /* A parameter was updated: where each rank has all its values, brings them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
+#else /* one leaf and one rank */
+static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e)
+{
+    (void)e;
+    return NULL;
+}
+
+static inline int gckpti_own_leaves(const gckpt_plan *p) { return (void)p, 1; }
+static inline void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline gckpt_result gckpti_crew_bind(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline void gckpti_leave(gckpt_exec *e) { (void)e; }
+static inline int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows) { return (void)e, rows; }
+static inline gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    return (void)e, (void)rows, result;
+}
+
+static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    return (void)e, result;
+}
+
+static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    return (void)e, result;
+}
+
+static inline int gckpti_set_round(gckpt_exec *e)
+{
+    gckpti_feed_rows(e);
+    return 1;
+}
+
+static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    return (void)e, (void)ins, 0;
+}
+
+static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins) { (void)e, (void)ins; }
+static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
+static inline int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
+                                    float *to)
+{
+    return (void)e, (void)q, (void)share, (void)to, 0;
+}
+
+static inline void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    (void)e, (void)ins, (void)pass;
+}
+
+static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
+#endif
 
 /* ---- run/picks.c: all of these, without picks, too ---- */
+#ifndef GCKPT_NO_PICKS
 /* Carve what the host has of picks out of base, as gckpti_exec_tables, gckpti_exec_copies. */
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used);
 GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used);
@@ -180,8 +246,30 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 
 /* At the end of a step: adds up gradients that no instruction does. */
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
+#else
+static inline void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline int gckpti_picks_write_back(const gckpt_plan *p) { return (void)p, 0; }
+static inline void gckpti_bind_picks(gckpt_exec *e) { (void)e; }
+static inline gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    return (void)e, (void)rows, GCKPT_OK;
+}
+
+static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
+static inline void gckpti_add_uses(gckpt_exec *e) { (void)e; }
+#endif
 
 /* ---- run/caches.c: all of these but cache_at, without caches, too ---- */
+#ifndef GCKPT_NO_CACHES
 /* Bytes of an executor's own caches. */
 GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e);
 
@@ -203,15 +291,30 @@ GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
 
 /* The place of cache `id` in the caches, to be written. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
+#else
+static inline size_t gckpti_size_caches(gckpt_exec *e) { return (void)e, 0; }
+static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline void gckpti_free_caches(gckpt_exec *e) { (void)e; }
+static inline gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    return (void)e, (void)rows, GCKPT_OK;
+}
 
-/* Defined further down than they are used. */
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
+static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
+static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
+static inline void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    (void)e, (void)id;
+    return NULL;
+}
+
+#endif
 
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
 
+#ifndef GCKPT_NO_RANKS
 /* run/exchange.c */
 GCKPTI_FN void gckpti_break(gckpti_peers *s);
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
@@ -224,6 +327,15 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
 GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
                                size_t m);
 GCKPTI_FN int gckpti_wait_for(gckpti_peers *s);
+
+/* run/crew.c */
+GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p);
+GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q);
+GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
+GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e);
+GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows);
+#endif
 
 /* run/call.c */
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset);
@@ -261,14 +373,6 @@ GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e);
 GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base);
 GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base);
 GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times);
-
-/* run/crew.c */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p);
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q);
-GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
-GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e);
-GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows);
 
 /* run/memory.c */
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e);

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_PICKS
 #include "run/own.h"
 #include "graph/graph.h"
 
@@ -200,3 +201,4 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         }
     }
 }
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_RANKS
 #include "run/own.h"
 #include "num/num.h"
 #include "graph/graph.h"
@@ -242,10 +243,10 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     const gckpt_backend *b = gckpti_on(e);
     gckpti_crew *g = e->crew;
     size_t bytes = e->update.square_count * sizeof(float);
-    void *out = g->peers.out;
-    float *squares = (float *)out;
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
         return;
+    void *out = g->peers.out;
+    float *squares = (float *)out;
     g->squared = 1;
     gckpti_go_on(e, 1);
     b->copy_out(b->context, squares, e->update.squares, bytes);
@@ -263,3 +264,4 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
     b->copy_in(b->context, e->update.squares, squares, bytes);
 }
+#endif

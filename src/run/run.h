@@ -186,15 +186,21 @@ struct gckpt_exec {
     gckpti_exec_on on;
     gckpti_exec_blocks blocks;
     gckpti_exec_bound bound;
+#ifndef GCKPT_NO_RANKS
     gckpti_crew *crew; /* NULL: one leaf and one rank */
+#endif
     gckpti_exec_step step;
     gckpti_exec_feeds feeds;
     gckpti_exec_losses losses;
     gckpti_exec_update update;
     gckpti_exec_recording recording;
     gckpti_exec_offload offload;
+#ifndef GCKPT_NO_PICKS
     gckpti_exec_picks picks;
+#endif
+#ifndef GCKPT_NO_CACHES
     gckpti_exec_caches caches;
+#endif
     gckpti_exec_debug debug;
 };
 
@@ -292,10 +298,6 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report);
 
-/* ---- run/values.c ---- */
-/* The rank whose share has element `at`. */
-GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
-
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */
 typedef enum {
@@ -306,6 +308,7 @@ typedef enum {
     GCKPTI_CALL_SAVE
 } gckpti_ranks_call;
 
+#ifndef GCKPT_NO_RANKS
 /* How many micro-batches the last `rows` of this rank's rows are, up to step.row_end: a leaf's last
  * may be short. */
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
@@ -318,3 +321,13 @@ GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, i
 GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
                                          void (*merge)(void *mine, const void *heard,
                                                        size_t bytes));
+
+/* ---- run/values.c ---- */
+/* The rank whose share has element `at`. */
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
+#else
+static inline int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    return (rows + e->plan->rows - 1) / e->plan->rows;
+}
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_RANKS
 #include "run/own.h"
 #include "num/num.h"
 
@@ -79,3 +80,4 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
         *hash = result == GCKPT_OK ? all : 0;
     return result;
 }
+#endif

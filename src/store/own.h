@@ -10,6 +10,9 @@
 /* store/params.c */
 GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot);
 
+/* store/create.c */
+GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p);
+
 /* store/packed.c */
 GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
