@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1166
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1177
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
@@ -39,7 +39,7 @@
  *                 op, curves, broadcast, axis, cache, chains, embed, products, norms,
  *                 attention, rotary, classes, linear_loss, errors, pools, channels, conv,
  *                 conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2308
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2320
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3647
@@ -63,7 +63,7 @@
  *                 load, save
  *     >>tables    plans as files and as C constants                                            848
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3378
+ *     >>kernels   what is done with an item, for each instruction set                         3397
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
  *                 attention, words, online, word_attention, losses, cells, end
  *
@@ -427,8 +427,8 @@
  *    kernels only, the definition of the numbers. Where the compiler's target has no fma
  *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
  *    kernels (9 times with -march=native), so NO_FAST is for devices and for reading along. The
- *    implementation takes gcc 12 some 26 s at -O2, 10 s at -O0 (where kernels are compiled at -O1),
- *    on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
+ *    implementation takes gcc 12 some 26 s at -O2, 5 s at -O0 (where the hottest kernels are compiled
+ *    at -O1), on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
@@ -475,6 +475,10 @@
 #define GCKPT_NO_FRONTIER
 #undef GCKPT_NO_FIT
 #define GCKPT_NO_FIT
+#endif
+#ifdef GCKPT_NO_AVX2
+#undef GCKPT_NO_AVX512
+#define GCKPT_NO_AVX512
 #endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
@@ -2030,8 +2034,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
- * the vector kernels exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * the vector kernels exist here. X86: those for AVX2 too (gcc on Windows misaligns vectors:
+ * its bug 54412). AVX512: and those. SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
  * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
@@ -2039,11 +2043,22 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #else
 #define GCKPTI_HAS_FAST 1
 #endif
-#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
+    !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
 #include <immintrin.h>
 #else
 #define GCKPTI_X86 0
+#endif
+#if GCKPTI_X86 && !defined(GCKPT_NO_AVX512)
+#define GCKPTI_AVX512 1
+#else
+#define GCKPTI_AVX512 0
+#endif
+#ifdef __OPTIMIZE__ /* as the command line says it: pragmas of kernels/vectors change it, for gcc */
+#define GCKPTI_OPTIMISED 1
+#else
+#define GCKPTI_OPTIMISED 0
 #endif
 #if defined(GCKPTI_SQRT)
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
@@ -10737,7 +10752,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
 /* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_X86 &&                                                                                  \
+#if GCKPTI_AVX512 &&                                                                               \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_BF16 1
 #else
@@ -11084,6 +11099,21 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
 /* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
  * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* For a text: the switch by which this build has no kernels of this kind, in brackets; or "". */
+static inline const char *gckpti_isa_left_out(gckpt_isa isa)
+{
+    (void)isa;
+#if defined(GCKPT_NO_FAST)
+    return " (GCKPT_NO_FAST)";
+#elif defined(GCKPT_NO_AVX2)
+    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
+#elif defined(GCKPT_NO_AVX512)
+    return isa == GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+#else
+    return "";
+#endif
+}
 
 /* What the files of cpu share; no other folder uses it. */
 
@@ -12720,10 +12750,6 @@ GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
 #error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
 #endif
 #endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
-#endif
 #if GCKPTI_FMA
 #define GCKPTI_ISA 0
 #include GRADCKPT_FILE
@@ -12735,11 +12761,10 @@ GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
 #if GCKPTI_X86
 #define GCKPTI_ISA 2
 #include GRADCKPT_FILE
+#endif
+#if GCKPTI_AVX512
 #define GCKPTI_ISA 3
 #include GRADCKPT_FILE
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC pop_options
 #endif
 
 /* Ties, infinities, NaN and subnormals, rounded. */
@@ -12870,6 +12895,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #elif GCKPTI_X86
     if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kernels = &gckpti_kernels_avx2;
+#endif
+#if GCKPTI_AVX512
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
@@ -22663,9 +22690,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
-            "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
+            "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
-            gckpt_isa_name(wish));
+            gckpti_isa_left_out(wish), gckpt_isa_name(wish));
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
     if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
@@ -30608,6 +30635,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
+#undef GCKPTI_AVX512
 #undef GCKPTI_BF16
 #undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES
@@ -30636,6 +30664,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
+#undef GCKPTI_OPTIMISED
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLANS
@@ -30702,8 +30731,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
  * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
-#if defined(__cplusplus) && !defined(__clang__)
+/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
+ * by lane. */
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -30741,38 +30771,51 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 typedef float gckpti_floats __attribute__((vector_size(16)));
 #endif
 typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
-#define INTS           V(ints)
-#define GCKPTI_INLINED static inline __attribute__((always_inline)) GCKPTI_TARGET
+#define INTS V(ints)
+/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc still
+ * opens the first and compiles what is hot, up to kernels/words, at -O1; clang, which cannot, opens
+ * none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
+#if GCKPTI_OPTIMISED || !defined(__clang__)
+#define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
+#else
+#define GCKPTI_ALWAYS static inline GCKPTI_TARGET
+#endif
+#if GCKPTI_OPTIMISED
+#define GCKPTI_INLINED GCKPTI_ALWAYS
+#else
+#define GCKPTI_INLINED static inline GCKPTI_TARGET
+#endif
+#if !GCKPTI_OPTIMISED && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 
 /* ---- vectors ---- */
-GCKPTI_INLINED FLOATS V(load)(const float *x)
+GCKPTI_ALWAYS FLOATS V(load)(const float *x)
 {
     FLOATS a;
     memcpy(&a, x, sizeof a);
     return a;
 }
-GCKPTI_INLINED void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
+GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 
 /* set1: x in all lanes; load_n, store_n: the first n floats (all if n > W), the others read as 0;
  * max and min: b if either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less:
  * a < b ? c : d; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
 #if GCKPTI_X86 && GCKPTI_ISA >= 2
-GCKPTI_INLINED FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
-GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
-GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
-GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
-GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
-GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
-{
-    return GCKPTI_MM(fnmadd_ps)(a, b, c);
-}
-GCKPTI_INLINED float V(fold_sum8)(__m256 a)
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fnmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS float V(fold_sum8)(__m256 a)
 {
     __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
     b = _mm_movehl_ps(b, b) + b;
     return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
 }
-GCKPTI_INLINED float V(fold_max8)(__m256 a)
+GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
 {
     __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
     b = _mm_max_ps(_mm_movehl_ps(b, b), b);
@@ -30781,30 +30824,30 @@ GCKPTI_INLINED float V(fold_max8)(__m256 a)
 #endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 16)
         _mm512_storeu_ps(x, a);
     else
         _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a)
 {
     return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
 }
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
 }
@@ -30812,65 +30855,65 @@ GCKPTI_INLINED float V(fold_max)(FLOATS a)
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 8)
         _mm256_storeu_ps(x, a);
     else
         _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
 }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
-GCKPTI_INLINED float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
 #undef GCKPTI_MASK
 #else
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
     return V(load)(a);
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
     return b;
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
 #if GCKPTI_ISA == 1
-GCKPTI_INLINED FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
-GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
-GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
-GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return vbslq_f32(vcltq_f32(a, b), c, d);
 }
 #else
 /* Lane by lane what C has no operator for. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
-    GCKPTI_INLINED FLOATS V(name) parameters                                                       \
+    GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
     {                                                                                              \
         for (int i = 0; i < 4; i++)                                                                \
             a[i] = result;                                                                         \
@@ -30883,31 +30926,31 @@ GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]
 GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
 GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
-GCKPTI_INLINED FLOATS V(set1)(float x)
+GCKPTI_ALWAYS FLOATS V(set1)(float x)
 {
     FLOATS a = { x, x, x, x };
     return a;
 }
 #endif
 #endif
-GCKPTI_INLINED FLOATS V(zero)(void) { return V(set1)(0.0f); }
-GCKPTI_INLINED FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
-GCKPTI_INLINED INTS V(bits)(FLOATS a) { return (INTS)a; }
-GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
-GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
-GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
-GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 /* a == b ? c : d */
-GCKPTI_INLINED FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     INTS mask = (INTS)(a == b);
     return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
 }
-GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
+GCKPTI_ALWAYS FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
 #if GCKPTI_ISA == 3
 /* gckpti_from_f16: the instruction, but every NaN is the one that we have. */
-GCKPTI_INLINED FLOATS V(half)(__m256i x)
+GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
 {
     const FLOATS a = _mm512_cvtph_ps(x);
     return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), V(set1)(GCKPTI_NAN));
@@ -30915,13 +30958,13 @@ GCKPTI_INLINED FLOATS V(half)(__m256i x)
 #endif
 
 /* Of W words: -128..127, as their lowest 8 bits say, by 2^23 + 128 + that. */
-GCKPTI_INLINED FLOATS V(low_byte)(INTS word)
+GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
 {
     return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 }
 
 /* gckpti_from_f16 of their lowest 16 bits */
-GCKPTI_INLINED FLOATS V(low_half)(INTS word)
+GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 {
 #if GCKPTI_ISA == 3
     return V(half)(_mm512_cvtepi32_epi16((__m512i)word));
@@ -30935,7 +30978,7 @@ GCKPTI_INLINED FLOATS V(low_half)(INTS word)
 }
 
 /* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
-GCKPTI_INLINED FLOATS V(widened)(int storage, const void *b, FLOATS scale)
+GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 {
     INTS word;
 #if GCKPTI_ISA == 3
@@ -30967,7 +31010,7 @@ GCKPTI_INLINED FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
-GCKPTI_INLINED FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
+GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
@@ -31005,7 +31048,7 @@ static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 {
     __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
     r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
@@ -31015,7 +31058,7 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #elif GCKPTI_ISA == 2
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
                                 1);
@@ -31027,7 +31070,7 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
+GCKPTI_ALWAYS void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
     FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
@@ -31068,7 +31111,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
  * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants.
  */
-GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
+GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
@@ -31283,8 +31326,8 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
 #define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 /* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
  * (V(stored); I8: with `scales`). */
-GCKPTI_INLINED void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                                const void *b, int64_t row, int links, int64_t n, float *c)
+GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                               const void *b, int64_t row, int links, int64_t n, float *c)
 {
 #define GCKPTI_SWEEP_START(p)                                                                      \
     const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);                               \
@@ -31348,8 +31391,8 @@ static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
-GCKPTI_INLINED FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
-                                    FLOATS sum)
+GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
+                                   FLOATS sum)
 {
     const INTS word = V(bits)(words);
     if (storage == GCKPT_STORED_BF16) {
@@ -31369,9 +31412,9 @@ GCKPTI_INLINED FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, con
 /* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
  * constant), else at most W. The same number of rows, at `next`, is fetched. storage (a constant):
  * b has words of what is stored, k, a multiple of 4, in each row; I8: with `scales`. */
-GCKPTI_INLINED void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                               const float *b, int64_t row, int64_t k, int64_t n, int all,
-                               const float *from, float *c, const float *next)
+GCKPTI_ALWAYS void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                              const float *b, int64_t row, int64_t k, int64_t n, int all,
+                              const float *from, float *c, const float *next)
 {
 #define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
 #define GCKPTI_DOT_START(i)                                                                        \
@@ -33059,6 +33102,10 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
 }
 
 /* >>kernels/words */
+#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
+#pragma GCC pop_options
+#endif
+
 /* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
  * constant): by the processor's instructions. ---- */
 GCKPTI_INLINED INTS V(words)(const uint32_t *x)
@@ -34046,6 +34093,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #endif
 #undef GCKPTI_KERNELS
 
+#undef GCKPTI_ALWAYS
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
 #undef GCKPTI_INLINED
@@ -34061,7 +34109,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")
 #pragma pop_macro("INTS")
-#if defined(__cplusplus) && !defined(__clang__)
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
 

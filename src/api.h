@@ -18,6 +18,10 @@
 #undef GCKPT_NO_FIT
 #define GCKPT_NO_FIT
 #endif
+#ifdef GCKPT_NO_AVX2
+#undef GCKPT_NO_AVX512
+#define GCKPT_NO_AVX512
+#endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO

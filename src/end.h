@@ -1,6 +1,7 @@
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
+#undef GCKPTI_AVX512
 #undef GCKPTI_BF16
 #undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES
@@ -29,6 +30,7 @@
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
+#undef GCKPTI_OPTIMISED
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLANS

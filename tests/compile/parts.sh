@@ -22,7 +22,7 @@ tuning="PICTURES CHECK TABLES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
 tuning_is="Fine-tuning: packed weights, LoRA, files, generation"
 tuning_kb=700
 firmware="PICTURES CHECK TABLES FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS PICKS CACHES PACK BF16"
-firmware_is="A device that trains what was planned elsewhere (GCKPT_SMALL)"
+firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
 firmware_kb=100
 
 macros()                # macros PART...
@@ -30,7 +30,7 @@ macros()                # macros PART...
     for part; do
         printf -- '-DGCKPT_NO_%s ' "$part"
     done
-    [ "$*" != "$firmware" ] || printf -- '-DGCKPT_SMALL -Os'
+    [ "$*" != "$firmware" ] || printf -- '-DGCKPT_SMALL -Os '
 }
 
 text_kb()               # text_kb OBJECT
@@ -132,17 +132,22 @@ table()
             print " |" }'
     done
     echo
-    echo '| a build | lines | time to compile | KB of .text | leaves out |'
-    echo '|---|--:|--:|--:|---|'
-    echo "$whole" | awk '{ printf "| the whole | %d | 1 | %d | |\n", $3, $2 }'
+    echo '| a build | lines | time to compile | KB of .text |'
+    echo '|---|--:|--:|--:|'
+    echo "$whole" | awk '{ printf "| the whole | %d | 1 | %d |\n", $3, $2 }'
     for set in $sets; do
         eval "left=\$$set is=\$${set}_is"
         measure $set $(macros $left)
-        echo "$whole $s $k $l" | awk -v is="$is" -v left="$left" '{
-            printf "| %s | %d | %.2f | %d | %s |\n", is, $6, $4 / $1, $5, left }'
+        echo "$whole $s $k $l" | awk -v is="$is" '{ printf "| %s | %d | %.2f | %d |\n", is, $6, $4 / $1, $5 }'
     done
     measure all $(macros $parts)
-    echo "$whole $s $k $l" | awk '{ printf "| all left out | %d | %.2f | %d | all of the above |\n", $6, $4 / $1, $5 }'
+    echo "$whole $s $k $l" | awk '{ printf "| all left out, and nothing else | %d | %.2f | %d |\n", $6, $4 / $1, $5 }'
+    for set in $sets; do
+        eval "left=\$$set is=\$${set}_is"
+        printf '\n%s:\n\n```text\n' "$is"
+        echo $(macros $left) | fold -s -w 100 | sed 's/ *$//'
+        echo '```'
+    done
 }
 
 case $1 in
