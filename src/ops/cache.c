@@ -1,5 +1,6 @@
 #ifndef GCKPT_NO_CACHES
 #include "ops/own.h"
+#include "graph/graph.h"
 
 /* cache: its T rows of x after the `position` that are there. An instruction with a result that
  * lies in the executor's caches, not in the arena. */
