@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1177
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1182
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
  *                 arithmetic, math, random, halves, sums, chains
@@ -50,7 +50,7 @@
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1826
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4864
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4964
  *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
  *                 caches, open, host, feeds, losses, mixed, portions, recompute, paint,
  *                 instruction, offload, finite, update, picks, begin, advance, step, stream,
@@ -157,6 +157,7 @@
  *    GCKPT_NO_RANKS     desc.leaves; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_.., _exec_sent
  *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
  *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
+ *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
@@ -495,6 +496,8 @@
 #define GCKPT_NO_TEXT
 #undef GCKPT_NO_RANKS
 #define GCKPT_NO_RANKS
+#undef GCKPT_NO_DEBUG
+#define GCKPT_NO_DEBUG
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -1822,9 +1825,11 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
                                      size_t size);
 #endif
+#ifndef GCKPT_NO_DEBUG
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
+#endif
 #ifndef GCKPT_NO_RANKS
 /* Brings all values of a parameter (its index in the store) together, to `to` (NULL: not here); or
  * hashes all, as gckpt_store_hash does for one process. All ranks call it, between steps. */
@@ -2122,6 +2127,11 @@ extern "C" {
 #define GCKPTI_WITH_PICKS 0
 #else
 #define GCKPTI_WITH_PICKS 1
+#endif
+#ifdef GCKPT_NO_DEBUG
+#define GCKPTI_WITH_DEBUG 0
+#else
+#define GCKPTI_WITH_DEBUG 1
 #endif
 #ifdef GCKPT_NO_CACHES
 #define GCKPTI_WITH_CACHES 0
@@ -21854,7 +21864,9 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_CACHES
     gckpti_exec_caches caches;
 #endif
+#ifndef GCKPT_NO_DEBUG
     gckpti_exec_debug debug;
+#endif
 };
 
 /* What it runs on. */
@@ -21863,7 +21875,12 @@ static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
     return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
-static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
+enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG };
+
+static inline unsigned gckpti_debug(const gckpt_exec *e)
+{
+    return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
+}
 
 /* ---- run/call.c ---- */
 /* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
@@ -21993,15 +22010,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 
 /* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
-
-/* ---- run/finite.c ---- */
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
-typedef struct {
-    unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
-    double value;
-} gckpti_look;
 
 /* ---- run/exchange.c ---- */
 enum { GCKPTI_ALIKE = 7 };
@@ -22292,6 +22300,88 @@ static inline void *gckpti_cache_at(const gckpt_exec *e, int id)
     return NULL;
 }
 
+#endif
+
+/* ---- run/recompute.c, run/paint.c, run/finite.c: by gckpti_debug(e) ---- */
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+/* No NaN, no infinity. */
+static inline int gckpti_finite(double x) { return x - x == 0; }
+
+#ifndef GCKPT_NO_DEBUG
+/* Carves hashes of values out of base, as gckpti_exec_tables; none without RECOMPUTE. */
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+
+/* RECOMPUTE: what an instruction has made, or a reload brought, must be what it was. */
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow);
+
+/* PAINT: what died with this instruction. */
+GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e);
+
+/* MEASURE, PAINT: before a step; after it. */
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
+
+/* FINITE: looks at what an instruction is about to read, or has written. */
+GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                   int written);
+
+/* FINITE: what an instruction wrote, when it had read such kinds; a parameter's gradient before its
+ * update, and what that made of it; what a step begins with; what is fed. */
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
+GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                         int64_t n, int trained);
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows);
+#else
+static inline void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                          const uint16_t *narrow)
+{
+    return (void)e, (void)ins, (void)c, (void)narrow, GCKPT_OK;
+}
+
+static inline void gckpti_paint_dead(gckpt_exec *e) { (void)e; }
+static inline void gckpti_measure_start(gckpt_exec *e) { (void)e; }
+static inline void gckpti_measure_end(gckpt_exec *e) { (void)e; }
+static inline void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                       int written)
+{
+    (void)e, (void)s, (void)ins, (void)written;
+}
+
+static inline gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    return (void)e, (void)ins, (void)read, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    return (void)e, (void)ins, (void)done, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
+                                             int64_t first, int64_t n, int trained)
+{
+    return (void)e, (void)id, (void)values, (void)first, (void)n, (void)trained, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
+                                            int64_t rows)
+{
+    return (void)e, (void)in, (void)rows, GCKPT_OK;
+}
 #endif
 
 /* >>run/exchange */
@@ -22843,7 +22933,7 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      GCKPTI_LEAN ? 0 : 2 * GCKPT_DEBUG_FINITE - 1 } };
+                                      2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_check_plan(s, p);
@@ -22868,6 +22958,10 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (result == GCKPT_OK && desc && desc->debug && !GCKPTI_RUNS_DEBUG)
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: desc.debug: this build leaves out debug modes "
+                              "(GCKPT_NO_DEBUG)");
     if (result == GCKPT_OK && desc && desc->caches_of && !GCKPTI_RUNS_CACHES)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.caches_of: this build leaves out caches "
@@ -22915,7 +23009,7 @@ GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    size_t used = 0;
     e->bound.nodes =
         (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->bound.nodes);
     e->bound.params =
@@ -22926,8 +23020,7 @@ GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
         (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
     e->recording.scales =
         (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
-    void *at = gckpti_carve(base, &used, hashes, sizeof *e->debug.hashes);
-    e->debug.hashes = hashes ? (uint64_t *)at : NULL;
+    gckpti_hash_tables(e, base, &used);
     gckpti_picks_tables(e, base, &used);
     gckpti_crew_tables(e, base, &used);
     return used;
@@ -23478,7 +23571,6 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
         return 0;
     e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->debug.next_death = 0;
     if (!g->hollow)
         gckpti_feed_rows(e);
     return 1;
@@ -23789,6 +23881,21 @@ GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
     e->blocks.arena = (unsigned char *)e->blocks.owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
     gckpti_on(e)->copy_in(gckpti_on(e)->context, e->blocks.arena + p->arena, canary, sizeof canary);
+    return GCKPT_OK;
+}
+
+/* That nothing was written behind it. */
+GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
+{
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->blocks.owned)
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
+                               sizeof canary);
+    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
+        if (canary[i] != GCKPTI_CANARY_BYTE)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "step: a kernel wrote behind the arena of %z bytes",
+                                e->plan->arena);
     return GCKPT_OK;
 }
 
@@ -24364,22 +24471,6 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
-static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
-{
-    const gckpti_node *q = &e->plan->nodes[in->node];
-    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
-    const void *fed = in->feed;
-    const float *x = (const float *)fed;
-    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
-        if (x[i] != x[i])
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                e->plan->names + q->name, e->step.row_end + i / row, i % row);
-    return GCKPT_OK;
-}
-
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
 GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                          int64_t rows)
@@ -24786,6 +24877,8 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
 }
 
 /* >>run/recompute */
+#ifndef GCKPT_NO_DEBUG
+
 /* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
 static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
 {
@@ -24838,16 +24931,28 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     return GCKPT_OK;
 }
 
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
+    e->debug.hashes = (uint64_t *)gckpti_carve(base, used, n, sizeof *e->debug.hashes);
+}
+#endif
+
 /* >>run/paint */
-/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
+#ifndef GCKPT_NO_DEBUG
+
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What died with instruction e->step.pc. What began before a loop's body outlives each round. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    while (e->debug.next_death < p->life_count && p->lives[e->debug.next_death].end <= e->step.pc) {
-        const gckpt_buffer *life = &p->lives[e->debug.next_death++];
+    size_t *next = &e->debug.next_death;
+    if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
+        *next = 0;
+    while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
+        const gckpt_buffer *life = &p->lives[(*next)++];
         if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
                                          e->step.pc >= p->body && e->step.pc < p->epilogue))
             gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
@@ -24885,30 +24990,19 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
-/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
-GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched. */
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
-    unsigned char canary[GCKPTI_CANARY];
-    if (gckpti_measures(e)) {
-        e->debug.touched =
-            gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
-        for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
-            const gckpt_buffer *life = &e->plan->lives[i];
-            if (life->kind == GCKPT_BUFFER_WORKSPACE &&
-                life->offset + life->size > e->debug.touched)
-                e->debug.touched = life->offset + life->size;
-        }
-        e->debug.painted_steps++;
+    if (!gckpti_measures(e))
+        return;
+    e->debug.touched =
+        gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
+    for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
+        const gckpt_buffer *life = &e->plan->lives[i];
+        if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->debug.touched)
+            e->debug.touched = life->offset + life->size;
     }
-    if (e->blocks.owned)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
-                               sizeof canary);
-    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
+    e->debug.painted_steps++;
 }
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
@@ -24917,6 +25011,7 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
                       exec->debug.touched
                 : 0;
 }
+#endif
 
 /* >>run/instruction */
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
@@ -25007,7 +25102,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     gckpti_run_kernel(e, ins, c, portions);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return !GCKPTI_LEAN && e->debug.hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
@@ -25188,7 +25283,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !e->debug.hashes || result != GCKPT_OK)
+    if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
+        result != GCKPT_OK)
         return result;
     gckpti_join(e);
     gckpt_call c;
@@ -25200,11 +25296,10 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 }
 
 /* >>run/finite */
+#ifndef GCKPT_NO_DEBUG
+
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
-
-/* No NaN, no infinity. */
-GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -25389,6 +25484,23 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
+
+/* What is fed: an infinity may be meant, a NaN is not. */
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                e->plan->names + q->name, e->step.row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+#endif
 
 /* >>run/update */
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
@@ -25934,7 +26046,6 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     e->step.streamed = 0;
     e->losses.settled = 0;
     e->update.begun = 0;
-    e->debug.next_death = 0;
     e->step.row = e->step.row_end = e->feeds.first = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
@@ -25982,7 +26093,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     if (e->step.row == e->step.row_end)
         return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
     e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
-    e->debug.next_death = 0;
     gckpti_feed_rows(e);
     return GCKPT_OK;
 }
@@ -26235,7 +26345,9 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
-        result = gckpti_measure_end(e);
+        gckpti_measure_end(e);
+    if (result == GCKPT_OK)
+        result = gckpti_check_canary(e);
     int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
     if (p->mode != GCKPT_INFERENCE && count > 0)
         gckpti_gather_squares(e);
@@ -26408,10 +26520,8 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
     gckpti_ok(exec);
-    if (exec->step.row_end > 0) {
+    if (exec->step.row_end > 0)
         exec->step.pc = exec->plan->body;
-        exec->debug.next_death = 0;
-    }
     exec->feeds.first = exec->step.row = exec->step.row_end;
     exec->step.row_end += rows;
     gckpti_expect_counts(exec, rows);
@@ -30684,6 +30794,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
 #undef GCKPTI_WITH_CACHES
+#undef GCKPTI_WITH_DEBUG
 #undef GCKPTI_WITH_PICKS
 #undef GCKPTI_WITH_RANKS
 #undef GCKPTI_WORK_LIMIT

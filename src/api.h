@@ -37,6 +37,8 @@
 #define GCKPT_NO_TEXT
 #undef GCKPT_NO_RANKS
 #define GCKPT_NO_RANKS
+#undef GCKPT_NO_DEBUG
+#define GCKPT_NO_DEBUG
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -1364,9 +1366,11 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
                                      size_t size);
 #endif
+#ifndef GCKPT_NO_DEBUG
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
+#endif
 #ifndef GCKPT_NO_RANKS
 /* Brings all values of a parameter (its index in the store) together, to `to` (NULL: not here); or
  * hashes all, as gckpt_store_hash does for one process. All ranks call it, between steps. */

@@ -190,6 +190,11 @@ extern "C" {
 #else
 #define GCKPTI_WITH_PICKS 1
 #endif
+#ifdef GCKPT_NO_DEBUG
+#define GCKPTI_WITH_DEBUG 0
+#else
+#define GCKPTI_WITH_DEBUG 1
+#endif
 #ifdef GCKPT_NO_CACHES
 #define GCKPTI_WITH_CACHES 0
 #else

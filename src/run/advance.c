@@ -10,7 +10,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
     if (e->step.row == e->step.row_end)
         return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
     e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
-    e->debug.next_death = 0;
     gckpti_feed_rows(e);
     return GCKPT_OK;
 }

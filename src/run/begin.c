@@ -126,7 +126,6 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     e->step.streamed = 0;
     e->losses.settled = 0;
     e->update.begun = 0;
-    e->debug.next_death = 0;
     e->step.row = e->step.row_end = e->feeds.first = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;

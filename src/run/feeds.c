@@ -62,22 +62,6 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     return GCKPT_OK;
 }
 
-/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
-static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
-{
-    const gckpti_node *q = &e->plan->nodes[in->node];
-    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
-    const void *fed = in->feed;
-    const float *x = (const float *)fed;
-    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
-        if (x[i] != x[i])
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                e->plan->names + q->name, e->step.row_end + i / row, i % row);
-    return GCKPT_OK;
-}
-
 /* Takes the feeds for the next rows of the step and checks what indices they hold. */
 GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                          int64_t rows)

@@ -1,12 +1,10 @@
+#ifndef GCKPT_NO_DEBUG
 #include "run/own.h"
 #include "num/num.h"
 #include "graph/graph.h"
 
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
-
-/* No NaN, no infinity. */
-GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -191,3 +189,20 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
+
+/* What is fed: an infinity may be meant, a NaN is not. */
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                e->plan->names + q->name, e->step.row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+#endif

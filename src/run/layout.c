@@ -37,7 +37,7 @@ GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    size_t used = 0;
     e->bound.nodes =
         (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->bound.nodes);
     e->bound.params =
@@ -48,8 +48,7 @@ GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
         (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
     e->recording.scales =
         (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
-    void *at = gckpti_carve(base, &used, hashes, sizeof *e->debug.hashes);
-    e->debug.hashes = hashes ? (uint64_t *)at : NULL;
+    gckpti_hash_tables(e, base, &used);
     gckpti_picks_tables(e, base, &used);
     gckpti_crew_tables(e, base, &used);
     return used;

@@ -87,3 +87,18 @@ GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
     gckpti_on(e)->copy_in(gckpti_on(e)->context, e->blocks.arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
 }
+
+/* That nothing was written behind it. */
+GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
+{
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->blocks.owned)
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
+                               sizeof canary);
+    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
+        if (canary[i] != GCKPTI_CANARY_BYTE)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "step: a kernel wrote behind the arena of %z bytes",
+                                e->plan->arena);
+    return GCKPT_OK;
+}

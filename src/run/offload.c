@@ -73,7 +73,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !e->debug.hashes || result != GCKPT_OK)
+    if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
+        result != GCKPT_OK)
         return result;
     gckpti_join(e);
     gckpt_call c;

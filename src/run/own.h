@@ -10,15 +10,6 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 /* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
-/* ---- run/finite.c ---- */
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
-typedef struct {
-    unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
-    double value;
-} gckpti_look;
-
 /* ---- run/exchange.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
@@ -310,6 +301,88 @@ static inline void *gckpti_cache_at(const gckpt_exec *e, int id)
 
 #endif
 
+/* ---- run/recompute.c, run/paint.c, run/finite.c: by gckpti_debug(e) ---- */
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+/* No NaN, no infinity. */
+static inline int gckpti_finite(double x) { return x - x == 0; }
+
+#ifndef GCKPT_NO_DEBUG
+/* Carves hashes of values out of base, as gckpti_exec_tables; none without RECOMPUTE. */
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+
+/* RECOMPUTE: what an instruction has made, or a reload brought, must be what it was. */
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow);
+
+/* PAINT: what died with this instruction. */
+GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e);
+
+/* MEASURE, PAINT: before a step; after it. */
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
+
+/* FINITE: looks at what an instruction is about to read, or has written. */
+GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                   int written);
+
+/* FINITE: what an instruction wrote, when it had read such kinds; a parameter's gradient before its
+ * update, and what that made of it; what a step begins with; what is fed. */
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
+GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                         int64_t n, int trained);
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows);
+#else
+static inline void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                          const uint16_t *narrow)
+{
+    return (void)e, (void)ins, (void)c, (void)narrow, GCKPT_OK;
+}
+
+static inline void gckpti_paint_dead(gckpt_exec *e) { (void)e; }
+static inline void gckpti_measure_start(gckpt_exec *e) { (void)e; }
+static inline void gckpti_measure_end(gckpt_exec *e) { (void)e; }
+static inline void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                       int written)
+{
+    (void)e, (void)s, (void)ins, (void)written;
+}
+
+static inline gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    return (void)e, (void)ins, (void)read, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    return (void)e, (void)ins, (void)done, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
+                                             int64_t first, int64_t n, int trained)
+{
+    return (void)e, (void)id, (void)values, (void)first, (void)n, (void)trained, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
+                                            int64_t rows)
+{
+    return (void)e, (void)in, (void)rows, GCKPT_OK;
+}
+#endif
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -381,6 +454,7 @@ GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes);
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes);
 GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e);
 
 /* run/bind.c */
 GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e);
@@ -427,15 +501,6 @@ GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies);
 GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpt_call *call, gckpt_kernel kernel);
 
-/* run/recompute.c */
-GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                      const uint16_t *narrow);
-
-/* run/paint.c */
-GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e);
-GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e);
-
 /* run/instruction.c */
 GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
 GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
@@ -443,15 +508,6 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
 /* run/offload.c */
 GCKPTI_FN void gckpti_join(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
-
-/* run/finite.c */
-GCKPTI_FN int gckpti_finite(double x);
-GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                   int written);
-GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
-GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
-GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
-                                         int64_t n, int trained);
 
 /* run/update.c */
 GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e);

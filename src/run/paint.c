@@ -1,14 +1,18 @@
+#ifndef GCKPT_NO_DEBUG
 #include "run/own.h"
 
-/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What died with instruction e->step.pc. What began before a loop's body outlives each round. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    while (e->debug.next_death < p->life_count && p->lives[e->debug.next_death].end <= e->step.pc) {
-        const gckpt_buffer *life = &p->lives[e->debug.next_death++];
+    size_t *next = &e->debug.next_death;
+    if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
+        *next = 0;
+    while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
+        const gckpt_buffer *life = &p->lives[(*next)++];
         if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
                                          e->step.pc >= p->body && e->step.pc < p->epilogue))
             gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
@@ -46,30 +50,19 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
-/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
-GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched. */
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
-    unsigned char canary[GCKPTI_CANARY];
-    if (gckpti_measures(e)) {
-        e->debug.touched =
-            gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
-        for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
-            const gckpt_buffer *life = &e->plan->lives[i];
-            if (life->kind == GCKPT_BUFFER_WORKSPACE &&
-                life->offset + life->size > e->debug.touched)
-                e->debug.touched = life->offset + life->size;
-        }
-        e->debug.painted_steps++;
+    if (!gckpti_measures(e))
+        return;
+    e->debug.touched =
+        gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
+    for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
+        const gckpt_buffer *life = &e->plan->lives[i];
+        if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->debug.touched)
+            e->debug.touched = life->offset + life->size;
     }
-    if (e->blocks.owned)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
-                               sizeof canary);
-    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
+    e->debug.painted_steps++;
 }
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
@@ -78,3 +71,4 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
                       exec->debug.touched
                 : 0;
 }
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_DEBUG
 #include "run/own.h"
 #include "num/num.h"
 
@@ -52,3 +53,10 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     }
     return GCKPT_OK;
 }
+
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
+    e->debug.hashes = (uint64_t *)gckpti_carve(base, used, n, sizeof *e->debug.hashes);
+}
+#endif

@@ -41,7 +41,6 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
         return 0;
     e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->debug.next_death = 0;
     if (!g->hollow)
         gckpti_feed_rows(e);
     return 1;

@@ -201,7 +201,9 @@ struct gckpt_exec {
 #ifndef GCKPT_NO_CACHES
     gckpti_exec_caches caches;
 #endif
+#ifndef GCKPT_NO_DEBUG
     gckpti_exec_debug debug;
+#endif
 };
 
 /* What it runs on. */
@@ -210,7 +212,12 @@ static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
     return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
-static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
+enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG };
+
+static inline unsigned gckpti_debug(const gckpt_exec *e)
+{
+    return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
+}
 
 /* ---- run/call.c ---- */
 /* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */

@@ -51,7 +51,9 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
-        result = gckpti_measure_end(e);
+        gckpti_measure_end(e);
+    if (result == GCKPT_OK)
+        result = gckpti_check_canary(e);
     int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
     if (p->mode != GCKPT_INFERENCE && count > 0)
         gckpti_gather_squares(e);

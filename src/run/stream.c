@@ -45,10 +45,8 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
     gckpti_ok(exec);
-    if (exec->step.row_end > 0) {
+    if (exec->step.row_end > 0)
         exec->step.pc = exec->plan->body;
-        exec->debug.next_death = 0;
-    }
     exec->feeds.first = exec->step.row = exec->step.row_end;
     exec->step.row_end += rows;
     gckpti_expect_counts(exec, rows);

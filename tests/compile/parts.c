@@ -320,17 +320,28 @@ static void runs(void)
     expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_PICKS"), "picks", m.graph);
 #endif
     gckpt_plan_free(p);
-#ifndef GCKPT_NO_CHECK
     desc.fetches = 0;
     p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    gckpt_exec_desc how;
+    memset(&how, 0, sizeof how);
+    how.debug = GCKPT_DEBUG_MEASURE;
+    gckpt_exec *looked_at = gckpt_exec_new(p, m.store, &how);
+#ifndef GCKPT_NO_DEBUG
+    expect(looked_at && gckpt_bytes_measured(looked_at) == gckpt_store_bytes(m.store), "debug", m.store);
+    printf("DEBUG\n");
+#else
+    expect(!looked_at && strstr(gckpt_error_text(m.store), "GCKPT_NO_DEBUG"), "debug", m.store);
+#endif
+    gckpt_exec_free(looked_at);
+#ifndef GCKPT_NO_CHECK
     gckpt_exec *whole = gckpt_exec_new(p, m.store, NULL);
     const gckpt_feed fed[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
     gckpt_result checked = gckpt_check_gradients(whole, fed, 2, BATCH, NULL);
     expect(checked == GCKPT_OK || checked == GCKPT_UNRESOLVED, "check", whole);
     gckpt_exec_free(whole);
-    gckpt_plan_free(p);
     printf("CHECK\n");
 #endif
+    gckpt_plan_free(p);
 #ifndef GCKPT_NO_PACK
     gckpt_store_freeze(m.store, "q0", 1);
     expect(gckpt_store_pack(m.store, "q0", GCKPT_STORED_BF16) == GCKPT_OK, "pack", m.store);
