@@ -1,11 +1,6 @@
 #include "store/own.h"
 #include "num/num.h"
 
-GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
-{
-    return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
-}
-
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
 {
     const int cut = gckpti_array_cut(s, q, slot);

@@ -269,34 +269,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
-                 p->body, p->epilogue, p->mixer, p->packing ? "&gckpti_packed" : "NULL", p->leaves);
-}
-
-/* Parts of the header that a build may leave out: those that the plan can do without, in its
- * comment, and those that it cannot. */
-static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
-{
-    const struct {
-        int needed;
-        const char *part, *why;
-    } parts[] = {
-        { p->leaves > 1, "RANKS", "has leaves" },
-        { p->pick_count > 0, "PICKS", "fetches tensors" },
-        { p->kind_bytes[GCKPT_BYTES_CACHES] > 0, "CACHES", "has caches" },
-    };
-    const size_t n = sizeof parts / sizeof *parts;
-    size_t without = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!parts[i].needed)
-            gckpti_print(k, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
-    gckpti_print(k, without ? ", too. */\n" : " */\n");
-    for (size_t i = 0; i < n; i++)
-        if (parts[i].needed)
-            gckpti_print(k,
-                         "#ifdef GCKPT_NO_%s\n#error \"plan %s: %s: compile without "
-                         "GCKPT_NO_%s\"\n#endif\n",
-                         parts[i].part, name, parts[i].why, parts[i].part);
+    gckpti_print(k, " %z, %i, %i, %i, %i,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
+                 p->body, p->epilogue, p->mixer, p->packed, p->leaves);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
@@ -305,6 +279,57 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
     return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+}
+
+/* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
+static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
+{
+    for (; *part; part++)
+        for (size_t n = 0; n < p->node_count; n++)
+            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
+                !strcmp(p->nodes[n].op->name, *part))
+                return *part;
+    return NULL;
+}
+
+/* Parts of the header that a build may leave out: those that the plan can do without, in its
+ * comment, and those that it cannot: it is not compiled without them, and says why. */
+static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+#define GCKPTI_NO(op)
+#define GCKPTI_NAME(op) #op,
+#define GCKPTI_NAMES(recurrent, image, loss)                                                       \
+    {                                                                                              \
+        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, recurrent, image, loss) NULL                          \
+    }
+    static const char *const recurrent[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
+    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
+    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
+#undef GCKPTI_NAMES
+#undef GCKPTI_NAME
+#undef GCKPTI_NO
+    const struct {
+        const char *part, *has; /* has: what of it the plan has; NULL: nothing */
+    } parts[] = { { "RANKS", p->leaves > 1 ? "leaves" : NULL },
+                  { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
+                  { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
+                  { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
+                  { "RECURRENT", gckpti_c_op_of(p, recurrent) },
+                  { "IMAGES", gckpti_c_op_of(p, images) },
+                  { "LOSSES", gckpti_c_op_of(p, losses) } };
+    const size_t n = sizeof parts / sizeof *parts;
+    size_t without = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!parts[i].has)
+            gckpti_print(k, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
+    gckpti_print(k, without ? ", too. */\n" : " */\n");
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].has)
+            gckpti_print(k,
+                         "#ifdef GCKPT_NO_%s\n#error \"plan %s: it has %s: compile without "
+                         "GCKPT_NO_%s\"\n#endif\n",
+                         parts[i].part, name, parts[i].has, parts[i].part);
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
