@@ -21,7 +21,7 @@ gpt_kb=600
 tuning="PICTURES CHECK TABLES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
 tuning_is="Fine-tuning: packed weights, LoRA, files, generation"
 tuning_kb=700
-firmware="PICTURES CHECK TABLES FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS PICKS CACHES PACK BF16"
+firmware="PICTURES CHECK TABLES FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS PICKS CACHES DEBUG PACK BF16"
 firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
 firmware_kb=100
 
