@@ -239,6 +239,13 @@ run_check()
             [ "$text" -le 1500000 ] || { echo "more than 1,500,000"; return 1; }
             $plain -O0 -I. -Itests -DGRADCKPT_IMPLEMENTED tests/whole/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
                 return 1
+            [ "$(uname -m)" = x86_64 ] || continue
+            have=               # all that the processor has, lest those be left out whose bits are wrong
+            ! grep -qsw avx2 /proc/cpuinfo || have="$have avx2"
+            ! grep -qsw avx512bw /proc/cpuinfo || have="$have avx512"
+            case $c in *-mfma*) have=" c$have" ;; esac
+            $plain -O0 -I. -DGRADCKPT_IMPLEMENTED tests/compile/sets.c "$object" -lm -o $B/debug &&
+                [ "$($B/debug)" = " plain$have" ] || { echo "not all of plain$have"; return 1; }
         done
         sh tests/times.sh compiled debug-compile -O0 -std=gnu99 ;;
     # ---- every kernel against its definition; plain C kernels exist where the compiler has an fma ----

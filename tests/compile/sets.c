@@ -1,0 +1,12 @@
+/* Prints the instruction sets whose kernels run here (gckpt_isa). */
+#include "gradckpt.h"
+#include <stdio.h>
+
+int main(void)
+{
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        if (gckpt_isa_available((gckpt_isa)isa))
+            printf(" %s", gckpt_isa_name((gckpt_isa)isa));
+    printf("\n");
+    return 0;
+}
