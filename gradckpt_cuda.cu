@@ -13,16 +13,19 @@
  * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
- * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):
- *     >>device      streams, memory, errors, launching
- *     >>between     fill, add, convert, unpack, update
- *     >>elementwise curves, scale, dropout, broadcasting
- *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
- *     >>products    matmul, linear, embed
- *     >>rows        softmax, norms, losses
- *     >>attention
- *     >>fast        GCKPT_BF16_FAST: by tensor cores, reading and writing bf16
- *     >>backend     which kernels there are; the table
+ * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                                lines
+ *     >>device    streams, memory, errors, launching, recordings                               465
+ *                 memory, repeat
+ *     >>between   fill, add, convert, update, unpack                                           327
+ *                 convert, update, unpack
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3045
+ *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
+ *                 products, linear, embed, softmax, norms, losses, classes, head, tiles,
+ *                 attention
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1536
+ *                 products, linear, attention, losses, elementwise, norms
+ *     >>backend   which kernels there are, the self-test, the table                            274
+ *                 find, self_test, open
  */
 #ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
 #define GCKPTI_TABLE static const
@@ -244,6 +247,7 @@ int unrecordable(Device *d)
     return d->recording != NULL;
 }
 
+/* >>device/memory */
 /* ---- memory ---- */
 thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
@@ -412,6 +416,7 @@ void join(void *context)
     join_moves(d);
 }
 
+/* >>device/repeat */
 /* ---- repeated micro-batches ---- */
 void drop(Device *d, Recording *r)
 {
@@ -633,6 +638,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, Copy(), from, NULL, to, n, 1);
 }
 
+/* >>between/convert */
 /* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
 struct Converting {
     gckpt_conversion c;
@@ -690,6 +696,7 @@ void convert(const gckpt_call *call, const gckpt_conversion *c)
         RUN(call, convert_kernel<1>, blocks_for(c->n, 256), 256, 0, o);
 }
 
+/* >>between/update */
 struct More { /* further accumulators of a pass, bytes from its base */
     enum { MOST = 8 };
     size_t at[MOST];
@@ -785,6 +792,7 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
         RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
 }
 
+/* >>between/unpack */
 /* T: what is stored. Four values may lie in two rows. */
 template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, int64_t i)
 {
@@ -844,7 +852,7 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
         RUN(call, nonfinite_kernel, blocks_for(n, 256), 256, 0, x, n, found);
 }
 
-/* ---- >>elementwise --------------------------------------------------------------------------- */
+/* >>exact/curves */
 /* y = f(x), and dx = g slope or g / slope, for f and slope of gradckpt.h; `at`: x, or y where the
  * slope needs it. */
 template <float (*F)(float)> struct Value {
@@ -1051,6 +1059,7 @@ void dropout_backward(const gckpt_call *call)
     dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
 
+/* >>exact/axes */
 /* ---- two inputs with broadcasting, and all that copies between shapes ----
  * Axes: places in three tensors at once, the innermost axis first; step[0] of the result, step[1]
  * and step[2] of operands, 0 where they are repeated. I: 32-bit indexes where they suffice, since a
@@ -1241,6 +1250,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *
     combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
 }
 
+/* >>exact/sums */
 /* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
  * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
  * lying as the sums do; low NULL: sums are plain. */
@@ -1379,6 +1389,7 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
         small(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
 }
 
+/* >>exact/broadcast */
 Axes<int64_t> broadcast_axes(const gckpt_call *call)
 {
     gckpti_walk w;
@@ -1449,7 +1460,7 @@ void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW);
 void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
 void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
 
-/* ---- >>shapes -------------------------------------------------------------------------------- */
+/* >>exact/shapes */
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
                int accumulate)
@@ -1636,6 +1647,7 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
+/* >>exact/reduce */
 /* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
@@ -1769,6 +1781,7 @@ void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
 void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
 void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
 
+/* >>exact/rotary */
 /* cache: x's rows behind those that are there, in each row of the batch. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const Moment *now)
@@ -1859,6 +1872,7 @@ void rotary_backward(const gckpt_call *call)
         rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
 }
 
+/* >>exact/errors */
 /* One warp adds the rows' losses in their order, in binary64; its lanes read 32 of them at a time,
  * and all have the same chain. */
 __global__ void add_losses_kernel(const float *losses, int64_t rows, int64_t count, double *sum,
@@ -2007,8 +2021,8 @@ ERRORS(huber, GCKPTI_HUBER)
 ERRORS(binary_cross_entropy, GCKPTI_BINARY)
 #undef ERRORS
 
-/* ---- >>products ------------------------------------------------------------------------------
- * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+/* >>exact/panel */
+/* C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
  * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
  * products may take theirs.
  *
@@ -2238,6 +2252,7 @@ __device__ __forceinline__ void links(float *o, float x, const float *y, bool wa
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
 
+/* >>exact/products */
 /* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
  * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
  * rows: see above. */
@@ -2484,6 +2499,7 @@ void products(const gckpt_call *call, const gckpti_factors *t)
 void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
 
+/* >>exact/linear */
 /* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
  * column. It waits for its own four additions a row, not for memory: the next rows are read
  * meanwhile. A warp is a block, so that they spread over all processors. */
@@ -2528,6 +2544,7 @@ void linear_backward(const gckpt_call *call)
         bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
+/* >>exact/embed */
 /* embed: a warp copies a row. */
 __global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
                                      uint16_t *out_bf16, int64_t rows, int64_t n)
@@ -2650,8 +2667,8 @@ void embed_backward(const gckpt_call *call)
         n, call->in[0].accumulate);
 }
 
-/* ---- >>rows ----------------------------------------------------------------------------------
- * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
+/* >>exact/softmax */
+/* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
@@ -2763,6 +2780,7 @@ void log_softmax_backward(const gckpt_call *call)
             call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
 }
 
+/* >>exact/norms */
 /* The mean of x - c over a row. */
 __device__ float mean_from(const float *x, int64_t n, float c)
 {
@@ -2920,6 +2938,7 @@ void layernorm_backward(const gckpt_call *call)
 void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
 void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
 
+/* >>exact/losses */
 /* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
  * registers. Places behind the last hold -inf, whose exponential, +0, adds nothing. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
@@ -3073,6 +3092,7 @@ void cross_entropy_backward(const gckpt_call *call)
             moment_of(call), call->in[0].accumulate);
 }
 
+/* >>exact/classes */
 /* ---- cross_entropy_with, soft_cross_entropy ---- */
 struct Classes {
     const float *x, *soft, *weights; /* (rows,n), targets (rows,n), one for each `share` rows */
@@ -3201,6 +3221,7 @@ void cross_entropy_with_backward(const gckpt_call *call)
 void soft_cross_entropy_forward(const gckpt_call *call) { cross_entropy_with_forward(call); }
 void soft_cross_entropy_backward(const gckpt_call *call) { cross_entropy_with_backward(call); }
 
+/* >>exact/head */
 /* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
  * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
  * tiles of 128 x 128 for its 132 multiprocessors. ---- */
@@ -3296,8 +3317,8 @@ void linear_cross_entropy_backward(const gckpt_call *call)
         head_block(call, &parts, row, 1);
 }
 
-/* ---- >>attention -----------------------------------------------------------------------------
- * A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
+/* >>exact/tiles */
+/* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
  * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
  * eight rows lies in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
  * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
@@ -3575,6 +3596,7 @@ __device__ float row_max(float x)
     return x;
 }
 
+/* >>exact/attention */
 /* Which of two zeros of either sign is the greatest matters to no result: fmaxf. Keys out of sight
  * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
  * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
@@ -4025,6 +4047,7 @@ const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
     return copy;
 }
 
+/* >>fast/products */
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
  * for each link), `stride` elements apart. */
@@ -4302,6 +4325,7 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
         product_of<0, 0>(call, p);
 }
 
+/* >>fast/linear */
 /* ---- sums over tokens: of a bias, a gain ---- */
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
  * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
@@ -4427,6 +4451,7 @@ gckpt_result linear_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* >>fast/attention */
 /* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
  * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
  * them; the other side comes in tiles that are brought while the one before is computed. Scores and
@@ -4877,6 +4902,7 @@ gckpt_result attention_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* >>fast/losses */
 /* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
  * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile becomes
  * a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward: there a
@@ -5062,6 +5088,7 @@ gckpt_result linear_cross_entropy_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* >>fast/elementwise */
 /* ---- elementwise, eight elements a thread ---- */
 /* v = x[at..at+7], those past n as 0; aligned: 16 bytes can be read at once. */
 __device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int aligned, float v[8])
@@ -5289,6 +5316,7 @@ void slice_backward(const gckpt_call *call)
     slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
 }
 
+/* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
  * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout. */
 __global__ void norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
@@ -5405,7 +5433,7 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 
 } // namespace fast
 
-/* ---- >>backend ------------------------------------------------------------------------------- */
+/* >>backend/find */
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
     X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
@@ -5489,6 +5517,7 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* >>backend/self_test */
 /* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a compiler
  * without -fmad=false or with -use_fast_math does otherwise: a product and a sum that become one,
  * division and root that are not rounded correctly. */
@@ -5543,6 +5572,7 @@ void self_test(Device *d, char *text)
                  d->number, wrong[broken < 0 || broken > 7 ? 0 : broken]);
 }
 
+/* >>backend/open */
 void device_close(Device *d)
 {
     for (int i = 0; i < RECORDINGS; i++)
