@@ -13,16 +13,16 @@
  * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
- * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                                lines
- *     >>device    streams, memory, errors, launching, recordings                               465
+ * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
+ *     >>device    streams, memory, errors, launching, recordings                               466
  *                 memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           327
  *                 convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3045
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3058
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, tiles,
  *                 attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1536
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1540
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            274
  *                 find, self_test, open
@@ -62,9 +62,10 @@ namespace {
 
 /* ---- >>device -------------------------------------------------------------------------------- */
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
- * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address in the
- * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
- * addresses) is the same in each repetition. An update is never repeated: it has its gckpt_pass. */
+ * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
+ * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
+ * rows, addresses) is the same in each repetition. An update is never repeated: it has its
+ * gckpt_pass. */
 struct Moment {
     int64_t row, position;
     uint64_t seed, step;
@@ -381,8 +382,8 @@ void *host_get(void *context, size_t bytes)
         return p;
     cudaGetLastError();
     snprintf(no_room, sizeof no_room,
-             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a smaller "
-             "offload_bytes",
+             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
+             "smaller offload_bytes",
              bytes, cudaGetErrorString(error));
     return NULL;
 }
@@ -2234,8 +2235,9 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is rare
- * (fma delivers the least normal number, which may have been less) is asked of all N at once. */
+/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
+ * rare (fma delivers the least normal number, which may have been less) is asked of all N at once.
+ * */
 template <int N, bool MIXED>
 __device__ __forceinline__ void links(float *o, float x, const float *y, bool wanted = true)
 {
@@ -2348,7 +2350,8 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 }
 
 /* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
- * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a -0. */
+ * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
+ * -0. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -3325,8 +3328,8 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads). Beyond
- * 128 a block has a slice of 128 columns of the result and computes all scores for it.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
+ * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
@@ -3597,9 +3600,36 @@ __device__ float row_max(float x)
 }
 
 /* >>exact/attention */
-/* Which of two zeros of either sign is the greatest matters to no result: fmaxf. Keys out of sight
- * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
- * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
+/* A row's next four scores of a thread become exponentials, its maximum and sum so far those with
+ * them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
+ * matters to no result: fmaxf. Keys out of sight have the score -inf, whose exponential, +0,
+ * changes no sum. */
+__device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees, bool first,
+                                            float *max, float *sum)
+{
+    float top = -INFINITY, factor = 0.0f;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        x[c] = (int)threadIdx.x % 16 + 16 * c < sees ? gckpti_mul(x[c], scale) : -INFINITY;
+        top = fmaxf(top, x[c]);
+    }
+    top = row_max(top);
+    if (!first) {
+        top = fmaxf(top, *max);
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    const float shift = gckpti_shift(top);
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        x[c] = gckpti_exp(x[c] - shift);
+    const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+    return factor;
+}
+
+/* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
+ * blocks share a multiprocessor. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     attention_forward_kernel(Attention a)
@@ -3634,24 +3664,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int sees = min(keys, ty + STEP * r + 1 + ahead);
-            float top = -INFINITY, factor = 0.0f;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                x[r][c] = tx + 16 * c < sees ? gckpti_mul(x[r][c], a.scale) : -INFINITY;
-                top = fmaxf(top, x[r][c]);
-            }
-            top = row_max(top);
-            if (j0 > 0) {
-                top = fmaxf(top, max[r]);
-                factor = gckpti_exp(max[r] - gckpti_shift(top));
-            }
-            const float shift = gckpti_shift(top);
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                x[r][c] = gckpti_exp(x[r][c] - shift);
-            const float added = row_sum((x[r][0] + x[r][2]) + (x[r][1] + x[r][3]));
-            sum[r] = j0 > 0 ? gckpti_fma(sum[r], factor, added) : added;
-            max[r] = top;
+            const float factor = online_row(x[r], a.scale, sees, j0 == 0, &max[r], &sum[r]);
 #pragma unroll
             for (int n = 0; n < N; n++)
                 if (j0 > 0)
@@ -3853,7 +3866,8 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
 
 bool by_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB, and take slices of 64. */
+/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB, and take slices of 64.
+ * */
 bool wide_fits(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
@@ -3898,10 +3912,11 @@ void attention_forward(const gckpt_call *call) { attention_both(call); }
 void attention_backward(const gckpt_call *call) { attention_both(call); }
 
 /* ---- >>fast ----------------------------------------------------------------------------------
- * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of them.
- * Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is summed
- * over tokens is summed in groups of TOKENS, one group after the other from what the accumulator
- * holds: so the bits are the same wherever a batch is cut between groups, and for any tile. */
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
+ * them. Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is
+ * summed over tokens is summed in groups of TOKENS, one group after the other from what the
+ * accumulator holds: so the bits are the same wherever a batch is cut between groups, and for any
+ * tile. */
 namespace fast
 {
 enum { TOKENS = 16 };
@@ -4056,8 +4071,9 @@ struct Matrix {
     int64_t stride;
     int aligned; /* 16 bytes can be copied at once */
 };
-/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
- * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
+ * of each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale.
+ * */
 enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
@@ -4100,8 +4116,8 @@ __device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, i
         to[i] = i < there ? from[i] : (uint16_t)0;
 }
 
-/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
- * to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
+/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from
+ * line to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
 template <int wide> __device__ inline int place(int line, int eight)
 {
     int turn = wide == 32 ? line >> 1 & 3 : line & 7;
@@ -4511,8 +4527,8 @@ __device__ inline bool wild(const uint32_t x[4])
     return some;
 }
 
-/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that is
- * NaN. So it is left out, and where a row sees some of it the sum is NaN. */
+/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
+ * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
 __device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t sees[4])
 {
@@ -4808,7 +4824,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
         store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
 }
 
-/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values. */
+/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values.
+ * */
 Attention attention_of(const gckpt_call *call, Room &room, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -4904,9 +4921,9 @@ gckpt_result attention_room(gckpt_call *call)
 
 /* >>fast/losses */
 /* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
- * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile becomes
- * a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward: there a
- * tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
+ * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
+ * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
+ * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
@@ -5318,7 +5335,8 @@ void slice_backward(const gckpt_call *call)
 
 /* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
- * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout. */
+ * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout.
+ * */
 __global__ void norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
                                     float *aux, int64_t rows, int64_t n, int aligned)
 {
@@ -5437,10 +5455,10 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
     X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
-    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
+    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)    \
     X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
-    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
-    X(linear_cross_entropy) X(attention)
+    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm)         \
+    X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -5518,9 +5536,9 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
 }
 
 /* >>backend/self_test */
-/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a compiler
- * without -fmad=false or with -use_fast_math does otherwise: a product and a sum that become one,
- * division and root that are not rounded correctly. */
+/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a
+ * compiler without -fmad=false or with -use_fast_math does otherwise: a product and a sum that
+ * become one, division and root that are not rounded correctly. */
 __global__ void self_test_kernel(float near, float far, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -5656,8 +5674,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     }
     if (device < 0 || device >= count || device >= most) {
-        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device, count,
-                 device >= most ? ", and 16 are known here" : "");
+        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device,
+                 count, device >= most ? ", and 16 are known here" : "");
         return NULL;
     }
     Device *d = &devices[device];

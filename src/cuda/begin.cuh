@@ -13,7 +13,7 @@
  * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
- * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                                lines
+ * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
 @contents@
  */
 #ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */

@@ -1,10 +1,10 @@
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
     X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
-    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
+    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)    \
     X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
-    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
-    X(linear_cross_entropy) X(attention)
+    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm)         \
+    X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {

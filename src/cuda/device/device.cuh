@@ -1,8 +1,9 @@
 /* ---- >>device -------------------------------------------------------------------------------- */
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
- * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address in the
- * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
- * addresses) is the same in each repetition. An update is never repeated: it has its gckpt_pass. */
+ * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
+ * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
+ * rows, addresses) is the same in each repetition. An update is never repeated: it has its
+ * gckpt_pass. */
 struct Moment {
     int64_t row, position;
     uint64_t seed, step;

@@ -131,8 +131,8 @@ void *host_get(void *context, size_t bytes)
         return p;
     cudaGetLastError();
     snprintf(no_room, sizeof no_room,
-             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a smaller "
-             "offload_bytes",
+             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
+             "smaller offload_bytes",
              bytes, cudaGetErrorString(error));
     return NULL;
 }

@@ -1,6 +1,33 @@
-/* Which of two zeros of either sign is the greatest matters to no result: fmaxf. Keys out of sight
- * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
- * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
+/* A row's next four scores of a thread become exponentials, its maximum and sum so far those with
+ * them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
+ * matters to no result: fmaxf. Keys out of sight have the score -inf, whose exponential, +0,
+ * changes no sum. */
+__device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees, bool first,
+                                            float *max, float *sum)
+{
+    float top = -INFINITY, factor = 0.0f;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        x[c] = (int)threadIdx.x % 16 + 16 * c < sees ? gckpti_mul(x[c], scale) : -INFINITY;
+        top = fmaxf(top, x[c]);
+    }
+    top = row_max(top);
+    if (!first) {
+        top = fmaxf(top, *max);
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    const float shift = gckpti_shift(top);
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        x[c] = gckpti_exp(x[c] - shift);
+    const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+    return factor;
+}
+
+/* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
+ * blocks share a multiprocessor. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     attention_forward_kernel(Attention a)
@@ -35,24 +62,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int sees = min(keys, ty + STEP * r + 1 + ahead);
-            float top = -INFINITY, factor = 0.0f;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                x[r][c] = tx + 16 * c < sees ? gckpti_mul(x[r][c], a.scale) : -INFINITY;
-                top = fmaxf(top, x[r][c]);
-            }
-            top = row_max(top);
-            if (j0 > 0) {
-                top = fmaxf(top, max[r]);
-                factor = gckpti_exp(max[r] - gckpti_shift(top));
-            }
-            const float shift = gckpti_shift(top);
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                x[r][c] = gckpti_exp(x[r][c] - shift);
-            const float added = row_sum((x[r][0] + x[r][2]) + (x[r][1] + x[r][3]));
-            sum[r] = j0 > 0 ? gckpti_fma(sum[r], factor, added) : added;
-            max[r] = top;
+            const float factor = online_row(x[r], a.scale, sees, j0 == 0, &max[r], &sum[r]);
 #pragma unroll
             for (int n = 0; n < N; n++)
                 if (j0 > 0)
@@ -254,7 +264,8 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
 
 bool by_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB, and take slices of 64. */
+/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB, and take slices of 64.
+ * */
 bool wide_fits(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);

@@ -210,8 +210,9 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
     }
 }
 
-/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is rare
- * (fma delivers the least normal number, which may have been less) is asked of all N at once. */
+/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
+ * rare (fma delivers the least normal number, which may have been less) is asked of all N at once.
+ * */
 template <int N, bool MIXED>
 __device__ __forceinline__ void links(float *o, float x, const float *y, bool wanted = true)
 {

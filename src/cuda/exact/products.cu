@@ -93,7 +93,8 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 }
 
 /* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
- * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a -0. */
+ * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
+ * -0. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)

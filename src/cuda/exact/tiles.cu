@@ -5,8 +5,8 @@
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads). Beyond
- * 128 a block has a slice of 128 columns of the result and computes all scores for it.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
+ * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 

@@ -57,8 +57,8 @@ __device__ inline bool wild(const uint32_t x[4])
     return some;
 }
 
-/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that is
- * NaN. So it is left out, and where a row sees some of it the sum is NaN. */
+/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
+ * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
 __device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t sees[4])
 {
@@ -354,7 +354,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
         store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
 }
 
-/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values. */
+/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values.
+ * */
 Attention attention_of(const gckpt_call *call, Room &room, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;

@@ -1,8 +1,9 @@
 /* ---- >>fast ----------------------------------------------------------------------------------
- * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of them.
- * Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is summed
- * over tokens is summed in groups of TOKENS, one group after the other from what the accumulator
- * holds: so the bits are the same wherever a batch is cut between groups, and for any tile. */
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
+ * them. Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is
+ * summed over tokens is summed in groups of TOKENS, one group after the other from what the
+ * accumulator holds: so the bits are the same wherever a batch is cut between groups, and for any
+ * tile. */
 namespace fast
 {
 enum { TOKENS = 16 };

@@ -1,7 +1,7 @@
 /* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
- * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile becomes
- * a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward: there a
- * tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
+ * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
+ * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
+ * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */

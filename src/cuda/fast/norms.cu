@@ -1,5 +1,6 @@
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
- * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout. */
+ * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout.
+ * */
 __global__ void norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
                                     float *aux, int64_t rows, int64_t n, int aligned)
 {

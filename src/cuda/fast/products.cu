@@ -6,8 +6,9 @@ struct Matrix {
     int64_t stride;
     int aligned; /* 16 bytes can be copied at once */
 };
-/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
- * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
+ * of each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale.
+ * */
 enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
@@ -50,8 +51,8 @@ __device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, i
         to[i] = i < there ? from[i] : (uint16_t)0;
 }
 
-/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
- * to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
+/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from
+ * line to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
 template <int wide> __device__ inline int place(int line, int eight)
 {
     int turn = wide == 32 ? line >> 1 & 3 : line & 7;
