@@ -36,77 +36,117 @@ __device__ float warp_sum(float lane)
     return lane;
 }
 
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
- * so that bytes may coincide. F::READS: which of a and b there are. */
-enum { READS_NONE, READS_A, READS_BOTH };
-
-template <int N, class F>
-__device__ void map_at(const F &f, const float *a, const float *b, float *d, int64_t i,
-                       int accumulate)
-{
-    Pack<float, N> x = {}, y = {}, z = {};
-    if (F::READS >= READS_A)
-        x = load<N>(a + i);
-    if (F::READS >= READS_BOTH)
-        y = load<N>(b + i);
-    if (accumulate)
-        z = load<N>(d + i);
-    for (int k = 0; k < N; k++)
-        f(&z.v[k], x.v[k], y.v[k], accumulate);
-    store(d + i, z);
-}
-
-template <int N, class F>
-__global__ void map_kernel(F f, const float *a, const float *b, float *d, int64_t n, int accumulate)
-{
-    for (EACH(i, n / N))
-        map_at<N>(f, a, b, d, i * N, accumulate);
-    for (EACH(i, n % N))
-        map_at<1>(f, a, b, d, n / N * N + i, accumulate);
-}
-
-/* d NULL: nobody wants it. */
-template <class F>
-void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
-         int accumulate)
-{
-    if (!d || n < 1)
-        return;
-    if (wide(a, b, d))
-        RUN(call, (map_kernel<4, F>), blocks_for((n + 3) / 4, 256), 256, 0, f, a, b, d, n,
-            accumulate);
-    else
-        RUN(call, (map_kernel<1, F>), blocks_for(n, 256), 256, 0, f, a, b, d, n, accumulate);
-}
-
-template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
-{
-    Pack<uint32_t, N> pack;
-    for (int k = 0; k < N; k++)
-        pack.v[k] = word;
-    for (EACH(i, n / N))
-        store(to + i * N, pack);
-    for (EACH(i, n % N))
-        to[n / N * N + i] = word;
-}
-
-void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
-{
-    if (n > 0 && wide(to))
-        RUN(call, fill_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, (uint32_t *)to, word, n);
-    else if (n > 0)
-        RUN(call, fill_kernel<1>, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
-}
-
-struct Copy {
-    static constexpr int READS = READS_A;
-    __device__ void operator()(float *d, float a, float, int accumulate) const
-    {
-        gckpti_put(d, a, accumulate);
-    }
+/* Values, or where results go, as the plan keeps them: one of the two; of values none are zeros. */
+struct Values {
+    const float *f32;
+    const uint16_t *bf16;
+};
+struct Results {
+    float *f32;
+    uint16_t *bf16;
 };
 
-void add(const gckpt_call *call, float *to, const float *from, int64_t n)
+Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
+Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
+Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
+Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
+Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
+const Values NONE = { NULL, NULL };
+
+__host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
+bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
+bool wide(const Values &x) { return wide(x.f32, x.bf16); }
+bool wide(const Results &y) { return wide(y.f32, y.bf16); }
+
+__device__ inline float value_at(const Values &x, int64_t i)
 {
-    map(call, Copy(), from, NULL, to, n, 1);
+    return x.bf16 ? gckpti_from_bf16(x.bf16[i]) : x.f32 ? x.f32[i] : 0.0f;
+}
+
+__device__ inline float value_at(const Results &y, int64_t i)
+{
+    return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
+}
+
+__device__ inline void put_at(const Results &y, int64_t i, float v)
+{
+    if (y.bf16)
+        y.bf16[i] = gckpti_to_bf16(v);
+    else
+        y.f32[i] = v;
+}
+
+/* N elements from i on, which lie as a Pack does. */
+template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t i)
+{
+    Pack<float, N> v = {};
+    if (x.bf16) {
+        const Pack<uint16_t, N> half = load<N>(x.bf16 + i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v.v[k] = gckpti_from_bf16(half.v[k]);
+    } else if (x.f32) {
+        v = load<N>(x.f32 + i);
+    }
+    return v;
+}
+
+template <int N> __device__ inline Pack<float, N> load(const Results &y, int64_t i)
+{
+    return load<N>(Values{ y.f32, y.bf16 }, i);
+}
+
+template <int N> __device__ inline Pack<float, N> load(const float *x, int64_t i)
+{
+    return load<N>(x + i);
+}
+
+template <int N> __device__ inline void store(const Results &y, int64_t i, const Pack<float, N> &v)
+{
+    if (y.bf16) {
+        Pack<uint16_t, N> half;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            half.v[k] = gckpti_to_bf16(v.v[k]);
+        store(y.bf16 + i, half);
+    } else {
+        store(y.f32 + i, v);
+    }
+}
+
+/* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
+ * they lie as a Pack does. */
+template <int N>
+__device__ inline void read_run(const Values &x, int64_t i, int64_t left, bool wide, float *v)
+{
+    if (wide && left >= N) {
+        const Pack<float, N> pack = load<N>(x, i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = pack.v[k];
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        v[k] = k < left ? value_at(x, i + k) : 0.0f;
+}
+
+template <int N>
+__device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t left, bool wide,
+                                          const float *v, int accumulate = 0)
+{
+    if (wide && left >= N) {
+        Pack<float, N> pack = {};
+        if (accumulate)
+            pack = load<N>(y, i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
+        store(y, i, pack);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (k < left)
+            put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
 }

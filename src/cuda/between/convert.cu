@@ -5,6 +5,12 @@ struct Converting {
     const Moment *now; /* NULL: to nearest */
 };
 
+/* word[i % 4], without an array that has an address. */
+__device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
+{
+    return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
+}
+
 template <int N> __device__ void convert_at(const Converting &o, int64_t i)
 {
     const gckpt_conversion &c = o.c;
@@ -26,8 +32,8 @@ template <int N> __device__ void convert_at(const Converting &o, int64_t i)
     for (int k = 0; k < N; k++, at++) {
         if (o.now && (k == 0 || at % 8 == 0))
             gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
-        uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
-        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+        uint32_t two = word_at(word, at / 2);
+        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
                           : gckpti_to_bf16(x.v[k]);
         x.v[k] = gckpti_from_bf16(half.v[k]);
     }
@@ -53,4 +59,26 @@ void convert(const gckpt_call *call, const gckpt_conversion *c)
         RUN(call, convert_kernel<8>, blocks_for((c->n + 7) / 8, 256), 256, 0, o);
     else if (c->n > 0)
         RUN(call, convert_kernel<1>, blocks_for(c->n, 256), 256, 0, o);
+}
+
+__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_from_bf16(from[i]);
+}
+
+void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
+{
+    RUN(call, widen_kernel, blocks_for(n, 256), 256, 0, from, to, n);
+}
+
+__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_to_bf16(from[i]);
+}
+
+void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
+{
+    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, from, to, n);
 }

@@ -7,7 +7,6 @@ struct More { /* further accumulators of a pass, bytes from its base */
 template <int N>
 __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, float *divided)
 {
-    const gckpt_rates &a = p.rates;
     Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
     for (int u = 0; u < p.adds; u++) {
         Pack<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
@@ -30,15 +29,12 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
     if (p.optimiser == GCKPT_ADAMW)
         v = load<N>(p.state[1] + i);
     for (int k = 0; k < N; k++) {
-        float d = g.v[k] * a.scale, decayed = gckpti_fma(-a.decay, w.v[k], w.v[k]);
-        if (p.optimiser == GCKPT_ADAMW) {
-            m.v[k] = gckpti_fma(a.beta1, m.v[k], a.rest1 * d);
-            v.v[k] = gckpti_fma(a.beta2, v.v[k], a.rest2 * (d * d));
-            d = m.v[k] / (gckpti_sqrt(v.v[k] * a.correct2) + a.eps);
-        } else if (p.optimiser == GCKPT_MOMENTUM) {
-            m.v[k] = d = gckpti_fma(p.momentum, m.v[k], d);
-        }
-        w.v[k] = gckpti_fma(-a.rate, d, decayed);
+        if (p.optimiser == GCKPT_ADAMW)
+            gckpti_step_adamw(&p.rates, g.v[k], &w.v[k], &m.v[k], &v.v[k]);
+        else if (p.optimiser == GCKPT_MOMENTUM)
+            gckpti_step_momentum(&p.rates, p.momentum, g.v[k], &w.v[k], &m.v[k]);
+        else
+            gckpti_step_sgd(&p.rates, g.v[k], &w.v[k]);
     }
     store(p.values + i, w);
     if (p.optimiser != GCKPT_SGD)

@@ -120,6 +120,22 @@ void check(Device *d, cudaError_t error, const char *what)
         explain(d->problem, d->number, error, what);
 }
 
+/* What the compiler calls this function ends in the kernel's name, with all its arguments:
+ * "... KERNEL = fill_kernel<4>]". */
+template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
+
+void check_kernel(Device *d, cudaError_t error, const char *name)
+{
+    const char *from = strstr(name, "KERNEL = ");
+    char text[72]; /* of which the rest of a message leaves room for as many */
+    if (error == cudaSuccess)
+        return;
+    snprintf(text, sizeof text, "%s", from ? from + 9 : name);
+    if (text[strlen(text) - 1] == ']')
+        text[strlen(text) - 1] = 0;
+    check(d, error, text);
+}
+
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. */
 struct Hold {
@@ -148,11 +164,20 @@ dim3 blocks_for(int64_t n, int threads)
 #define RUN_ON(device, kernel, grid, block, shared, ...)                                           \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
-        check(device, cudaGetLastError(), #kernel);                                                \
+        check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
         (device)->busy = 1;                                                                        \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* With more shared memory than a kernel may have unless it is asked for. */
+#define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
+    do {                                                                                           \
+        check_kernel(device_of(call),                                                              \
+                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
+                                          (int)(shared)),                                          \
+                     name_of<(kernel)>());                                                         \
+        RUN(call, kernel, grid, block, (size_t)(shared), __VA_ARGS__);                             \
+    } while (0)
 
 __global__ void moments_kernel(Moments *to, Moments now, int n)
 {

@@ -5,24 +5,19 @@
 __device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees, bool first,
                                             float *max, float *sum)
 {
-    float top = -INFINITY, factor = 0.0f;
+    float top = -INFINITY;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         x[c] = (int)threadIdx.x % 16 + 16 * c < sees ? gckpti_mul(x[c], scale) : -INFINITY;
         top = fmaxf(top, x[c]);
     }
-    top = row_max(top);
-    if (!first) {
-        top = fmaxf(top, *max);
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    const float shift = gckpti_shift(top);
+    const float factor = gckpti_online_factor(row_max(top), first, max);
+    const float shift = gckpti_shift(*max);
 #pragma unroll
     for (int c = 0; c < 4; c++)
         x[c] = gckpti_exp(x[c] - shift);
     const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
+    *sum = gckpti_online_sum(*sum, first, factor, added);
     return factor;
 }
 
@@ -36,7 +31,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
@@ -88,19 +83,29 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
                              at.slice * WIDTH);
 }
 
-/* delta = dot(g, out) over a head's columns, for each query of each head: a warp each. */
-__global__ void attention_delta_kernel(Attention a, float *delta, int64_t queries)
+/* delta = dot(g, out) over a head's d of c columns, for each query of each head: a warp each. */
+__global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
+                                       int64_t t, int heads, int d, int64_t c)
 {
     for (EACH_ROW(r, queries)) {
-        int64_t head = r / a.t % a.heads, row = r / a.t / a.heads;
-        int64_t at = (row * a.t + r % a.t) * a.c + head * a.d;
+        int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
         float lane = 0.0f;
-        for (int e = (int)threadIdx.x % 32; e < a.d; e += 32)
-            lane = gckpti_fma(a.g[at + e], a.out[at + e], lane);
+#pragma unroll 1
+        for (int e = (int)threadIdx.x % 32; e < d; e += 32)
+            lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
         lane = warp_sum(lane);
         if (threadIdx.x % 32 == 0)
             delta[r] = lane;
     }
+}
+
+void attention_delta(const gckpt_call *call, float *delta)
+{
+    const int heads = ((const gckpti_attention *)call->attributes)->heads;
+    const int64_t t = call->shape.d[1], c = call->shape.d[2],
+                  queries = call->shape.d[0] * heads * t;
+    RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, grad_out_of(call),
+        value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
 }
 
 /* Scores become probabilities; the first row is query `first` of the head. */
@@ -141,8 +146,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *ds = v;
-    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const int ty = (int)threadIdx.x / 16;
+    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
@@ -182,12 +187,12 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *scores = v + TILE * ROW;
-    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const HeadTile at = place_of(a, (a.s + TILE - 1) / TILE, false);
+    const int ty = (int)threadIdx.x / 16;
+    const HeadTile at = head_tile_of(a, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
@@ -245,10 +250,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
-        check(device_of(call),                                                                     \
-              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
-              #kernel);                                                                            \
-        RUN(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), (size_t)bytes, a);          \
+        RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
     } while (0)
 
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
@@ -262,10 +264,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, 4, TILE * SCORES);
 }
 
-bool by_16(const void *p) { return (uintptr_t)p % 16 == 0; }
-
-/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB, and take slices of 64.
- * */
+/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
 bool wide_fits(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
@@ -293,12 +292,9 @@ void attention_both(const gckpt_call *call)
         for (int i = 0; i < 3; i++)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
-    a.vector = a.d % 4 == 0 && by_16(a.q) && by_16(a.k) && by_16(a.v) && by_16(a.g) &&
-               by_16(a.out) && by_16(a.dq) && by_16(a.dk) && by_16(a.dv);
-    int64_t queries = shape->d[0] * a.heads * shape->d[1];
+    a.wide = a.d % 4 == 0 && wide(a.q, a.k, a.v) && wide(a.g, a.out, a.dq) && wide(a.dk, a.dv);
     if (a.dq || a.dk)
-        RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, a,
-            (float *)call->work, queries);
+        attention_delta(call, (float *)call->work);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
         mixed ? attention_run<8, 64, true>(call, a) : attention_run<8, 64, false>(call, a);

@@ -16,7 +16,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
 {
     const gckpt_arg *in = &call->in[i];
     const float *own = rule > ABOVE ? in->data : NULL;
-    const Scale by = { sign };
+    const Scale<gckpti_put_product> by = { sign };
     const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;

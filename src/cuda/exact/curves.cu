@@ -121,24 +121,24 @@ void detach_forward(const gckpt_call *call)
         map_forward(call, Copy());
 }
 
-struct Scale {
+template <void (*PUT)(float *, float, float, int)> struct Scale {
     static constexpr int READS = READS_A;
     float factor;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put_product(d, factor, x, accumulate);
+        PUT(d, factor, x, accumulate);
     }
 };
 
 void scale_forward(const gckpt_call *call)
 {
-    Scale f = { *(const float *)call->attributes };
+    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     map_forward(call, f);
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Scale f = { *(const float *)call->attributes };
+    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     map(call, f, call->grad_out, NULL, call->in[0].grad, gckpti_elements(&call->shape),
         call->in[0].accumulate);
 }
@@ -162,8 +162,7 @@ __device__ void dropout_at(const Mask &o, const float *x, float *y, int64_t i, i
     for (int k = 0; k < N; k++, at++) {
         if (k == 0 || at % 4 == 0)
             gckpti_philox(o.now->seed, at / 4, (uint32_t)o.id, (uint32_t)o.now->step, word);
-        uint32_t own = at & 2 ? (at & 1 ? word[3] : word[2]) : (at & 1 ? word[1] : word[0]);
-        if (gckpti_uniform(own) >= o.p)
+        if (gckpti_uniform(word_at(word, at)) >= o.p)
             gckpti_put_product(&to.v[k], o.factor, from.v[k], accumulate);
         else
             gckpti_put(&to.v[k], 0.0f, accumulate);

@@ -1,28 +1,45 @@
-/* One warp adds the rows' losses in their order, in binary64; its lanes read 32 of them at a time,
- * and all have the same chain. */
-__global__ void add_losses_kernel(const float *losses, int64_t rows, int64_t count, double *sum,
-                                  int64_t *counted)
+enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
+
+/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
+ * comes next. Targets that are not left out are counted, or all rows; `each` a row. One block. */
+__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
+                                int64_t each, double *sum, int64_t *count)
 {
-    int lane = (int)threadIdx.x;
-    double total = sum ? *sum : 0.0;
-    float next = sum && lane < rows ? losses[lane] : 0.0f;
-    for (int64_t r = 0; r < rows && sum; r += 32) {
-        float own = next;
-        next = r + 32 + lane < rows ? losses[r + 32 + lane] : 0.0f;
-        for (int k = 0; k < 32 && r + k < rows; k++)
-            total += (double)__shfl_sync(0xffffffffu, own, k);
+    SHARED(float, part, [2][CHAIN_ROWS]);
+    SHARED(int, counted, [1]);
+    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
+    int mine = 0;
+    if (threadIdx.x == 0)
+        counted[0] = 0;
+    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
+        int now = (int)(first / CHAIN_ROWS & 1);
+        if (threadIdx.x == 0 && first >= 0) {
+            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
+#pragma unroll 16
+            for (int k = 0; k < n; k++)
+                total += (double)part[now][k];
+        }
+        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
+            int64_t r = first + CHAIN_ROWS + k;
+            part[!now][k] = r < rows ? losses[r] : 0.0f;
+            mine += r < rows && (!target || target[r] >= 0);
+        }
+        __syncthreads();
     }
-    if (lane == 0 && sum)
+    atomicAdd(&counted[0], mine);
+    __syncthreads();
+    if (threadIdx.x == 0 && sum)
         *sum = total;
-    if (lane == 0 && counted)
-        *counted += count;
+    if (threadIdx.x == 0 && count)
+        *count += counted[0] * each;
 }
 
 /* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
-void add_losses(const gckpt_call *call, const float *losses, int64_t rows, int64_t count)
+void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
+                int64_t each)
 {
     if (call->loss_sum || call->loss_count)
-        RUN(call, add_losses_kernel, dim3(1), 32, 0, losses, rows, count, call->loss_sum,
+        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, each, call->loss_sum,
             call->loss_count);
 }
 
@@ -39,7 +56,7 @@ template <class F> void sum_of_loss(const gckpt_call *call, F f)
     float *losses = (float *)call->work;
     if (call->loss_sum)
         row_sums(call, f, losses, rows, n / rows, 1.0f);
-    add_losses(call, losses, rows, n);
+    add_losses(call, losses, NULL, rows, n / rows);
 }
 
 void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, Plain{ call->in[0].data }); }

@@ -24,18 +24,6 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     return p;
 }
 
-__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_from_bf16(from[i]);
-}
-
-__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_to_bf16(from[i]);
-}
-
 /* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
  * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
 void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
@@ -45,15 +33,15 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
     const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
     float *work = (float *)call->work, *aux = (float *)call->aux;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
-    uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     const dim3 grid = blocks_for(32 * rows, 256);
     LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
     l.aux = aux ? aux + 2 * row : NULL;
     l.losses = work + parts->losses + row; /* forward */
-    if (narrow)
+    if (grad)
         dx = work + parts->dx;
-    if (narrow && x->accumulate)
-        RUN(call, widen_kernel, blocks_for(rows * c, 256), 256, 0, narrow, dx, rows * c);
+    if (grad && x->accumulate)
+        widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
         l.n = gckpti_min(v - l.first, parts->classes);
         const gckpti_factor d = { work, NULL, l.n, 1, 0 };
@@ -73,8 +61,8 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
             gckpti_product_to(call, products, &t, l.n, c, rows, dw + l.first * c,
                               w->accumulate || row > 0);
     }
-    if (narrow)
-        RUN(call, narrow_kernel, blocks_for(rows * c, 256), 256, 0, dx, narrow, rows * c);
+    if (grad)
+        narrow(call, dx, grad, rows * c);
 }
 
 void linear_cross_entropy_forward(const gckpt_call *call)
@@ -83,7 +71,7 @@ void linear_cross_entropy_forward(const gckpt_call *call)
     int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows; row += parts.rows)
         head_block(call, &parts, row, 0);
-    loss_add(call, (float *)call->work + parts.losses, call->in[2].index, rows);
+    add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)

@@ -3,24 +3,18 @@
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
-    float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f, factor = 0.0f;
+    float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
 #pragma unroll
     for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++) {
         held[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
         top = held[k] > top ? held[k] : top;
     }
-    top = warp_max(top);
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    float shift = gckpti_shift(top);
+    const float factor = gckpti_online_factor(warp_max(top), first, max);
+    const float shift = gckpti_shift(*max);
 #pragma unroll
     for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
         added += gckpti_exp(held[k] - shift);
-    added = warp_sum(added);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
+    *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
 /* Rows of a loss over classes, some of their classes. */
@@ -88,49 +82,6 @@ __global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment,
     }
 }
 
-enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
-
-/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
- * comes next. Targets that are not left out are counted, or all rows. One block. */
-__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
-                                double *sum, int64_t *count)
-{
-    SHARED(float, part, [2][CHAIN_ROWS]);
-    SHARED(int, counted, [1]);
-    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
-    int mine = 0;
-    if (threadIdx.x == 0)
-        counted[0] = 0;
-    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
-        int now = (int)(first / CHAIN_ROWS & 1);
-        if (threadIdx.x == 0 && first >= 0) {
-            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
-#pragma unroll 16
-            for (int k = 0; k < n; k++)
-                total += (double)part[now][k];
-        }
-        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
-            int64_t r = first + CHAIN_ROWS + k;
-            part[!now][k] = r < rows ? losses[r] : 0.0f;
-            mine += r < rows && (!target || target[r] >= 0);
-        }
-        __syncthreads();
-    }
-    atomicAdd(&counted[0], mine);
-    __syncthreads();
-    if (threadIdx.x == 0 && sum)
-        *sum = total;
-    if (threadIdx.x == 0 && count)
-        *count += counted[0];
-}
-
-void loss_add(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows)
-{
-    if (call->loss_sum || call->loss_count)
-        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, call->loss_sum,
-            call->loss_count);
-}
-
 void cross_entropy_forward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -138,7 +89,7 @@ void cross_entropy_forward(const gckpt_call *call)
     LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
     l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
-    loss_add(call, losses, call->in[1].index, rows);
+    add_losses(call, losses, call->in[1].index, rows, 1);
 }
 
 void cross_entropy_backward(const gckpt_call *call)

@@ -18,45 +18,6 @@
  * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
 enum { DEPTH = 8, STAGES = 4 };
 
-#ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
-__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
-{
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-/* What was asked for since the last one is a group. */
-__device__ __forceinline__ void gckpti_cp_async_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* Waits until all but the last N groups are there. */
-template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
- * long loop, instead of being kept in registers throughout. */
-__device__ __forceinline__ int gckpti_thread_again(void)
-{
-    int i;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
-    return i;
-}
-__device__ __forceinline__ int gckpti_block_again(void)
-{
-    int i;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
-    return i;
-}
-#define UNROLL _Pragma("unroll")
-#else
-int gckpti_thread_again(void) { return (int)threadIdx.x; }
-int gckpti_block_again(void) { return (int)blockIdx.x; }
-#define UNROLL
-void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
-#endif
-
 /* How chunks of 4 elements of a factor are read. */
 enum {
     ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
@@ -76,7 +37,7 @@ struct Factor {
 struct Product {
     gckpti_factors t;
     Factor a, b;
-    int wide; /* rows of c may be written 16 bytes at a time */
+    bool wide; /* rows of c may be written 16 bytes at a time */
 };
 
 /* all: rows of C for A, columns for B. */
@@ -87,7 +48,7 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
     int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
     if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
-        (uintptr_t)base % 16 == 0)
+        wide(base))
         way |= WIDE | (along ? 0 : ASYNC);
     Factor f = {
         base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
@@ -191,7 +152,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
 
 /* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
  * lanes' chunks side by side. */
-template <int T, int LANES> __device__ __forceinline__ int place(int lane, int i)
+template <int T, int LANES> __device__ __forceinline__ int nth_of(int lane, int i)
 {
     return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
 }
@@ -201,18 +162,17 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 {
     UNROLL for (int i = 0; i + 4 <= T; i += 4)
     {
-        float4 v = *(const float4 *)(line + place<T, LANES>(lane, i));
+        float4 v = *(const float4 *)(line + nth_of<T, LANES>(lane, i));
         x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
     }
     if (T % 4) {
-        float2 v = *(const float2 *)(line + place<T, LANES>(lane, T / 4 * 4));
+        float2 v = *(const float2 *)(line + nth_of<T, LANES>(lane, T / 4 * 4));
         x[T - 2] = v.x, x[T - 1] = v.y;
     }
 }
 
 /* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
- * rare (fma delivers the least normal number, which may have been less) is asked of all N at once.
- * */
+ * rare (fma gives the least normal number, which may have been less) is asked of all N at once. */
 template <int N, bool MIXED>
 __device__ __forceinline__ void links(float *o, float x, const float *y, bool wanted = true)
 {

@@ -21,10 +21,10 @@ template <int BM, int BN, int TM, int TN> struct Spot {
         column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
     }
     /* Element (i,j) of the thread, in the tile. */
-    __device__ __forceinline__ int y(int i) const { return row0 + place<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int y(int i) const { return row0 + nth_of<TM, ROW_LANES>(row, i); }
     __device__ __forceinline__ int x(int j) const
     {
-        return column0 + place<TN, COLUMN_LANES>(column, j);
+        return column0 + nth_of<TN, COLUMN_LANES>(column, j);
     }
     /* Where the tile begins in C, and what C has from there on. */
     __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
@@ -67,22 +67,19 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
 {
     const gckpti_factors &t = q.t;
     const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    const Results y = { t.c, MIXED ? t.c_bf16 : NULL };
     int64_t corner = here.corner(t);
     int rows = here.rows(t), columns = here.columns(t);
-    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    UNROLL for (int i = 0; i < TM; i++)
     {
-        int64_t at = corner + here.y(i) * t.n + here.x(j);
-        if (!MIXED && q.wide && j + 4 <= TN && here.y(i) < rows && here.x(j) + 4 <= columns) {
-            *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+        int64_t at = corner + here.y(i) * t.n;
+        if (here.y(i) >= rows)
             continue;
-        }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
-        {
-            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
-                t.c[at + l] = c[i][j + l];
-            else if (here.y(i) < rows && here.x(j) + l < columns)
-                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
-        }
+        UNROLL for (int j = 0; j + 4 <= TN; j += 4)
+            write_run<4>(y, at + here.x(j), columns - here.x(j), !MIXED && q.wide, &c[i][j]);
+        if (TN % 4)
+            write_run<2>(y, at + here.x(TN / 4 * 4), columns - here.x(TN / 4 * 4), false,
+                         &c[i][TN / 4 * 4]);
     }
 }
 
@@ -228,7 +225,7 @@ int processors_of(const gckpt_call *call)
 Product product_of(const gckpti_factors *t, int mixed)
 {
     Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+                  t->n % 4 == 0 && wide(t->c) };
     return q;
 }
 

@@ -24,9 +24,9 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
         for (int64_t i = lane; i < n; i += 32)
             sum += gckpti_exp(from[i] - max);
         sum = warp_sum(sum);
-        float by = sum == 0.0f ? 1.0f : sum; /* gckpti_softmax_end */
+        gckpti_softmax_end(&max, &sum);
         for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = gckpti_exp(from[i] - max) / by;
+            y[r * n + i] = gckpti_exp(from[i] - max) / sum;
     }
 }
 

@@ -4,9 +4,10 @@
  * what they become stay in registers: as an mma leaves them they are the factors of the next one.
  * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
  * for dq and for dk and dv, so that each sum has one owner and one order. */
-struct Attention {
+struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads, aligned;
+    int t, s, c, d, heads;
+    bool wide; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
     float scale;
     Results out, dq, dk, dv;
@@ -17,14 +18,11 @@ struct Attention {
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
 template <int D, int n>
-__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
-                                   int lines, int end, uint16_t *tile)
+__device__ inline void bring_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
+                                  int lines, int end, uint16_t *tile)
 {
-    Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
-    for (int i = threadIdx.x; i < n * D / 8; i += 128) {
-        int line = i / (D / 8), eight = i % (D / 8);
-        bring(m, first + line, end, eight * 8, p.d, tile + place<D>(line, eight));
-    }
+    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.wide };
+    bring_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
 /* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
@@ -127,7 +125,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
 
 /* Rows line + lane / 4 and 8 further of a head, times `times`. */
 template <int D>
-__device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
+__device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
                                    const float times[2])
 {
@@ -140,26 +138,17 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
         for (int x = 0; x < D / 8; x++) {
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
-            if (i >= lines || j >= p.d)
-                continue;
-            if (accumulate)
-                v[0] += held(y, at + j), v[1] += j + 1 < p.d ? held(y, at + j + 1) : 0.0f;
-            if (y.narrow && p.aligned) {
-                *(uint32_t *)(void *)(y.narrow + at + j) = pair(v[0], v[1]);
-                continue;
-            }
-            put(y, at + j, v[0]);
-            if (j + 1 < p.d)
-                put(y, at + j + 1, v[1]);
+            if (i < lines)
+                write_run<2>(y, at + j, p.d - j, p.wide, v, accumulate);
         }
     }
 }
 
-template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
 {
-    enum { TILE = 64 * D };
+    enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *k = q + TILE, *v = k + 2 * TILE;
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
@@ -167,19 +156,19 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
     int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
-    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
-            int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
+            int to = (step + 1) % 2 * SIZE;
+            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
             continue;
         gckpti_cp_async_wait<1>();
         __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
         int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
@@ -209,7 +198,7 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
             for (int x = 0; x < D / 8; x++)
                 o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
         }
-        add_lines<D, 8, false>(s, v + step % 2 * TILE, o, ahead + row - step * 64);
+        add_lines<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
 #pragma unroll
@@ -222,31 +211,13 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
             p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
-    if (p.out.wide || p.out.narrow)
+    if (wanted(p.out))
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
-}
-
-/* A warp takes a query of a head. */
-__global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p, float *delta)
-{
-    int64_t all = queries * p.heads, n = (int64_t)gridDim.x * (blockDim.x / 32);
-    int lane = threadIdx.x % 32;
-    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += n) {
-        int64_t head = i / p.t, b = head / p.heads, h = head % p.heads;
-        int64_t at = (b * p.t + i % p.t) * p.c + h * p.d;
-        float sum = 0.0f;
-        for (int j = lane; j < p.d; j += 32)
-            sum = gckpti_fma(get(g, at + j), get(out, at + j), sum);
-        for (int half = 16; half; half /= 2)
-            sum += __shfl_down_sync(0xffffffffu, sum, half);
-        if (lane == 0)
-            delta[i] = sum;
-    }
 }
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
  * not `here`: 0. */
-__device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
+__device__ inline void slope(const MmaAttention &p, float aux, float delta, int here, float *s,
                              float *d)
 {
     *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
@@ -255,11 +226,11 @@ __device__ inline void slope(const Attention &p, float aux, float delta, int her
 
 /* dq, of 64 queries over all keys they see. */
 template <int D>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Attention p)
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(MmaAttention p)
 {
-    enum { TILE = 64 * D };
+    enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *g = q + TILE, *k = g + TILE, *v = k + 2 * TILE;
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE, *k = g + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
@@ -273,28 +244,28 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
         delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
     }
     clear<D>(o);
-    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    bring_lines<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
+    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    bring_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
-            int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
+            int to = (step + 1) % 2 * SIZE;
+            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
+            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
             continue;
         gckpti_cp_async_wait<1>();
         __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * TILE, s);
-        scores<D, 8>(g, row, v + step % 2 * TILE, d);
+        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
+        scores<D, 8>(g, row, v + step % 2 * SIZE, d);
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
             int here = j < p.keys.there && j <= i + half * 8 + p.keys.ahead;
             slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_lines<D, 8, false>(d, k + step % 2 * TILE, o, ahead + row - step * 64);
+        add_lines<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
@@ -303,11 +274,11 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
 /* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
  * rows are keys. */
 template <int D, int n>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Attention p)
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
-    enum { TILE = 64 * D, PART = n * D };
+    enum { SIZE = 64 * D, PART = n * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *k = (uint16_t *)attention_tiles, *v = k + TILE, *q = v + TILE, *g = q + 2 * PART;
+    uint16_t *k = (uint16_t *)attention_tiles, *v = k + SIZE, *q = v + SIZE, *g = q + 2 * PART;
     SHARED(float, aux, [2][n]);
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
@@ -318,13 +289,13 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
     const float once[2] = { 1.0f, 1.0f };
     clear<D>(dk);
     clear<D>(dv);
-    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
-    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
+    bring_head<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
+    bring_head<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
     for (int step = first - 1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
-            bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
-            bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
+            bring_head<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
+            bring_head<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
             if (threadIdx.x < n) {
                 aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
                 delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
@@ -348,19 +319,19 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
         add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.keys.ahead - k0 - row);
         __syncthreads();
     }
-    if (p.dk.wide || p.dk.narrow)
+    if (wanted(p.dk))
         store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
-    if (p.dv.wide || p.dv.narrow)
+    if (wanted(p.dv))
         store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
 }
 
-/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values.
- * */
-Attention attention_of(const gckpt_call *call, Room &room, bool backward)
+/* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
+ * there for results. */
+MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *in = call->in;
-    Attention p;
+    MmaAttention p;
     memset(&p, 0, sizeof p);
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
@@ -372,42 +343,39 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
     p.aux = (float *)call->aux;
-    p.aligned = p.d % 8 == 0 &&
-                ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
+    p.out = out_of(call);
+    p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
+    p.wide = p.d % 8 == 0 && wide(p.q, p.k, p.v) && wide(p.g) && wide(p.out) && wide(p.dq) &&
+             wide(p.dk) && wide(p.dv);
     return p;
 }
 
 #define HEADS(call, kernel, tiles, shared, p)                                                      \
     do {                                                                                           \
         int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
-        check(device_of(call),                                                                     \
-              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,            \
-                                   (int)(shared)),                                                 \
-              "shared memory");                                                                    \
-        RUN(call, (kernel), dim3((unsigned)(heads * (tiles))), 128, (size_t)(shared), p);          \
+        RUN_SHARING(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
     } while (0)
 
-template <int D> void run_attention(const gckpt_call *call, const Attention &p)
+template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, attention_forward_kernel<D>, (p.t + 63) / 64, 5 * 64 * D * 2, p);
+    HEADS(call, (mma_attention_forward_kernel<D>), (p.t + 63) / 64, 5 * 64 * D * 2, p);
 }
 
-template <int D> void run_gradients(const gckpt_call *call, const Attention &p)
+template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &p)
 {
     enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
     if (wanted(call->in[0]))
-        HEADS(call, attention_dq_kernel<D>, (p.t + 63) / 64, 6 * 64 * D * 2, p);
+        HEADS(call, (mma_attention_dq_kernel<D>), (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
               (2 * 64 + 4 * QUERIES) * D * 2, p);
 }
 
 void attention_forward(const gckpt_call *call)
 {
     Room room = { (char *)call->work, 0 };
-    Attention p = attention_of(call, room, false);
+    MmaAttention p = attention_of(call, room, false);
     p.keys = keys_of(call);
-    p.out = { call->out, call->out_bf16 };
     if (p.d <= 64)
         run_attention<64>(call, p);
     else
@@ -417,15 +385,12 @@ void attention_forward(const gckpt_call *call)
 void attention_backward(const gckpt_call *call)
 {
     Room room = { (char *)call->work, 0 };
-    Attention p = attention_of(call, room, true);
+    MmaAttention p = attention_of(call, room, true);
     p.keys = keys_of(call);
     int64_t queries = call->shape.d[0] * call->shape.d[1];
     float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
-    const Values out = { call->out, call->out_bf16 };
-    RUN(call, delta_kernel, blocks_for(queries * p.heads, 8), 256, 0, grad_out_of(call), out,
-        queries, p, delta);
+    attention_delta(call, delta);
     p.delta = delta;
-    p.dq = grad_of(call->in[0]), p.dk = grad_of(call->in[1]), p.dv = grad_of(call->in[2]);
     for (int i = 0; i < 3; i++)
         p.accumulate[i] = call->in[i].accumulate;
     if (p.d <= 64)
@@ -437,7 +402,7 @@ void attention_backward(const gckpt_call *call)
 gckpt_result attention_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
-    Attention p = attention_of(call, forward, false);
+    MmaAttention p = attention_of(call, forward, false);
     if (p.d > 128) { /* no registers for it */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;

@@ -1,151 +1,88 @@
-/* ---- elementwise, eight elements a thread ---- */
-/* v = x[at..at+7], those past n as 0; aligned: 16 bytes can be read at once. */
-__device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int aligned, float v[8])
+/* ---- elementwise ----
+ * As gckpti_put_product, but the product is rounded before it is added. */
+__device__ inline void put_product(float *d, float a, float b, int accumulate)
 {
-    if (aligned && at + 8 <= n && x.narrow) {
-        uint4 word = *(const uint4 *)(const void *)(x.narrow + at);
-        const uint32_t pair[4] = { word.x, word.y, word.z, word.w };
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] = gckpti_float(i % 2 ? pair[i / 2] & 0xffff0000u : pair[i / 2] << 16);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = at + i < n ? get(x, at + i) : 0.0f;
+    gckpti_put(d, a * b, accumulate);
 }
 
-__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned,
-                                 int accumulate, float v[8])
+/* out = f(a, b), and input 0's gradient = f(at, grad_out). */
+template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
 {
-    if (accumulate) {
-        float held[8];
-        get_eight({ y.wide, y.narrow }, at, n, aligned, held);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] += held[i];
-    }
-    if (aligned && at + 8 <= n && y.narrow) {
-        uint4 word = { pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]) };
-        *(uint4 *)(void *)(y.narrow + at) = word;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (at + i < n)
-            put(y, at + i, v[i]);
+    map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
 }
 
-int aligned_16(const void *a, const void *b = NULL, const void *c = NULL)
+template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
 {
-    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
+    map(call, f, at, grad_out_of(call), grad_of(call->in[0]), gckpti_elements(&call->shape),
+        call->in[0].accumulate);
 }
-
-/* d = f(a, b), or += */
-template <class F>
-__global__ void map_kernel(F f, Values a, Values b, Results d, int64_t n, int aligned,
-                           int accumulate)
-{
-    for (EACH(i, (n + 7) / 8)) {
-        float x[8], y[8];
-        get_eight(a, i * 8, n, aligned, x);
-        get_eight(b, i * 8, n, aligned, y);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[k] = f(x[k], y[k]);
-        put_eight(d, i * 8, n, aligned, accumulate, x);
-    }
-}
-
-template <class F>
-void map(const gckpt_call *call, F f, Values a, Values b, Results d, int accumulate)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    if (d.wide || d.narrow)
-        RUN(call, map_kernel<F>, blocks_for((n + 7) / 8, 256), 256, 0, f, a, b, d, n,
-            aligned_16(a.narrow, b.narrow, d.narrow), accumulate);
-}
-
-template <float (*F)(float)> struct Curve {
-    __device__ float operator()(float x, float) const { return F(x); }
-};
-template <float (*SLOPE)(float)> struct CurveSlope {
-    __device__ float operator()(float at, float g) const { return g * SLOPE(at); }
-};
 
 #define CURVE(name, at)                                                                            \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map(call, Curve<gckpti_##name>(), value_of(call->in[0]), { NULL, NULL },                   \
-            { call->out, call->out_bf16 }, 0);                                                     \
+        map_out(call, Value<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map(call, CurveSlope<gckpti_##name##_slope>(), at, grad_out_of(call),                      \
-            grad_of(call->in[0]), call->in[0].accumulate);                                         \
+        map_back(call, Slope<gckpti_##name##_slope, put_product>(), at);                           \
     }
 CURVE(gelu, value_of(call->in[0]))
 CURVE(gelu_erf, value_of(call->in[0]))
 CURVE(silu, value_of(call->in[0]))
-CURVE(tanh, (Values{ call->out, call->out_bf16 }))
-CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
+CURVE(tanh, value_out_of(call))
+CURVE(sigmoid, value_out_of(call))
 #undef CURVE
-
-struct ReluSlope {
-    __device__ float operator()(float y, float g) const { return y > 0.0f ? g : 0.0f; }
-};
-struct Factor {
-    float factor;
-    __device__ float operator()(float x, float) const { return factor * x; }
-};
 
 void relu_forward(const gckpt_call *call)
 {
-    map(call, Curve<gckpti_relu>(), value_of(call->in[0]), { NULL, NULL },
-        { call->out, call->out_bf16 }, 0);
+    map_out(call, Value<gckpti_relu>(), value_of(call->in[0]), NONE);
 }
 
-void relu_backward(const gckpt_call *call)
-{
-    map(call, ReluSlope(), { call->out, call->out_bf16 }, grad_out_of(call), grad_of(call->in[0]),
-        call->in[0].accumulate);
-}
+void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), value_out_of(call)); }
 
 void scale_forward(const gckpt_call *call)
 {
-    Factor f = { *(const float *)call->attributes };
-    map(call, f, value_of(call->in[0]), { NULL, NULL }, { call->out, call->out_bf16 }, 0);
+    Scale<put_product> f = { *(const float *)call->attributes };
+    map_out(call, f, value_of(call->in[0]), NONE);
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Factor f = { *(const float *)call->attributes };
-    map(call, f, grad_out_of(call), { NULL, NULL }, grad_of(call->in[0]), call->in[0].accumulate);
+    Scale<put_product> f = { *(const float *)call->attributes };
+    map(call, f, grad_out_of(call), NONE, grad_of(call->in[0]), gckpti_elements(&call->shape),
+        call->in[0].accumulate);
 }
 
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
 struct Plus {
-    __device__ float operator()(float x, float y) const { return x + y; }
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put(d, x + y, accumulate);
+    }
 };
 struct Minus {
-    __device__ float operator()(float x, float y) const { return x - y; }
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put(d, x - y, accumulate);
+    }
 };
 struct Times {
-    __device__ float operator()(float x, float y) const { return x * y; }
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        put_product(d, x, y, accumulate);
+    }
 };
-
-template <class F> void combine_forward(const gckpt_call *call, F f)
-{
-    map(call, f, value_of(call->in[0]), value_of(call->in[1]), { call->out, call->out_bf16 }, 0);
-}
 
 /* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
     Results d = grad_of(call->in[i]);
-    if (d.wide != g.wide || d.narrow != g.narrow)
-        map(call, f, other, g, d, call->in[i].accumulate);
+    if (d.f32 != g.f32 || d.bf16 != g.bf16)
+        map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
 gckpt_result alike_room(gckpt_call *call)
@@ -156,18 +93,23 @@ gckpt_result alike_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+template <class F> void combine_forward(const gckpt_call *call, F f)
+{
+    map_out(call, f, value_of(call->in[0]), value_of(call->in[1]));
+}
+
 void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
 void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
 void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
 void add_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), { NULL, NULL });
-    combine_backward(call, 1, Plus(), { NULL, NULL });
+    combine_backward(call, 0, Plus(), NONE);
+    combine_backward(call, 1, Plus(), NONE);
 }
 void sub_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), { NULL, NULL });
-    combine_backward(call, 1, Minus(), { NULL, NULL });
+    combine_backward(call, 0, Plus(), NONE);
+    combine_backward(call, 1, Minus(), NONE);
 }
 void mul_backward(const gckpt_call *call)
 {
@@ -191,13 +133,13 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
             part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
         int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
         if (unit == 8) {
-            float v[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+            Pack<float, 8> v = {};
             if (here)
-                get_eight(x, from, from + 8, 1, v);
-            put_eight(y, to, to + 8, 1, accumulate, v);
+                v = load<8>(x, from);
+            write_run<8>(y, to, 8, true, v.v, accumulate);
         } else {
-            float v = here ? get(x, from) : 0.0f;
-            put(y, to, accumulate ? held(y, to) + v : v);
+            float v = here ? value_at(x, from) : 0.0f;
+            put_at(y, to, accumulate ? value_at(y, to) + v : v);
         }
     }
 }
@@ -205,19 +147,18 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
 void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
 {
     Part p = slice_part(call);
-    int unit =
-        p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned_16(x.narrow, y.narrow) ? 8
-                                                                                               : 1;
+    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
+    int unit = eight ? 8 : 1;
     int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
     p.whole /= unit, p.begin /= unit, p.n /= unit;
-    if (y.wide || y.narrow)
+    if (wanted(y))
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
             accumulate);
 }
 
 void slice_forward(const gckpt_call *call)
 {
-    slice_by(call, value_of(call->in[0]), { call->out, call->out_bf16 }, 0, 0);
+    slice_by(call, value_of(call->in[0]), out_of(call), 0, 0);
 }
 
 void slice_backward(const gckpt_call *call)

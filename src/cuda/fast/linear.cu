@@ -10,18 +10,18 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, 
     int64_t j = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0.0f, rest = 0.0f;
     if (warp == 0 && j < n) {
-        sum = accumulate ? held(sums, j) : 0.0f;
+        sum = accumulate ? value_at(sums, j) : 0.0f;
         rest = low ? low[j] : 0.0f;
     }
     for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
         int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
         float part = 0.0f;
         for (; r < end && j < n; r++) {
-            float v = get(g, r * n + j);
+            float v = value_at(g, r * n + j);
             if (aux) {
                 const float *a = aux + r * each;
                 float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-                v *= gckpti_centered(get(x, r * n + j), c, mean) * a[each - 1];
+                v *= gckpti_centered(value_at(x, r * n + j), c, mean) * a[each - 1];
             }
             part += v;
         }
@@ -32,7 +32,7 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, 
         __syncthreads();
     }
     if (warp == 0 && j < n) {
-        put(sums, j, sum);
+        put_at(sums, j, sum);
         if (low)
             low[j] = rest;
     }
@@ -53,58 +53,36 @@ void linear_forward(const gckpt_call *call)
     Room room = { (char *)call->work, 0 };
     const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
     const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
-    Product p = { (int)s.m,
-                  (int)s.n,
-                  (int)s.k,
-                  matrix(x, s.k),
-                  matrix(w, transposed ? s.k : s.n),
-                  value_of(call->in[2]),
-                  0,
-                  { call->out, call->out_bf16 },
-                  (int)s.n,
-                  {} };
-    product(call, p, 1, transposed);
+    mma_product(call,
+                mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
+                       value_of(call->in[2]), 0, out_of(call)),
+                1, transposed);
 }
 
 void linear_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
-    int transposed = *(const int *)call->attributes, m = (int)s.m, n = (int)s.n, k = (int)s.k;
+    int transposed = *(const int *)call->attributes;
     Room room = { (char *)call->work, 0 };
-    const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
+    const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        Product p = { m,
-                      k,
-                      n,
-                      matrix(g, s.n),
-                      matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL },
-                      in[0].accumulate,
-                      grad_of(in[0]),
-                      k,
-                      {} };
-        product(call, p, 1, !transposed);
+        mma_product(call,
+                    mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
+                           in[0].accumulate, grad_of(in[0])),
+                    1, !transposed);
     }
     if (wanted(in[1])) {
-        const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
-        Product p = { k,
-                      n,
-                      m,
-                      matrix(x, s.k),
-                      matrix(g, s.n),
-                      { NULL, NULL },
-                      in[1].accumulate,
-                      grad_of(in[1]),
-                      n,
-                      {} };
-        if (transposed)
-            p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
-        product(call, p, 0, 0);
+        const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
+        mma_product(call,
+                    transposed
+                        ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
+                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
+                    0, 0);
     }
     if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, in[2], { NULL, NULL }, NULL, 0);
+        column_sums(call, in[2], NONE, NULL, 0);
 }
 
 gckpt_result linear_room(gckpt_call *call)

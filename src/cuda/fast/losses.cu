@@ -30,12 +30,6 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
     }
 }
 
-__global__ void widen_kernel(const uint16_t *x, float *y, int64_t n)
-{
-    for (EACH(i, n))
-        y[i] = gckpti_from_bf16(x[i]);
-}
-
 struct LossSizes {
     int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
 };
@@ -77,14 +71,13 @@ LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
 }
 
 /* Logits of `rows` rows from `row` and n classes from `first`. */
-Product loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
-                    int64_t rows, int64_t first, int64_t n)
+MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+                       int64_t rows, int64_t first, int64_t n)
 {
     int64_t c = gckpti_last(&call->in[0].shape);
-    Product p;
-    memset(&p, 0, sizeof p);
-    p.m = (int)rows, p.n = (int)n, p.k = (int)c;
-    p.a = matrix(r.x + row * c, c), p.b = matrix(w, c);
+    const Matrix<uint16_t> x = matrix(r.x + row * c, c);
+    MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
+    p.c_row = (int)loss_sizes(call).row;
     p.loss.target = call->in[2].index + row;
     p.loss.first = (int)first;
     return p;
@@ -94,9 +87,9 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 {
     int64_t c = gckpti_last(&call->in[0].shape);
     const Values w = value_of(call->in[1]);
-    if (w.narrow)
-        return w.narrow + first * c;
-    narrow(call, w.wide + first * c, r.w, n * c);
+    if (w.bf16)
+        return w.bf16 + first * c;
+    narrow(call, w.f32 + first * c, r.w, n * c);
     return r.w;
 }
 
@@ -111,15 +104,15 @@ void linear_cross_entropy_forward(const gckpt_call *call)
         const uint16_t *w = loss_weights(call, r, first, n);
         for (int64_t row = 0, rows; row < s.rows; row += rows) {
             rows = gckpti_min(s.rows - row, s.block);
-            Product p = loss_logits(call, r, w, row, rows, first, n);
+            MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
-            product_by<128, 1, 1, PARTS>(call, p);
+            run_mma_tile<128, 1, 1, PARTS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
                 (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
                 aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
-    loss_add(call, r.losses, call->in[2].index, s.rows);
+    add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
@@ -133,39 +126,24 @@ void linear_cross_entropy_backward(const gckpt_call *call)
         rows = gckpti_min(s.rows - row, s.block);
         Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
         if (x->grad_bf16 && x->accumulate)
-            RUN(call, widen_kernel, blocks_for(rows * s.c, 256), 256, 0, x->grad_bf16 + row * s.c,
-                r.dx, rows * s.c);
+            widen(call, x->grad_bf16 + row * s.c, r.dx, rows * s.c);
         for (int64_t first = 0, n; first < s.v; first += n) {
             n = gckpti_min(s.v - first, s.chunk);
             const uint16_t *some = loss_weights(call, r, first, n);
-            Product p = loss_logits(call, r, some, row, rows, first, n);
+            MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
             p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
-            p.c = { NULL, r.d }, p.c_row = (int)s.row;
-            product_by<128, 1, 1, SLOPES>(call, p);
-            Product of_x = { (int)rows,
-                             (int)s.c,
-                             (int)n,
-                             matrix(r.d, s.row),
-                             matrix(some, s.c),
-                             { NULL, NULL },
-                             x->accumulate || first > 0,
-                             dx,
-                             (int)s.c,
-                             {} };
-            if (dx.wide)
-                product(call, of_x, 1, 0);
-            Product of_w = { (int)n,
-                             (int)s.c,
-                             (int)rows,
-                             matrix(r.d, s.row),
-                             matrix(r.x + row * s.c, s.c),
-                             { NULL, NULL },
-                             w->accumulate || row > 0,
-                             { dw.wide ? dw.wide + first * s.c : NULL, NULL },
-                             (int)s.c,
-                             {} };
-            if (dw.wide)
-                product(call, of_w, 0, 0);
+            run_mma_tile<128, 1, 1, SLOPES>(call, p);
+            const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
+            if (dx.f32)
+                mma_product(call,
+                            mma_of(rows, s.c, n, d, matrix(some, s.c), NONE,
+                                   x->accumulate || first > 0, dx),
+                            1, 0);
+            if (dw.f32)
+                mma_product(call,
+                            mma_of(n, s.c, rows, d, matrix(r.x + row * s.c, s.c), NONE,
+                                   w->accumulate || row > 0, { dw.f32 + first * s.c, NULL }),
+                            0, 0);
         }
         if (x->grad_bf16)
             narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);

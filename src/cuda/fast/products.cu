@@ -1,14 +1,8 @@
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
- * for each link), `stride` elements apart. */
-struct Matrix {
-    const uint16_t *x;
-    int64_t stride;
-    int aligned; /* 16 bytes can be copied at once */
-};
+ * for each link). */
 /* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
- * of each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale.
- * */
+ * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
 enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
@@ -19,108 +13,74 @@ struct Loss {
     const float *aux; /* (rows,2): max, log(sum) */
     const Moment *now;
 };
-struct Product {
+struct MmaProduct {
     int m, n, k;
-    Matrix a, b;
-    Values bias; /* or none */
+    Matrix<uint16_t> a, b;
+    Values bias;
     int accumulate;
     Results c;
     int c_row; /* elements of a row */
+    bool wide; /* two of them are written at once */
     Loss loss;
 };
 
-Matrix matrix(const uint16_t *x, int64_t stride)
+MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<uint16_t> b,
+                  const Values &bias, int accumulate, const Results &c)
 {
-    return { x, stride, (uintptr_t)x % 16 == 0 && stride % 8 == 0 };
+    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c), {} };
 }
 
-enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many times */
-
-/* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
-__device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
-                             uint16_t *to)
-{
-    const uint16_t *from = x.x + line * x.stride + at;
-    int there = line < lines ? length - at : 0;
-    there = there < 0 ? 0 : there < 8 ? there : 8;
-    if (x.aligned) {
-        gckpti_cp_async16(to, there ? from : x.x, there * 2);
-        return;
-    }
-    for (int i = 0; i < 8; i++)
-        to[i] = i < there ? from[i] : (uint16_t)0;
-}
-
-/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from
- * line to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
-template <int wide> __device__ inline int place(int line, int eight)
-{
-    int turn = wide == 32 ? line >> 1 & 3 : line & 7;
-    return line * wide + ((eight ^ turn) << 3);
-}
+enum { LINKS = 32 }; /* in shared memory at once, STAGES times */
 
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
-__device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
-                                  uint16_t *tile)
+__device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end, int first, int k,
+                                   uint16_t *tile)
 {
-    enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
-    for (int i = threadIdx.x; i < ALL; i += 128) {
-        int line = i / EIGHTS, eight = i % EIGHTS;
-        uint16_t *to = tile + place<WIDE>(line, eight);
-        if (along)
-            bring(x, start + line, end, first + eight * 8, k, to);
-        else
-            bring(x, first + line, k, start + eight * 8, end, to);
-    }
+    if (along)
+        bring_tile<size, LINKS, 128, Swizzled<LINKS>, false>(x, start, end, first, k, tile);
+    else
+        bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of `wide`. */
-template <int wide, int along>
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of LINE. */
+template <int LINE, int along>
 __device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(a, tile + place<wide>(row + lane % 16, link / 8 + lane / 16));
+        gckpti_ldmatrix_x4(a, tile + Swizzled<LINE>::at(row + lane % 16, link / 8 + lane / 16));
     else
         gckpti_ldmatrix_x4_trans(
-            a, tile + place<wide>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+            a, tile + Swizzled<LINE>::at(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
 }
 
 /* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
-template <int wide, int along>
+template <int LINE, int along>
 __device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(
-            b, tile + place<wide>(column + lane / 16 * 8 + lane % 8, link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(b, tile + Swizzled<LINE>::at(column + lane / 16 * 8 + lane % 8,
+                                                        link / 8 + lane / 8 % 2));
     else
-        gckpti_ldmatrix_x4_trans(
-            b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
+        gckpti_ldmatrix_x4_trans(b, tile + Swizzled<LINE>::at(link + lane / 8 % 2 * 8 + lane % 8,
+                                                              column / 8 + lane / 16));
 }
 
 /* What element (i,j) of c starts from. */
-__device__ inline float start(const Product &p, int i, int j)
+__device__ inline float mma_start(const MmaProduct &p, int i, int j)
 {
     if (i >= p.m || j >= p.n)
         return 0.0f;
-    return p.accumulate ? held(p.c, (int64_t)i * p.c_row + j) : get(p.bias, j);
+    return p.accumulate ? value_at(p.c, (int64_t)i * p.c_row + j) : value_at(p.bias, j);
 }
 
 /* Elements (i,j) and (i,j+1). */
-__device__ inline void finish(const Product &p, int i, int j, float first, float second)
+__device__ inline void mma_end(const MmaProduct &p, int i, int j, const float *pair)
 {
-    int64_t at = (int64_t)i * p.c_row + j;
-    if (i >= p.m || j >= p.n)
-        return;
-    if (j + 1 < p.n && p.c_row % 2 == 0 && p.c.narrow) {
-        *(uint32_t *)(void *)(p.c.narrow + at) = pair(first, second);
-        return;
-    }
-    put(p.c, at, first);
-    if (j + 1 < p.n)
-        put(p.c, at + 1, second);
+    if (i < p.m)
+        write_run<2>(p.c, (int64_t)i * p.c_row + j, p.n - j, p.wide, pair);
 }
 
 /* So far, of a row: the maximum, the sum, the target's logit. */
@@ -131,7 +91,7 @@ struct RowLoss {
 /* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
  * row's. */
 template <int across>
-__device__ inline void finish_part(const Product &p, int i, int j, const float c[across][4],
+__device__ inline void finish_part(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
 {
     int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
@@ -163,7 +123,8 @@ __device__ inline void finish_part(const Product &p, int i, int j, const float c
 
 /* The same elements become gradients. */
 template <int across>
-__device__ inline void finish_slopes(const Product &p, int i, int j, float c[across][4], int which)
+__device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[across][4],
+                                     int which)
 {
     int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
     float max = target < 0 ? 0.0f : p.loss.aux[2 * i];
@@ -183,10 +144,10 @@ __device__ inline void finish_slopes(const Product &p, int i, int j, float c[acr
  * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
  * which stay in the L2. */
 template <int size, int a_along, int b_along, Purpose purpose>
-__global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__ Product p)
+__global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
     enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
-    enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
+    enum { A_LINE = a_along ? LINKS : size, B_LINE = b_along ? LINKS : size };
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
     int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -201,7 +162,7 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
         for (int x = 0; x < ACROSS; x++)
 #pragma unroll
             for (int q = 0; q < 4; q++)
-                c[y][x][q] = start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
+                c[y][x][q] = mma_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
     for (int s = 0; s < steps + STAGES - 1; s++) {
         int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
         if (now >= 0) {
@@ -210,8 +171,8 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
         }
         if (s < steps) {
             uint16_t *tile = tiles + s % STAGES * 2 * TILE;
-            bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
-            bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+            bring_links<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
+            bring_links<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
         }
         gckpti_cp_async_commit();
         const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
@@ -219,10 +180,10 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
             uint32_t a[DOWN][4], b[4];
 #pragma unroll
             for (int y = 0; y < DOWN; y++)
-                load_a<A_WIDE, a_along>(a[y], tile, row + y * 16, link);
+                load_a<A_LINE, a_along>(a[y], tile, row + y * 16, link);
 #pragma unroll
             for (int x = 0; x < ACROSS; x += 2) {
-                load_b<B_WIDE, b_along>(b, tile + TILE, column + x * 8, link);
+                load_b<B_LINE, b_along>(b, tile + TILE, column + x * 8, link);
 #pragma unroll
                 for (int y = 0; y < DOWN; y++) {
                     gckpti_mma_bf16(c[y][x], a[y], b);
@@ -239,39 +200,35 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
             finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
 #pragma unroll
         for (int x = 0; x < ACROSS && purpose != PARTS; x++)
-            finish(p, i + y * 8, j + x * 8, c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
+            mma_end(p, i + y * 8, j + x * 8, c[y / 2][x] + y % 2 * 2);
     }
 }
 
 template <int size, int a_along, int b_along, Purpose purpose>
-void product_by(const gckpt_call *call, const Product &p)
+void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
-    check(device_of(call),
-          cudaFuncSetAttribute(product_kernel<size, a_along, b_along, purpose>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          "shared memory");
-    RUN(call, (product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks), 128,
-        (size_t)bytes, p);
+    RUN_SHARING(call, (mma_product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks),
+                128, bytes, p);
 }
 
-template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
+template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
     if (large >= processors_of(call))
-        product_by<128, a_along, b_along, STORE>(call, p);
+        run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
-        product_by<64, a_along, b_along, STORE>(call, p);
+        run_mma_tile<64, a_along, b_along, STORE>(call, p);
 }
 
 /* b's lines are along k where its `stride` is that of columns. */
-void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
+void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
 {
     if (a_along && b_along)
-        product_of<1, 1>(call, p);
+        run_mma<1, 1>(call, p);
     else if (a_along)
-        product_of<1, 0>(call, p);
+        run_mma<1, 0>(call, p);
     else
-        product_of<0, 0>(call, p);
+        run_mma<0, 0>(call, p);
 }

@@ -40,7 +40,7 @@ struct Attention {
     int64_t c; /* columns of all heads */
     int t, s, heads, d, slices;
     Keys keys;
-    int vector; /* rows of a head begin at multiples of 16 bytes */
+    bool wide; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
 
@@ -51,7 +51,7 @@ struct HeadTile {
 };
 
 /* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
-__device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
+__device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
     HeadTile p;
@@ -64,39 +64,14 @@ __device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
     return p;
 }
 
-template <bool MIXED> __device__ float rounded(float x)
-{
-    return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
-}
-
 /* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
  * +0 where there are none. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)
 {
-    constexpr int THREADS = 16 * TILE / R;
-    const int d = a.d - e0, here = rows - first;
-    x += first * a.c + e0;
-    if (a.vector) {
-        constexpr int STEP = THREADS / (WIDTH / 4); /* rows at a time */
-        const int e = (int)threadIdx.x % (WIDTH / 4) * 4, at = (int)threadIdx.x / (WIDTH / 4);
-        const float *from = x + at * a.c + e;
-        to += at * (WIDTH + 4) + e;
-#pragma unroll 4
-        for (int row = 0; row < TILE; row += STEP, from += STEP * a.c) {
-            float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-            if (at + row < here && e < d)
-                f = *(const float4 *)from;
-            *(float4 *)(to + row * (WIDTH + 4)) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
-                                                    rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
-        }
-        return;
-    }
-    for (int i = (int)threadIdx.x; i < TILE * WIDTH; i += THREADS) {
-        int row = i / WIDTH, e = i % WIDTH;
-        to[row * (WIDTH + 4) + e] = row < here && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
-    }
+    const Matrix<float> m = { x, a.c, a.wide };
+    bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
 __device__ float part(const float4 &f, int k)
@@ -238,15 +213,8 @@ __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, i
         for (int n = 0; n < N; n += 4) {
             int e = e0 + column_of(n);
             int row = first + STEP * r;
-            float *to = x + row * a.c + e;
-            if (a.vector && row < rows && e < a.d) {
-                *(float4 *)to = { o[r][n], o[r][n + 1], o[r][n + 2], o[r][n + 3] };
-                continue;
-            }
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                if (row < rows && e + k < a.d)
-                    to[k] = o[r][n + k];
+            if (row < rows)
+                write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
         }
 }
 

@@ -1,0 +1,110 @@
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
+ * so that bytes may coincide. F::READS: which of a and b there are. */
+enum { READS_NONE, READS_A, READS_BOTH };
+
+template <int N, class F>
+__device__ void map_to(const F &f, const Pack<float, N> &x, const Pack<float, N> &y, float *d,
+                       int64_t i, int accumulate)
+{
+    Pack<float, N> z = {};
+    if (accumulate)
+        z = load<N>(d + i);
+    for (int k = 0; k < N; k++)
+        f(&z.v[k], x.v[k], y.v[k], accumulate);
+    store(d + i, z);
+}
+
+/* What may be rounded is added when it is done. */
+template <int N, class F>
+__device__ void map_to(const F &f, const Pack<float, N> &x, const Pack<float, N> &y,
+                       const Results &d, int64_t i, int accumulate)
+{
+    Pack<float, N> z;
+    for (int k = 0; k < N; k++)
+        f(&z.v[k], x.v[k], y.v[k], 0);
+    write_run<N>(d, i, N, true, z.v, accumulate);
+}
+
+template <int N, class F, class A, class D>
+__device__ void map_at(const F &f, const A &a, const A &b, const D &d, int64_t i, int accumulate)
+{
+    Pack<float, N> x = {}, y = {};
+    if (F::READS >= READS_A)
+        x = load<N>(a, i);
+    if (F::READS >= READS_BOTH)
+        y = load<N>(b, i);
+    map_to<N>(f, x, y, d, i, accumulate);
+}
+
+template <int N, class F, class A, class D>
+__global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
+{
+    for (EACH(i, n / N))
+        map_at<N>(f, a, b, d, i * N, accumulate);
+    for (EACH(i, n % N))
+        map_at<1>(f, a, b, d, n / N * N + i, accumulate);
+}
+
+template <int N, class F, class A, class D>
+void map_by(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
+{
+    RUN(call, (map_kernel<N, F, A, D>), blocks_for((n + N - 1) / N, 256), 256, 0, f, a, b, d, n,
+        accumulate);
+}
+
+/* d NULL: nobody wants it. */
+template <class F>
+void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
+         int accumulate)
+{
+    if (!d || n < 1)
+        return;
+    if (wide(a, b, d))
+        map_by<4>(call, f, a, b, d, n, accumulate);
+    else
+        map_by<1>(call, f, a, b, d, n, accumulate);
+}
+
+template <class F>
+void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
+         int accumulate)
+{
+    if (!wanted(d) || n < 1)
+        return;
+    if (wide(a) && wide(b) && wide(d))
+        map_by<8>(call, f, a, b, d, n, accumulate);
+    else
+        map_by<1>(call, f, a, b, d, n, accumulate);
+}
+
+template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
+{
+    Pack<uint32_t, N> pack;
+    for (int k = 0; k < N; k++)
+        pack.v[k] = word;
+    for (EACH(i, n / N))
+        store(to + i * N, pack);
+    for (EACH(i, n % N))
+        to[n / N * N + i] = word;
+}
+
+void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    if (n > 0 && wide(to))
+        RUN(call, fill_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, (uint32_t *)to, word, n);
+    else if (n > 0)
+        RUN(call, fill_kernel<1>, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
+}
+
+struct Copy {
+    static constexpr int READS = READS_A;
+    __device__ void operator()(float *d, float a, float, int accumulate) const
+    {
+        gckpti_put(d, a, accumulate);
+    }
+};
+
+void add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    map(call, Copy(), from, NULL, to, n, 1);
+}
