@@ -96,6 +96,7 @@ help:
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
+	@echo 'make parts     what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
 	@echo 'make readme    examples/quickstart.c, digits.c and what they print into README.md'
 	@echo 'make lib       build/libgradckpt.a, the header compiled once'
 	@echo 'make install   header, library, pkg-config file, CMake package under DESTDIR and PREFIX (now $(PREFIX))'
@@ -233,6 +234,11 @@ build/playground.html: $(wildcard docs/playground/*) examples/sample.h gradckpt.
 	sh docs/playground/build.sh $@
 build/tiny: docs/playground/tiny.c $(wildcard docs/playground/*.h) examples/sample.h examples/options.h build/gradckpt.o
 	$(LINKED) -Iexamples -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+
+parts:
+	@mkdir -p build
+	CC='$(CC)' sh tests/compile/parts.sh table > build/parts.md
+	sh tests/table.sh 'make parts' build/parts.md docs/parts.md
 
 curves: build/accumulation
 	build/accumulation docs/accumulation.svg
@@ -449,4 +455,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods curves pictures playground readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods parts curves pictures playground readme lib install dist clean

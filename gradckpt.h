@@ -27,42 +27,42 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1145
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1161
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                819
  *                 arithmetic, math, random, halves, sums, optimisers, chains
- *     >>store     parameters and optimiser state, however they are stored                     1505
- *                 params, packed, mirror, names, notes, values, calls
+ *     >>store     parameters and optimiser state, however they are stored                     1518
+ *                 params, packed, mirror, names, create, notes, values, calls
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
  *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
  *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
  *                 gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2287
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2299
  *                 plain, items, products, rows, images, attention, recurrent, kernels,
  *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3775
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3780
  *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
  *                 model, makers, schedule, live, draft, place, modes, encode
- *     >>search    what no schedule can do without; the least work for every budget            3089
+ *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1780
- *                 tells, checks, open, request, frontier, fit, pictures
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3913
- *                 exchange, call, backend, checks, layout, memory, bind, caches, open, host,
- *                 feeds, losses, mixed, portions, recompute, paint, instruction, offload,
- *                 finite, update, picks, begin, advance, step, stream, values
- *     >>check     gradients against finite differences; what ops cost here; races              700
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1817
+ *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     3953
+ *                 exchange, call, backend, checks, layout, memory, bind, params, caches, open,
+ *                 host, feeds, losses, mixed, portions, recompute, paint, instruction,
+ *                 offload, finite, update, picks, begin, advance, step, stream, values
+ *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1834
+ *     >>files     safetensors                                                                 1846
  *                 write, header, places, data, read, path
  *     >>ranks     a step in leaves and by several ranks; their files                          1264
  *                 crew, rounds, load, save
- *     >>tables    plans as files and as C constants                                            858
- *                 write, read, c
- *     >>kernels   what is done with an item, for each instruction set                         3378
+ *     >>tables    plans as files and as C constants                                            822
+ *                 write, read, paths, c
+ *     >>kernels   what is done with an item, for each instruction set                         3397
  *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
  *                 attention, words, online, word_attention, losses, cells, end
  *
@@ -141,6 +141,28 @@
  *    GCKPT_FORCE_SOFT_FMA [I]      the exact software fma even where the instruction exists (tests)
  *    GRADCKPT_FILE [I]             this file's name in quotes, if not "gradckpt.h": it includes
  *                                  itself for each instruction set
+ *    Parts: what a program does not need can stay out, which makes it smaller and quicker to
+ *    compile. Define these in all files [A]; the calls of the part are not declared then, and what
+ *    only shows when it runs (a plan, a file, a desc that needs it) is refused by this name. Others
+ *    go with a part that they cannot do without. docs/parts.md: what each saves, and usual sets.
+ *    GCKPT_NO_PICTURES  gckpt_plan_print, _plan_trace, gckpt_frontier_print, _frontier_json
+ *    GCKPT_NO_CHECK     gckpt_check_gradients, gckpt_calibrate, gckpt_fit_timed
+ *    GCKPT_NO_TABLES    plans as files and as C: gckpt_plan_write, _read, _save, _load, _c
+ *    GCKPT_NO_FILES     safetensors: gckpt_store_write, _read, _save, _load, .., _map (and STDIO)
+ *    GCKPT_NO_NOTES     gckpt_store_set_note, gckpt_store_note; a file's are passed over
+ *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
+ *    GCKPT_NO_FRONTIER  gckpt_frontier_new and what asks it
+ *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL; AUTO is store-all, nothing is proven (and FRONTIER, FIT)
+ *    GCKPT_NO_RANKS     leaves, gckpt_store_ranks of several, gckpt_ranks_save, _load
+ *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
+ *    GCKPT_NO_CACHES    gckpt_cache, gckpt_rotary_at, gckpt_positions_at, gckpt_position, _rewind
+ *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
+ *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
+ *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
+ *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16 or int8
+ *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
+ *    GCKPT_NO_AVX512    the kernels for that instruction set
+ *    GCKPT_NO_AVX2      the kernels for that one (and AVX512)
  *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
  *    more from the default allocator ask for huge pages.
  *
@@ -404,8 +426,8 @@
  *    kernels only, the definition of the numbers. Where the compiler's target has no fma
  *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
  *    kernels (9 times with -march=native), so NO_FAST is for devices and for reading along. The
- *    implementation takes gcc 12 some 26 s at -O2, 10 s at -O0 (where kernels are compiled at -O1),
- *    on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
+ *    implementation takes gcc 12 some 26 s at -O2, 5 s at -O0 (where the hottest kernels are compiled
+ *    at -O1), on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
@@ -446,19 +468,30 @@
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
 
-#ifdef GCKPT_SMALL
-#ifndef GCKPT_NO_HEAP
-#define GCKPT_NO_HEAP
+/* What cannot be without what is left out (manual, 4). */
+#ifdef GCKPT_NO_SEARCH
+#undef GCKPT_NO_FRONTIER
+#define GCKPT_NO_FRONTIER
+#undef GCKPT_NO_FIT
+#define GCKPT_NO_FIT
 #endif
-#ifndef GCKPT_NO_STDIO
+#ifdef GCKPT_NO_AVX2
+#undef GCKPT_NO_AVX512
+#define GCKPT_NO_AVX512
+#endif
+#ifdef GCKPT_NO_FILES
+#undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
 #endif
-#ifndef GCKPT_NO_FAST
+#ifdef GCKPT_SMALL
+#undef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#undef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#undef GCKPT_NO_FAST
 #define GCKPT_NO_FAST
-#endif
-#ifndef GCKPT_NO_TEXT
+#undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
-#endif
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -655,6 +688,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
+#ifndef GCKPT_NO_FILES
 /* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
  * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or
  * the store is empty and gets them all), with its shape; a file that is truncated, overlapping, out
@@ -724,12 +758,15 @@ GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 #endif
+#endif /* GCKPT_NO_FILES */
+#ifndef GCKPT_NO_NOTES
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
  * "seed", "optimiser", "convolution_axes", and what ends in "#updates"). Loading sets those of the
  * file. note: NULL when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
+#endif
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
@@ -1312,17 +1349,20 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's, as it runs */
+#ifndef GCKPT_NO_PICTURES
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+#endif
 
 /* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
  * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
  * machine, for every plan of the graph with as many leaves. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
+#ifndef GCKPT_NO_TABLES
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
  * damaged file or one too large for this machine is refused with the reason, which is the graph's
@@ -1348,10 +1388,13 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
+#endif /* GCKPT_NO_TABLES */
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
  * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
+enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be chosen (no clipping) */
+#ifndef GCKPT_NO_FIT
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
  * rows, fills terms (at most GCKPT_MAX_TERMS) and returns how many; less than 0: this size is not
  * wanted. It is called for every divisor of the batch and must make the same tensors and parameters
@@ -1361,7 +1404,6 @@ typedef int (*gckpt_build)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, 
 /* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
 typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                       gckpt_cost *costs, int cost_count, void *user);
-enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step may clip */
 /* The plan with the least gckpt_plan_step_work, among those of all micro-batch sizes (and update
  * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
  * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
@@ -1371,6 +1413,7 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step
  * store's; that of a budget too small names the least bytes that suffice. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure);
+#endif
 
 /* ---- the frontier: what every budget costs ---- */
 /* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
@@ -1380,6 +1423,7 @@ typedef struct {
     double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
     uint64_t proven_work;       /* gckpt_plan_proven_work within these bytes */
 } gckpt_point;
+#ifndef GCKPT_NO_FRONTIER
 /* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused and
  * its memory no block. Graph and desc.backend must live as long; a thread at a time may use it.
  * NULL on error, which is then the graph's. */
@@ -1399,6 +1443,7 @@ GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
+#ifndef GCKPT_NO_PICTURES
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
  * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0), complete and
  * proven_bytes. */
@@ -1406,6 +1451,8 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
                                            gckpt_write_fn write, void *user);
+#endif
+#endif /* GCKPT_NO_FRONTIER */
 
 /* >>api-backend -----------------------------------------------------------------------------------
  * By what a plan is computed, and where: the processor, unless gckpt_plan_desc.backend and
@@ -1796,6 +1843,7 @@ GCKPT_API int gckpt_threads(void);
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
 
+#ifndef GCKPT_NO_CHECK
 /* >>api-check ---------------------------------------------------------------------------------- */
 typedef struct {
     double worst;      /* greatest relative difference, of the directions that could be resolved */
@@ -1827,6 +1875,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
+#ifndef GCKPT_NO_FIT
 /* A plan that gckpt_fit_timed tried. */
 typedef struct {
     int64_t rows;    /* gckpt_plan_rows */
@@ -1860,6 +1909,8 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure measure, gckpt_timed *timed);
+#endif
+#endif /* GCKPT_NO_CHECK */
 
 #ifdef __cplusplus
 }
@@ -1970,8 +2021,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
- * the vector kernels exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * the vector kernels exist here. X86: those for AVX2 too (gcc on Windows misaligns vectors:
+ * its bug 54412). AVX512: and those. SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
  * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
@@ -1979,11 +2030,22 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #else
 #define GCKPTI_HAS_FAST 1
 #endif
-#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
+    !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
 #include <immintrin.h>
 #else
 #define GCKPTI_X86 0
+#endif
+#if GCKPTI_X86 && !defined(GCKPT_NO_AVX512)
+#define GCKPTI_AVX512 1
+#else
+#define GCKPTI_AVX512 0
+#endif
+#ifdef __OPTIMIZE__ /* as the command line says it: pragmas of kernels/vectors change it, for gcc */
+#define GCKPTI_OPTIMISED 1
+#else
+#define GCKPTI_OPTIMISED 0
 #endif
 #if defined(GCKPTI_SQRT)
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
@@ -2010,8 +2072,13 @@ extern "C" {
 #define GCKPTI_TABLE static const
 #endif
 /* What other files of src/ may use, by a door or among the files of a folder. */
-#define GCKPTI_FN   static
-#define GCKPTI_DATA static
+#if defined(__GNUC__) && !defined(GCKPTI_WHOLE) /* parts that stay may not use all of it */
+#define GCKPTI_UNUSED __attribute__((unused))
+#else /* tests/check_all.sh: nothing is there that the whole does not use */
+#define GCKPTI_UNUSED
+#endif
+#define GCKPTI_FN   GCKPTI_UNUSED static
+#define GCKPTI_DATA GCKPTI_UNUSED static
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
@@ -4078,7 +4145,14 @@ GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
 /* Takes the newest parameters away until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
+/* ---- store/create.c ---- */
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init);
+
 /* ---- store/notes.c ---- */
+#ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
 /* Appends one, even if there is one with this key. 0: out of memory. */
@@ -4086,11 +4160,15 @@ GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value
 
 /* Those from `first` on take the place of older ones with their keys. */
 GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first);
-
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
-GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
+#else /* a file's are passed over */
+static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
+static inline void gckpti_notes_settle(gckpt_store *s, size_t first) { (void)s, (void)first; }
+static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    (void)s, (void)key, (void)value;
+    return 1;
+}
+#endif
 
 /* ---- store/values.c ---- */
 enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
@@ -4599,98 +4677,7 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
     }
 }
 
-/* >>store/notes */
-/* ---- notes ---- */
-static void gckpti_note_free(gckpt_store *s, char *note)
-{
-    size_t key = strlen(note) + 1;
-    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
-}
-
-GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
-{
-    while (s->note_count > count)
-        gckpti_note_free(s, s->notes[--s->note_count]);
-    if (!count) {
-        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
-        s->notes = NULL;
-        s->note_capacity = 0;
-    }
-}
-
-/* The one with this key; s->note_count: there is none. */
-static size_t gckpti_note_find(const gckpt_store *s, const char *key)
-{
-    size_t i = 0;
-    while (i < s->note_count && strcmp(s->notes[i], key))
-        i++;
-    return i;
-}
-
-GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
-{
-    size_t n = strlen(key) + 1, m = strlen(value) + 1;
-    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
-    if (!note ||
-        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
-        gckpti_delete(&s->memory, note, n + m, 1);
-        return 0;
-    }
-    memcpy(note, key, n);
-    memcpy(note + n, value, m);
-    s->notes[s->note_count++] = note;
-    return 1;
-}
-
-GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
-{
-    size_t count = s->note_count;
-    for (size_t i = s->note_count = first; i < count; i++) {
-        size_t old = gckpti_note_find(s, s->notes[i]);
-        if (old < s->note_count)
-            gckpti_note_free(s, s->notes[old]);
-        else
-            s->note_count++;
-        s->notes[old] = s->notes[i];
-    }
-}
-
-GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
-{
-    size_t i = store && key ? gckpti_note_find(store, key) : 0;
-    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
-}
-
-GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
-{
-    if (!store || !key)
-        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
-    if (!gckpti_is_utf8(key))
-        return gckpti_error(store, GCKPT_E_ARG, "note: the key is not UTF-8");
-    if (gckpti_note_reserved(key) || (value && !gckpti_is_utf8(value)))
-        return gckpti_error(store, GCKPT_E_ARG,
-                            !*key ? "note: the key is empty%s"
-                            : gckpti_note_reserved(key)
-                                ? "note \"%s\": files mean something else by this; choose another"
-                                : "note \"%s\": the value is not UTF-8",
-                            key);
-    size_t old = gckpti_note_find(store, key), count = store->note_count;
-    if (value && !gckpti_note_add(store, key, value)) {
-        gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
-                     strlen(key) + strlen(value) + 2);
-        gckpti_tell_block(store, "store", &store->memory, 0);
-        return GCKPT_E_MEMORY;
-    }
-    if (value) {
-        gckpti_notes_settle(store, count);
-    } else if (old < count) {
-        gckpti_note_free(store, store->notes[old]);
-        memmove(store->notes + old, store->notes + old + 1,
-                (--store->note_count - old) * sizeof *store->notes);
-    }
-    return gckpti_ok(store);
-}
-
+/* >>store/create */
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)
@@ -4780,6 +4767,99 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
         gckpti_param_share(store, &store->params[i].p);
     return gckpti_ok(store);
 }
+
+/* >>store/notes */
+#ifndef GCKPT_NO_NOTES
+static void gckpti_note_free(gckpt_store *s, char *note)
+{
+    size_t key = strlen(note) + 1;
+    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+}
+
+GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count)
+{
+    while (s->note_count > count)
+        gckpti_note_free(s, s->notes[--s->note_count]);
+    if (!count) {
+        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
+        s->notes = NULL;
+        s->note_capacity = 0;
+    }
+}
+
+/* The one with this key; s->note_count: there is none. */
+static size_t gckpti_note_find(const gckpt_store *s, const char *key)
+{
+    size_t i = 0;
+    while (i < s->note_count && strcmp(s->notes[i], key))
+        i++;
+    return i;
+}
+
+GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    size_t n = strlen(key) + 1, m = strlen(value) + 1;
+    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    if (!note ||
+        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
+        gckpti_delete(&s->memory, note, n + m, 1);
+        return 0;
+    }
+    memcpy(note, key, n);
+    memcpy(note + n, value, m);
+    s->notes[s->note_count++] = note;
+    return 1;
+}
+
+GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first)
+{
+    size_t count = s->note_count;
+    for (size_t i = s->note_count = first; i < count; i++) {
+        size_t old = gckpti_note_find(s, s->notes[i]);
+        if (old < s->note_count)
+            gckpti_note_free(s, s->notes[old]);
+        else
+            s->note_count++;
+        s->notes[old] = s->notes[i];
+    }
+}
+
+GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
+{
+    size_t i = store && key ? gckpti_note_find(store, key) : 0;
+    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
+{
+    if (!store || !key)
+        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
+    if (!gckpti_is_utf8(key))
+        return gckpti_error(store, GCKPT_E_ARG, "note: the key is not UTF-8");
+    if (gckpti_note_reserved(key) || (value && !gckpti_is_utf8(value)))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            !*key ? "note: the key is empty%s"
+                            : gckpti_note_reserved(key)
+                                ? "note \"%s\": files mean something else by this; choose another"
+                                : "note \"%s\": the value is not UTF-8",
+                            key);
+    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    if (value && !gckpti_note_add(store, key, value)) {
+        gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
+                     strlen(key) + strlen(value) + 2);
+        gckpti_tell_block(store, "store", &store->memory, 0);
+        return GCKPT_E_MEMORY;
+    }
+    if (value) {
+        gckpti_notes_settle(store, count);
+    } else if (old < count) {
+        gckpti_note_free(store, store->notes[old]);
+        memmove(store->notes + old, store->notes + old + 1,
+                (--store->note_count - old) * sizeof *store->notes);
+    }
+    return gckpti_ok(store);
+}
+#endif
 
 /* >>store/values */
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
@@ -10649,7 +10729,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
 /* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_X86 &&                                                                                  \
+#if GCKPTI_AVX512 &&                                                                               \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_BF16 1
 #else
@@ -10996,6 +11076,21 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
 /* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
  * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* For a text: the switch by which this build has no kernels of this kind, in brackets; or "". */
+static inline const char *gckpti_isa_left_out(gckpt_isa isa)
+{
+    (void)isa;
+#if defined(GCKPT_NO_FAST)
+    return " (GCKPT_NO_FAST)";
+#elif defined(GCKPT_NO_AVX2)
+    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
+#elif defined(GCKPT_NO_AVX512)
+    return isa == GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+#else
+    return "";
+#endif
+}
 
 /* What the files of cpu share; no other folder uses it. */
 
@@ -12611,10 +12706,6 @@ GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
 #error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
 #endif
 #endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
-#endif
 #if GCKPTI_FMA
 #define GCKPTI_ISA 0
 #include GRADCKPT_FILE
@@ -12626,11 +12717,10 @@ GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
 #if GCKPTI_X86
 #define GCKPTI_ISA 2
 #include GRADCKPT_FILE
+#endif
+#if GCKPTI_AVX512
 #define GCKPTI_ISA 3
 #include GRADCKPT_FILE
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC pop_options
 #endif
 
 /* Ties, infinities, NaN and subnormals, rounded. */
@@ -12761,6 +12851,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #elif GCKPTI_X86
     if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kernels = &gckpti_kernels_avx2;
+#endif
+#if GCKPTI_AVX512
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
@@ -13644,6 +13736,11 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
 enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+#ifdef GCKPT_NO_FAST
+enum { GCKPTI_ALWAYS_PLAIN = 1 };
+#else
+enum { GCKPTI_ALWAYS_PLAIN = 0 };
+#endif
 GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
@@ -16711,6 +16808,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
  *   seed     a schedule that was made without regard to a limit
  * ============================================================================================== */
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- search/cuts.c ---- */
 enum {
     GCKPTI_INSTANTS = 8, /* of a model, at the most */
@@ -16895,9 +16993,20 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
  * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
  * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
+#else
+/* Nothing is proven but what every schedule has; nothing is found. */
+static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
+
+static inline uint64_t gckpti_prove_work(const struct gckpti_bound *b, size_t arena)
+{
+    (void)b, (void)arena;
+    return 0;
+}
+#endif
 
 /* What the files of search share; no other folder uses it. */
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- search/cuts.c ---- */
 /* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
@@ -16978,7 +17087,10 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 /* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
 GCKPTI_FN void gckpti_seed(gckpti_search *s);
 
+#endif
+
 /* >>search/cuts */
+#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * cuts: work and bytes that no schedule can do without, from minimal cuts
  *
@@ -17245,8 +17357,10 @@ GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, i
         k = from & 0x3fffffff;
     }
 }
+#endif
 
 /* >>search/bound */
+#ifndef GCKPT_NO_SEARCH
 /* ---- bounds: what is proven, by the cuts of all instants ---- */
 enum { GCKPTI_COUNTED = 256 }; /* most units for lists of all cuts */
 
@@ -17426,8 +17540,10 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
     int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
+#endif
 
 /* >>search/search */
+#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
@@ -17705,8 +17821,10 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
+#endif
 
 /* >>search/moves */
+#ifndef GCKPT_NO_SEARCH
 /* ---- moves, of squeeze and of polish: their list, what they cost ---- */
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
@@ -17776,8 +17894,10 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
     s->cut = s->cut || spent;
     return spent;
 }
+#endif
 
 /* >>search/squeeze */
+#ifndef GCKPT_NO_SEARCH
 /* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
 enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
 
@@ -18092,8 +18212,10 @@ GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
     }
     return !s->p->failed;
 }
+#endif
 
 /* >>search/polish */
+#ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
  * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
@@ -18339,8 +18461,10 @@ GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
             return;
     }
 }
+#endif
 
 /* >>search/slots */
+#ifndef GCKPT_NO_SEARCH
 /* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
@@ -18490,8 +18614,10 @@ GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int 
         i = slot->extra < before ? -1 : i;
     }
 }
+#endif
 
 /* >>search/stages */
+#ifndef GCKPT_NO_SEARCH
 /* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
 GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
@@ -18648,8 +18774,10 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
             row[a * wide] = k < a ? row[k * wide] : c->rows++;
         }
 }
+#endif
 
 /* >>search/options */
+#ifndef GCKPT_NO_SEARCH
 /* ---- options of a stage of the chain programme (search/chain) ---- */
 enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
 
@@ -18859,8 +18987,10 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
     for (int i = q->option; i < c->options; i++)
         q->least = c->option[i].cost < q->least ? c->option[i].cost : q->least;
 }
+#endif
 
 /* >>search/chain */
+#ifndef GCKPT_NO_SEARCH
 /* ---- the chain programme ----
  * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
  * to keeping nothing: each of its units has a level, which says behind how many of its runs its
@@ -19133,8 +19263,10 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     gckpti_scratch_free(&c.scratch);
     return 1;
 }
+#endif
 
 /* >>search/seeds */
+#ifndef GCKPT_NO_SEARCH
 /* ---- seeds: schedules that know no limit, made once (search/search) ---- */
 enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 
@@ -19221,8 +19353,10 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
     gckpti_sink_seeds(s);
 }
+#endif
 
 /* >>search/again */
+#ifndef GCKPT_NO_SEARCH
 /* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
@@ -19381,8 +19515,10 @@ GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckp
         }
     }
 }
+#endif
 
 /* >>search/ladder */
+#ifndef GCKPT_NO_SEARCH
 /* ---- the ladder: its rungs, and what is done to solve one ---- */
 /* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
  * is shaken; rungs that depend on one another, at the most. */
@@ -19497,8 +19633,10 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
             gckpti_offer(s, slot);
     }
 }
+#endif
 
 /* >>search/choose */
+#ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
@@ -19780,6 +19918,7 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
+#endif
 
 /* =================================================================================================
  * >>ask: from a request to a plan; the frontier; the micro-batch; what a plan tells
@@ -19791,8 +19930,12 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
  * read plans.
  * ============================================================================================== */
 
-/* ---- ask/tells.c ---- */
-GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
+static inline const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
 
 /* ---- ask/checks.c ---- */
 enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
@@ -19810,10 +19953,12 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
                                             const gckpt_plan_desc *d, gckpti_variant variant);
 
 /* ---- ask/fit.c ---- */
+#ifndef GCKPT_NO_FIT
 /* gckpt_fit, of micro-batches that have so many rows or more. */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                  const gckpt_plan_desc *desc, gckpt_measure measure,
                                  int64_t least_rows);
+#endif
 
 /* What the files of ask share; no other folder uses it. */
 
@@ -19836,6 +19981,34 @@ struct gckpt_frontier {
     size_t proven_bytes;
     int complete;
 };
+
+/* ---- ask/optimal.c ---- */
+#ifndef GCKPT_NO_SEARCH
+enum { GCKPTI_SEARCHES = 1 };
+#else
+enum { GCKPTI_SEARCHES = 0 }; /* AUTO is store-all; no schedule has less work than all ops once */
+static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    (void)p, (void)most_bytes, (void)least;
+    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
+}
+
+static inline gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                               size_t arena)
+{
+    (void)end, (void)arena;
+    return first;
+}
+
+static inline gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
+                                            gckpt_plan *plan)
+{
+    (void)budget;
+    if (plan)
+        plan->proven_work = first->least_work;
+    return plan;
+}
+#endif
 
 /* >>ask/tells */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
@@ -20003,92 +20176,6 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
     return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
-GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard)
-{
-    static const char *const names[] = { "nothing", "state", "state and gradients",
-                                         "state, gradients and values" };
-    return names[shard];
-}
-
-/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
-static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
-{
-    static const char *const verbs[] = { "forward ", "backward", "update  ",
-                                         "offload ", "reload  ", "reduce  " };
-    const gckpti_ins *ins = &plan->list[x];
-    int id = gckpti_ins_tensor(plan, ins);
-    const gckpti_node *node = &plan->nodes[id];
-    gckpti_operands o;
-    gckpt_usage u;
-    gckpt_plan_usage(plan, x, &u);
-    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
-                 node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
-                 u.again ? " again" : "");
-    if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
-        gckpti_print(k, " at %z", o.out);
-    if (u.moved)
-        gckpti_print(k, ", %z bytes", u.moved);
-    for (int i = 0; i < node->inputs; i++)
-        if (o.in[i].gradient != GCKPTI_NONE)
-            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
-                         node->in[i], o.in[i].gradient);
-    if (ins->kind == GCKPT_UPDATE)
-        gckpti_print(k, " from %z", o.gradient);
-    if (ins->kind == GCKPT_REDUCE)
-        gckpti_print(k, o.shard == GCKPTI_NONE ? " at %z" : " at %z, share to %z", o.gradient,
-                     o.shard);
-    gckpti_print(k, ", %z live\n", u.live);
-}
-
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    static const char *const kinds[] = {
-        "parameters", "optimiser state", "gradients",          "activations", "workspace",
-        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
-    };
-
-    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
-                                              ", fast bf16" };
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    if (!plan || !write)
-        return GCKPT_E_ARG;
-    gckpti_print(&k,
-                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                 "%g %% recomputed, %i instructions\n",
-                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
-                 100 * plan->recompute, (int)plan->length);
-    gckpti_print(&k,
-                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
-                 "fits in less than %z bytes\n",
-                 plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
-    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
-                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
-                 plan->alignment, precisions[plan->precision]);
-    if (plan->leaves > 1 || plan->ranks > 1)
-        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->leaves, plan->ranks,
-                     plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
-    if (plan->mixer >= 0)
-        gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
-                     gckpti_node_name(plan, plan->mixer), plan->mixer);
-    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
-        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    for (int i = GCKPT_BYTES_CACHES; i < GCKPT_BYTES_KINDS; i++)
-        if (plan->kind_bytes[i])
-            gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    if (plan->offloaded)
-        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
-    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
-        if (x == plan->epilogue)
-            gckpti_print(&k, "-- once a step, at the end\n");
-        else if (x == plan->body)
-            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
-        gckpti_print_instruction(&k, plan, x);
-    }
-    return gckpti_sink_flush(&k);
-}
-
 /* >>ask/checks */
 /* =================================================================================================
  * plans: from a request to a plan; the frontier; the micro-batch
@@ -20179,6 +20266,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (d->mode == GCKPT_OPTIMAL && !GCKPTI_SEARCHES)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
+                            "(GCKPT_NO_SEARCH); it has the other modes");
     if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
@@ -20448,11 +20539,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     if (!p->inference && !d->update_in_backward && !variant.near)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
-#ifdef GCKPT_NO_FAST
-    p->plain = 1;
-#else
-    p->plain = d->plain != 0 || d->backend;
-#endif
+    p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
 
@@ -20547,30 +20634,22 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
+    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE;
     p->g->least = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
                  least,
-                 mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE
-                     ? ""
-                     : " in this mode (GCKPT_AUTO needs least)");
+                 !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need less; "
+                                    "a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched       ? ""
+                                  : " in this mode (GCKPT_AUTO needs least)");
 }
 
-/* >>ask/request */
-/* Drafts one mode: p->best, placed. */
-GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
-{
-    if (mode == GCKPT_SQRT && p->desc->group == 0)
-        return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
-    if (result == GCKPT_OK)
-        gckpti_keep_draft(p);
-    return result;
-}
-
+/* >>ask/optimal */
+#ifndef GCKPT_NO_SEARCH
 /* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */
-static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     gckpti_search s;
     *least = 0;
@@ -20590,27 +20669,16 @@ static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, si
     return result;
 }
 
-/* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
-static size_t gckpti_arena_budget(const gckpti_planner *p)
+/* The variant whose proven work is least; their bounds are open afterwards. */
+GCKPTI_FN gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                           size_t arena)
 {
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
-    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
-    size_t left = budget > resident ? budget - resident : 0;
-    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
-}
-
-/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
- * this machine cannot address them. */
-static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
-                                        size_t *needed)
-{
-    gckpt_result result =
-        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
-    if (result != GCKPT_OK)
-        *needed = SIZE_MAX;
-    else if (mode != GCKPT_OPTIMAL)
-        *needed = p->best.arena;
-    return result;
+    gckpti_planner *least = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+        if (gckpti_prove_work(p->bound, arena) < gckpti_prove_work(least->bound, arena))
+            least = p;
+    return least;
 }
 
 /* What is proven about all plans of a request within the bytes of each of n points, and *least, the
@@ -20655,23 +20723,47 @@ GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budg
     }
     return plan;
 }
+#endif
+
+/* >>ask/request */
+/* Drafts one mode: p->best, placed. */
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    if (mode == GCKPT_SQRT && p->desc->group == 0)
+        return gckpti_find_sqrt(p);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    if (result == GCKPT_OK)
+        gckpti_keep_draft(p);
+    return result;
+}
+
+/* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
+static size_t gckpti_arena_budget(const gckpti_planner *p)
+{
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
+    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
+    size_t left = budget > resident ? budget - resident : 0;
+    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+}
+
+/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
+ * this machine cannot address them. */
+static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
+                                        size_t *needed)
+{
+    gckpt_result result =
+        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
+    if (result != GCKPT_OK)
+        *needed = SIZE_MAX;
+    else if (mode != GCKPT_OPTIMAL)
+        *needed = p->best.arena;
+    return result;
+}
 
 /* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
 static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
 {
     return d->work != than->work ? d->work < than->work : d->arena < than->arena;
-}
-
-/* The variant whose proven work is least; their bounds are open afterwards. */
-static gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
-                                        size_t arena)
-{
-    gckpti_planner *least = first;
-    gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
-        if (gckpti_prove_work(p->bound, arena) < gckpti_prove_work(least->bound, arena))
-            least = p;
-    return least;
 }
 
 /* The variant to look at behind p: `promising`, then the others in their order. */
@@ -20718,7 +20810,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             needed = own < needed ? own : needed;
             drafted = 0;
         }
-        if (!automatic || mode == GCKPT_OPTIMAL || !first->desc->budget ||
+        if (!automatic || mode == GCKPT_OPTIMAL || !GCKPTI_SEARCHES || !first->desc->budget ||
             (best && best->best.work <= once))
             break;
     }
@@ -20762,6 +20854,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
 }
 
 /* >>ask/frontier */
+#ifndef GCKPT_NO_FRONTIER
 /* ---- the frontier ---- */
 
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
@@ -21033,8 +21126,10 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner_report(&p, result);
     return plan;
 }
+#endif
 
 /* >>ask/fit */
+#ifndef GCKPT_NO_FIT
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
@@ -21340,13 +21435,90 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 {
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
+#endif
 
 /* >>ask/pictures */
-/* =================================================================================================
- * pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
- * ============================================================================================== */
+#ifndef GCKPT_NO_PICTURES
+/* ---- a plan as text, and as Chrome's trace events; drawings are examples/pictures.h's ---- */
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
+{
+    static const char *const verbs[] = { "forward ", "backward", "update  ",
+                                         "offload ", "reload  ", "reduce  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NAMELESS ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    if (u.moved)
+        gckpti_print(k, ", %z bytes", u.moved);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    if (ins->kind == GCKPT_REDUCE)
+        gckpti_print(k, o.shard == GCKPTI_NONE ? " at %z" : " at %z, share to %z", o.gradient,
+                     o.shard);
+    gckpti_print(k, ", %z live\n", u.live);
+}
 
-/* ---- Chrome's trace events ---- */
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    static const char *const kinds[] = {
+        "parameters", "optimiser state", "gradients",          "activations", "workspace",
+        "tables",     "caches",          "tree of the leaves", "gathered",    "padding, contained"
+    };
+
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
+                                              ", fast bf16" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k,
+                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
+                 "fits in less than %z bytes\n",
+                 plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i thread%s, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->threads == 1 ? "" : "s",
+                 plan->alignment, precisions[plan->precision]);
+    if (plan->leaves > 1 || plan->ranks > 1)
+        gckpti_print(&k, "%i leaves a batch, %i rank%s, sharded: %s\n", plan->leaves, plan->ranks,
+                     plan->ranks == 1 ? "" : "s", gckpti_shard_name(plan->shard));
+    if (plan->mixer >= 0)
+        gckpti_print(&k, "another split of the batch gives other results: %s #%i mixes rows\n",
+                     gckpti_node_name(plan, plan->mixer), plan->mixer);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int i = GCKPT_BYTES_CACHES; i < GCKPT_BYTES_KINDS; i++)
+        if (plan->kind_bytes[i])
+            gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->offloaded)
+        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
+    }
+    return gckpti_sink_flush(&k);
+}
+
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
 enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_TREE + 1 };
@@ -21455,8 +21627,11 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_print(&k, "\n]}\n");
     return gckpti_sink_flush(&k);
 }
+#endif
 
-/* ---- the frontier ---- */
+/* >>ask/points */
+#if !defined(GCKPT_NO_PICTURES) && !defined(GCKPT_NO_FRONTIER)
+/* ---- the frontier as text and as JSON ---- */
 /* 1, 1024 and so on, at most `bytes` */
 static double gckpti_byte_unit(double bytes, const char **name)
 {
@@ -21560,6 +21735,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
                  f->proven_bytes);
     return gckpti_sink_flush(&k);
 }
+#endif
 
 /* =================================================================================================
  * >>run: an executor: runs a plan over one arena, steps, streams
@@ -22301,9 +22477,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
-            "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
+            "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
-            gckpt_isa_name(wish));
+            gckpti_isa_left_out(wish), gckpt_isa_name(wish));
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
     if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
@@ -22423,13 +22599,11 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
-#ifdef GCKPT_NO_FAST
-    if (p->made_for == GCKPTI_FOR_CPU)
+    if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "plan: its workspace is that of the fast kernels, which this build "
             "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
-#endif
     return GCKPT_OK;
 }
 
@@ -22938,6 +23112,48 @@ GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
                             gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
+}
+
+/* >>run/params */
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
+{
+    if (!plan || !store)
+        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    gckpt_result result = gckpti_check_plan(store, plan);
+    size_t before = store->count;
+    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
+        const gckpti_plan_param *next = NULL;
+        for (size_t i = 0; i < plan->param_count; i++)
+            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
+                next = &plan->params[i];
+        if (!next)
+            return gckpti_ok(store);
+        done = next->place;
+        const char *name = plan->names + next->name;
+        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        int index = gckpti_find(store, name);
+        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
+                            gckpti_float(next->init[2]) };
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = (gckpt_storage)next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+            store->packing = plan->packing ? plan->packing : store->packing;
+        } else if (index < 0) {
+            result = gckpti_error(store, GCKPT_E_MEMORY,
+                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  next->elements, name);
+            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
+            result = gckpti_error(store, GCKPT_E_SHAPE,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  &store->params[index].p.shape);
+        }
+    }
+    gckpti_store_shrink(store, before);
+    return result;
 }
 
 /* >>run/caches */
@@ -25493,6 +25709,7 @@ typedef struct {
 } gckpti_batch;
 
 /* >>check/gradients */
+#ifndef GCKPT_NO_CHECK
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
@@ -25809,8 +26026,10 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         *check = a.c;
     return result;
 }
+#endif
 
 /* >>check/calibrate */
+#ifndef GCKPT_NO_CHECK
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
@@ -25998,8 +26217,10 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
 }
+#endif
 
 /* >>check/race */
+#if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
 enum { GCKPTI_ROUNDS = 32 };
 
@@ -26173,6 +26394,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
         gckpti_store_shrink(store, before);
     return result == GCKPT_OK && gckpti_ok(store) == GCKPT_OK ? r.plan[timed->fastest] : NULL;
 }
+#endif
 
 /* =================================================================================================
  * >>files: save and load, as safetensors
@@ -26205,6 +26427,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * files. Where a store has shares only, these are read, and the rest is passed over.
  * ============================================================================================== */
 
+#ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 /* What is saved: a store, or one rank's part of it. */
@@ -26343,10 +26566,12 @@ GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size);
 GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
                                         const gckpt_file_desc *desc);
 #endif
+#endif
 
 /* What the files of files share; no other folder uses it. */
 
 /* >>files/write */
+#ifndef GCKPT_NO_FILES
 /* ---- what both need ---- */
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
@@ -26722,8 +26947,10 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 {
     return gckpt_store_write_as(store, write, user, NULL);
 }
+#endif
 
 /* >>files/header */
+#ifndef GCKPT_NO_FILES
 /* ---- read: the header's JSON, decoded where it stands ---- */
 
 /* A name in quotes, cut if long, control characters replaced. */
@@ -27054,8 +27281,10 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
         gckpti_json_fail(l, "only spaces may follow the last '}'");
     return l->result == GCKPT_OK;
 }
+#endif
 
 /* >>files/places */
+#ifndef GCKPT_NO_FILES
 /* ---- read: what concerns several tensors, or the store ---- */
 GCKPTI_FN int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
@@ -27311,8 +27540,10 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
     gckpti_load_places(l, l->spare);
     return 1;
 }
+#endif
 
 /* >>files/data */
+#ifndef GCKPT_NO_FILES
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
@@ -27506,8 +27737,10 @@ GCKPTI_FN void gckpti_load_rest(gckpti_loader *l)
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
+#endif
 
 /* >>files/read */
+#ifndef GCKPT_NO_FILES
 GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
 {
     uint64_t number = 0;
@@ -27648,6 +27881,7 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
     l.file = (const unsigned char *)file;
     return gckpti_load(store, &l, size, desc);
 }
+#endif
 
 /* >>files/path */
 #ifndef GCKPT_NO_STDIO
@@ -29317,6 +29551,7 @@ typedef struct {
 } gckpti_plan_reader;
 
 /* >>tables/write */
+#ifndef GCKPT_NO_TABLES
 /* Numbers, and into the hash of all that were written. */
 static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
@@ -29392,8 +29627,10 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, check);
     return gckpti_sink_flush(&k);
 }
+#endif
 
 /* >>tables/read */
+#ifndef GCKPT_NO_TABLES
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
 {
     unsigned char little[8];
@@ -29548,13 +29785,11 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
-#ifdef GCKPT_NO_FAST
-    if (!d->plain)
+    if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
                             "build (GCKPT_NO_FAST) does not have; make it with "
                             "gckpt_plan_desc.plain = 1");
-#endif
     d->costs = r->costs;
     d->cost_count = (int)n;
     d->fetch = r->picks;
@@ -29715,8 +29950,10 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     }
     return gckpti_plan_settle(plan);
 }
+#endif
 
-#ifndef GCKPT_NO_STDIO
+/* >>tables/paths */
+#if !defined(GCKPT_NO_TABLES) && !defined(GCKPT_NO_STDIO)
 static gckpt_result gckpti_save_plan(const void *what, gckpt_write_fn write, void *user)
 {
     return gckpt_plan_write((const gckpt_plan *)what, write, user);
@@ -29753,48 +29990,8 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
 }
 #endif
 
-GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
-{
-    if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
-    if (store->object.sticky != GCKPT_OK)
-        return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan);
-    size_t before = store->count;
-    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
-        const gckpti_plan_param *next = NULL;
-        for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
-                next = &plan->params[i];
-        if (!next)
-            return gckpti_ok(store);
-        done = next->place;
-        const char *name = plan->names + next->name;
-        const gckpt_shape *shape = &plan->nodes[next->node].shape;
-        int index = gckpti_find(store, name);
-        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
-                            gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
-        if (q) {
-            q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORED_F32;
-            store->packing = plan->packing ? plan->packing : store->packing;
-        } else if (index < 0) {
-            result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan: the store has no memory for the %I floats of \"%s\"",
-                                  next->elements, name);
-            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
-            result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
-                                  &store->params[index].p.shape);
-        }
-    }
-    gckpti_store_shrink(store, before);
-    return result;
-}
-
 /* >>tables/c */
+#ifndef GCKPT_NO_TABLES
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
@@ -30129,10 +30326,12 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_plan(&k, plan, name);
     return gckpti_sink_flush(&k);
 }
+#endif
 
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
+#undef GCKPTI_AVX512
 #undef GCKPTI_BF16
 #undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES
@@ -30161,6 +30360,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
+#undef GCKPTI_OPTIMISED
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLANS
@@ -30176,6 +30376,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_TANH_MAX
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
+#undef GCKPTI_UNUSED
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT
@@ -30223,8 +30424,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
  * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
-#if defined(__cplusplus) && !defined(__clang__)
+/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
+ * by lane. */
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -30262,38 +30464,51 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 typedef float gckpti_floats __attribute__((vector_size(16)));
 #endif
 typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
-#define INTS           V(ints)
-#define GCKPTI_INLINED static inline __attribute__((always_inline)) GCKPTI_TARGET
+#define INTS V(ints)
+/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc still
+ * opens the first and compiles what is hot, up to kernels/words, at -O1; clang, which cannot, opens
+ * none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
+#if GCKPTI_OPTIMISED || !defined(__clang__)
+#define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
+#else
+#define GCKPTI_ALWAYS static inline GCKPTI_TARGET
+#endif
+#if GCKPTI_OPTIMISED
+#define GCKPTI_INLINED GCKPTI_ALWAYS
+#else
+#define GCKPTI_INLINED static inline GCKPTI_TARGET
+#endif
+#if !GCKPTI_OPTIMISED && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 
 /* ---- vectors ---- */
-GCKPTI_INLINED FLOATS V(load)(const float *x)
+GCKPTI_ALWAYS FLOATS V(load)(const float *x)
 {
     FLOATS a;
     memcpy(&a, x, sizeof a);
     return a;
 }
-GCKPTI_INLINED void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
+GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 
 /* set1: x in all lanes; load_n, store_n: the first n floats (all if n > W), the others read as 0;
  * max and min: b if either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less:
  * a < b ? c : d; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
 #if GCKPTI_X86 && GCKPTI_ISA >= 2
-GCKPTI_INLINED FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
-GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
-GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
-GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
-GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
-GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
-{
-    return GCKPTI_MM(fnmadd_ps)(a, b, c);
-}
-GCKPTI_INLINED float V(fold_sum8)(__m256 a)
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fnmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS float V(fold_sum8)(__m256 a)
 {
     __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
     b = _mm_movehl_ps(b, b) + b;
     return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
 }
-GCKPTI_INLINED float V(fold_max8)(__m256 a)
+GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
 {
     __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
     b = _mm_max_ps(_mm_movehl_ps(b, b), b);
@@ -30302,30 +30517,30 @@ GCKPTI_INLINED float V(fold_max8)(__m256 a)
 #endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 16)
         _mm512_storeu_ps(x, a);
     else
         _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a)
 {
     return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
 }
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
 }
@@ -30333,65 +30548,65 @@ GCKPTI_INLINED float V(fold_max)(FLOATS a)
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 8)
         _mm256_storeu_ps(x, a);
     else
         _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
 }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
-GCKPTI_INLINED float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
 #undef GCKPTI_MASK
 #else
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
     return V(load)(a);
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
     return b;
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
 #if GCKPTI_ISA == 1
-GCKPTI_INLINED FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
-GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
-GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
-GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return vbslq_f32(vcltq_f32(a, b), c, d);
 }
 #else
 /* Lane by lane what C has no operator for. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
-    GCKPTI_INLINED FLOATS V(name) parameters                                                       \
+    GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
     {                                                                                              \
         for (int i = 0; i < 4; i++)                                                                \
             a[i] = result;                                                                         \
@@ -30404,31 +30619,31 @@ GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]
 GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
 GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
-GCKPTI_INLINED FLOATS V(set1)(float x)
+GCKPTI_ALWAYS FLOATS V(set1)(float x)
 {
     FLOATS a = { x, x, x, x };
     return a;
 }
 #endif
 #endif
-GCKPTI_INLINED FLOATS V(zero)(void) { return V(set1)(0.0f); }
-GCKPTI_INLINED FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
-GCKPTI_INLINED INTS V(bits)(FLOATS a) { return (INTS)a; }
-GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
-GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
-GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
-GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 /* a == b ? c : d */
-GCKPTI_INLINED FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     INTS mask = (INTS)(a == b);
     return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
 }
-GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
+GCKPTI_ALWAYS FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
 #if GCKPTI_ISA == 3
 /* gckpti_from_f16: the instruction, but every NaN is the one that we have. */
-GCKPTI_INLINED FLOATS V(half)(__m256i x)
+GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
 {
     const FLOATS a = _mm512_cvtph_ps(x);
     return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), V(set1)(GCKPTI_NAN));
@@ -30436,13 +30651,13 @@ GCKPTI_INLINED FLOATS V(half)(__m256i x)
 #endif
 
 /* Of W words: -128..127, as their lowest 8 bits say, by 2^23 + 128 + that. */
-GCKPTI_INLINED FLOATS V(low_byte)(INTS word)
+GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
 {
     return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 }
 
 /* gckpti_from_f16 of their lowest 16 bits */
-GCKPTI_INLINED FLOATS V(low_half)(INTS word)
+GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 {
 #if GCKPTI_ISA == 3
     return V(half)(_mm512_cvtepi32_epi16((__m512i)word));
@@ -30456,7 +30671,7 @@ GCKPTI_INLINED FLOATS V(low_half)(INTS word)
 }
 
 /* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
-GCKPTI_INLINED FLOATS V(widened)(int storage, const void *b, FLOATS scale)
+GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 {
     INTS word;
 #if GCKPTI_ISA == 3
@@ -30488,7 +30703,7 @@ GCKPTI_INLINED FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
-GCKPTI_INLINED FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
+GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
@@ -30526,7 +30741,7 @@ static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 {
     __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
     r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
@@ -30536,7 +30751,7 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #elif GCKPTI_ISA == 2
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
                                 1);
@@ -30548,7 +30763,7 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
+GCKPTI_ALWAYS void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
     FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
@@ -30589,7 +30804,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
  * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants.
  */
-GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
+GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
@@ -30804,8 +31019,8 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
 #define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 /* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
  * (V(stored); I8: with `scales`). */
-GCKPTI_INLINED void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                                const void *b, int64_t row, int links, int64_t n, float *c)
+GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                               const void *b, int64_t row, int links, int64_t n, float *c)
 {
 #define GCKPTI_SWEEP_START(p)                                                                      \
     const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);                               \
@@ -30869,8 +31084,8 @@ static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
-GCKPTI_INLINED FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
-                                    FLOATS sum)
+GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
+                                   FLOATS sum)
 {
     const INTS word = V(bits)(words);
     if (storage == GCKPT_STORED_BF16) {
@@ -30890,9 +31105,9 @@ GCKPTI_INLINED FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, con
 /* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
  * constant), else at most W. The same number of rows, at `next`, is fetched. storage (a constant):
  * b has words of what is stored, k, a multiple of 4, in each row; I8: with `scales`. */
-GCKPTI_INLINED void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                               const float *b, int64_t row, int64_t k, int64_t n, int all,
-                               const float *from, float *c, const float *next)
+GCKPTI_ALWAYS void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                              const float *b, int64_t row, int64_t k, int64_t n, int all,
+                              const float *from, float *c, const float *next)
 {
 #define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
 #define GCKPTI_DOT_START(i)                                                                        \
@@ -32580,6 +32795,10 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
 }
 
 /* >>kernels/words */
+#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
+#pragma GCC pop_options
+#endif
+
 /* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
  * constant): by the processor's instructions. ---- */
 GCKPTI_INLINED INTS V(words)(const uint32_t *x)
@@ -33567,6 +33786,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #endif
 #undef GCKPTI_KERNELS
 
+#undef GCKPTI_ALWAYS
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
 #undef GCKPTI_INLINED
@@ -33582,7 +33802,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")
 #pragma pop_macro("INTS")
-#if defined(__cplusplus) && !defined(__clang__)
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
 

@@ -11,19 +11,30 @@
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
 
-#ifdef GCKPT_SMALL
-#ifndef GCKPT_NO_HEAP
-#define GCKPT_NO_HEAP
+/* What cannot be without what is left out (manual, 4). */
+#ifdef GCKPT_NO_SEARCH
+#undef GCKPT_NO_FRONTIER
+#define GCKPT_NO_FRONTIER
+#undef GCKPT_NO_FIT
+#define GCKPT_NO_FIT
 #endif
-#ifndef GCKPT_NO_STDIO
+#ifdef GCKPT_NO_AVX2
+#undef GCKPT_NO_AVX512
+#define GCKPT_NO_AVX512
+#endif
+#ifdef GCKPT_NO_FILES
+#undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
 #endif
-#ifndef GCKPT_NO_FAST
+#ifdef GCKPT_SMALL
+#undef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#undef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#undef GCKPT_NO_FAST
 #define GCKPT_NO_FAST
-#endif
-#ifndef GCKPT_NO_TEXT
+#undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
-#endif
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -220,6 +231,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
+#ifndef GCKPT_NO_FILES
 /* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
  * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or
  * the store is empty and gets them all), with its shape; a file that is truncated, overlapping, out
@@ -289,12 +301,15 @@ GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
 GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 #endif
+#endif /* GCKPT_NO_FILES */
+#ifndef GCKPT_NO_NOTES
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
  * "seed", "optimiser", "convolution_axes", and what ends in "#updates"). Loading sets those of the
  * file. note: NULL when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
+#endif
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
@@ -877,17 +892,20 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's, as it runs */
+#ifndef GCKPT_NO_PICTURES
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+#endif
 
 /* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
  * inputs, constants and parameters; and desc.leaves, if there are several. The same on every
  * machine, for every plan of the graph with as many leaves. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
+#ifndef GCKPT_NO_TABLES
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
  * (same hash, parameters frozen and stored alike); another one, another version of this header, a
  * damaged file or one too large for this machine is refused with the reason, which is the graph's
@@ -913,10 +931,13 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
+#endif /* GCKPT_NO_TABLES */
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
  * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
+enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward, of gckpt_fit: it may be chosen (no clipping) */
+#ifndef GCKPT_NO_FIT
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
  * rows, fills terms (at most GCKPT_MAX_TERMS) and returns how many; less than 0: this size is not
  * wanted. It is called for every divisor of the batch and must make the same tensors and parameters
@@ -926,7 +947,6 @@ typedef int (*gckpt_build)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, 
 /* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
 typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *terms, int count,
                                       gckpt_cost *costs, int cost_count, void *user);
-enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step may clip */
 /* The plan with the least gckpt_plan_step_work, among those of all micro-batch sizes (and update
  * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
  * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
@@ -936,6 +956,7 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step
  * store's; that of a budget too small names the least bytes that suffice. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure);
+#endif
 
 /* ---- the frontier: what every budget costs ---- */
 /* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
@@ -945,6 +966,7 @@ typedef struct {
     double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
     uint64_t proven_work;       /* gckpt_plan_proven_work within these bytes */
 } gckpt_point;
+#ifndef GCKPT_NO_FRONTIER
 /* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused and
  * its memory no block. Graph and desc.backend must live as long; a thread at a time may use it.
  * NULL on error, which is then the graph's. */
@@ -964,6 +986,7 @@ GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL has up to 0.1 % of a step less work, never more. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
+#ifndef GCKPT_NO_PICTURES
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
  * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0), complete and
  * proven_bytes. */
@@ -971,6 +994,8 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
                                            gckpt_write_fn write, void *user);
+#endif
+#endif /* GCKPT_NO_FRONTIER */
 
 /* >>api-backend -----------------------------------------------------------------------------------
  * By what a plan is computed, and where: the processor, unless gckpt_plan_desc.backend and
@@ -1361,6 +1386,7 @@ GCKPT_API int gckpt_threads(void);
 GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
                                 float min_lr);
 
+#ifndef GCKPT_NO_CHECK
 /* >>api-check ---------------------------------------------------------------------------------- */
 typedef struct {
     double worst;      /* greatest relative difference, of the directions that could be resolved */
@@ -1392,6 +1418,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
+#ifndef GCKPT_NO_FIT
 /* A plan that gckpt_fit_timed tried. */
 typedef struct {
     int64_t rows;    /* gckpt_plan_rows */
@@ -1425,6 +1452,8 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure measure, gckpt_timed *timed);
+#endif
+#endif /* GCKPT_NO_CHECK */
 
 #ifdef __cplusplus
 }

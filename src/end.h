@@ -1,6 +1,7 @@
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
+#undef GCKPTI_AVX512
 #undef GCKPTI_BF16
 #undef GCKPTI_CONVERT
 #undef GCKPTI_CURVES
@@ -29,6 +30,7 @@
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
 #undef GCKPTI_OPS
+#undef GCKPTI_OPTIMISED
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLANS
@@ -44,6 +46,7 @@
 #undef GCKPTI_TANH_MAX
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
+#undef GCKPTI_UNUSED
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT

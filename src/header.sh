@@ -33,9 +33,11 @@ dir=$1
         }
         if (name == "" || line !~ /;$|^\{|[{}]$/)
             return
-        if (line !~ /;$/ && name in home && home[name] != file)
+        if (line !~ /;$/ && instead)
+            ; # what a door has where a part is left out
+        else if (line !~ /;$/ && name in home && home[name] != file)
             wrong("static " name " is in " dir "/" home[name] " and in " dir "/" file)
-        if (line !~ /;$/)
+        if (line !~ /;$/ && !instead)
             home[name] = file
         name = ""
     }
@@ -56,6 +58,12 @@ dir=$1
                 continue
             }
             depth += (line ~ /^#if/) - (line ~ /^#endif/)
+            if (line ~ /^#if.*GCKPT_NO_/)
+                part_at = depth
+            else if (line ~ /^#else/ && depth == part_at)
+                instead = 1
+            else if (line ~ /^#endif/ && depth < part_at)
+                instead = part_at = 0
             if (rooms != "" && depth < 0)
                 rooms = ""
             else if (rooms != "#ifdef GCKPTI_ROOMS" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {

@@ -200,7 +200,7 @@ run_check()
             can "$compiler" $macros || continue
             how="-fsyntax-only"
             case $1$macros in
-            warnings-gcc) how="-O2 -c -o $B/$1.o" ;; # some warnings come from the optimiser
+            warnings-gcc) how="-DGCKPTI_WHOLE -O2 -c -o $B/$1.o" ;; # some warnings come from the optimiser
             warnings-gcc* | *-DGCKPT_SMALL) ;;
             *-D* | *-f* | *-m*) continue ;;
             esac
@@ -228,6 +228,19 @@ run_check()
         *++) hash "$name" "$compiler" "$@" -x c++ ;;
         *) hash "$name" "$compiler" -std=gnu99 "$@" ;;
         esac ;;
+    debug)                  # -O0, to debug: the golden hash of each instruction set, few bytes, not much longer than ever
+        for c in "gcc -std=gnu99" "gcc -std=gnu99 -mfma" "g++ -std=c++11 -x c++" "clang -std=gnu99" \
+            "clang++ -std=c++11 -x c++ -mfma"; do
+            echo "== $c"
+            can $c || { echo "skip: no $c"; continue; }
+            object "debug-$(echo "$c" | tr -d ' ')" $c -O0 || return 1
+            text=$(size "$object" | awk 'NR == 2 { print $1 }')
+            echo "$text bytes"
+            [ "$text" -le 1500000 ] || { echo "more than 1,500,000"; return 1; }
+            $plain -O0 -I. -Itests -DGRADCKPT_IMPLEMENTED tests/whole/test_hash.c "$object" -lm -o $B/debug && $B/debug ||
+                return 1
+        done
+        sh tests/times.sh compiled debug-compile -O0 -std=gnu99 ;;
     # ---- every kernel against its definition; plain C kernels exist where the compiler has an fma ----
     kernels-listed)         # no op has fast kernels that test_kernels does not know
         sed -n '/^#define GCKPTI_OPS/,/[^\\]$/p' gradckpt.h | grep -o ' fast([a-z_]*)' | tr -d ' ' |
@@ -368,6 +381,9 @@ run_check()
             ${CC:-cc} -fsyntax-only $B/$1/bare.c || return 1
         ! $implementation -fsyntax-only $B/$1/hash.c 2> $B/$1/said.txt &&
             grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt ;;
+    parts)                  # each part left out, all, and usual sets (docs/parts.md)
+        need gcc nm size
+        sh tests/compile/parts.sh check ;;
     # ---- symbols and macros ----
     symbols-prefix)
         need gcc nm
@@ -654,19 +670,19 @@ all="header asan-ubsan-gcc cross-aarch64-linux-gnu cross-s390x-linux-gnu cross-i
 tsan-ranks mpi mcu gpt-plans threads-gpt openblas valgrind two-contexts-openmp tsan-teams tsan-two-contexts
 packaging playground benches port-mingw port-musl port-wasm port-tcc cuda-nvcc-90 cuda-refused
 warnings-gcc warnings-clang warnings-g++ warnings-clang++ kernels-listed kernels-clang,-O2
-hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
+debug hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-Os,-DGCKPT_NO_STDIO,-DNDEBUG hash-clang,-O2,-mfma,-ffp-contract=fast hash-g++,-std=c++11,-O1
 include-alone include-renamed include-two-units include-c-and-cxx
 symbols-prefix symbols-no-writable symbols-static symbols-device symbols-no-exit
-fast-math-refused power firmware no-heap nccl macros house"
+fast-math-refused power firmware no-heap nccl macros parts house"
 more="asan-ubsan-clang cuda-asan-wide faults-wide cuda-shim cuda-nvcc-100 cuda-nvcc-80
 warnings-gcc-c17 warnings-g++-cxx17 firmware-wide firmware-clang wide-cross-arm-linux-gnueabihf wide-cross-riscv64-linux-gnu
 wide-cross-aarch64-linux-gnu wide-cross-s390x-linux-gnu wide-cross-i686-linux-gnu
-hash-gcc,-O0 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O0 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
+hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
 hash-gcc,-O2,-fopenmp hash-gcc,-O2,-mfma hash-gcc,-O3,-march=native hash-gcc,-O3,-flto hash-clang,-O3,-march=native
 hash-gcc,-O3,-march=native,-flto hash-clang,-O3,-march=native,-flto hash-gcc,-O2,-DGCKPT_NO_STDIO,-DNDEBUG
 hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_NO_FAST hash-gcc,-O2,-DGCKPT_FORCE_SOFT_FMA
-hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O0,-mfma hash-gcc,-O3,-flto,-mfma hash-gcc,-Os
+hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O3,-flto,-mfma hash-gcc,-Os
 kernels-gcc,-O3,-flto,-mfma kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-clang,-O3,-mfma
 hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2 hash-clang++,-std=c++17,-O2

@@ -6,6 +6,8 @@
 #     sh tests/times.sh clear                 forget what was noted
 #     sh tests/times.sh unit                  measure the unit, once more: their mean is used
 #     sh tests/times.sh run NAME COMMAND...   run a command, and note what it took as NAME
+#     sh tests/times.sh compiled NAME OPTIONS...  gcc with these options compiles the header and version 0.1's, twice: in
+#                                             parts of the latter, beside what tests/budgets lets NAME take
 #     sh tests/times.sh table                 what was noted, the most first; fails where it is too much
 #     sh tests/times.sh show                  the same, and judges nothing: of some checks, of which one may have made
 #                                             what others share
@@ -20,6 +22,14 @@ note()          # note NAME: a line of the seconds, user and system, that the ch
     tr 'ms' '  ' < $notes/now.$$ |
         awk -v name="$1" 'NR == 2 { printf "%s %.2f\n", name, 60 * $1 + $2 + 60 * $3 + $4 }' >> "$notes/$1"
     rm -f $notes/now.$$
+}
+
+took()          # took DIR OPTIONS...: the seconds, user and system, in which gcc compiles the header of that folder
+{
+    at=$1
+    shift
+    sh -c '"$@" && times' sh gcc "$@" -w "-I$at" -c tests/compile/implementation.c -o build/compiled.$$ |
+        tr 'ms' '  ' | awk 'NR == 2 { print 60 * $1 + $2 + 60 * $3 + $4 }'
 }
 
 command=$1
@@ -46,6 +56,26 @@ run)
     status=$?
     note "$name"
     exit $status ;;
+compiled)
+    name=$1
+    shift
+    old=build/compiled-$first
+    mkdir -p $old
+    if ! git show $first:gradckpt.h > $old/gradckpt.h 2> $old/said || ! command -v gcc > $old/said; then
+        echo "skip: no unit: it needs gcc and the project's history"
+        exit 0
+    fi
+    for turn in 1 2; do
+        echo "$(took . "$@") $(took $old "$@")"
+    done | awk -v name="$name" '
+        FILENAME != "-" { if ($1 == name) may = $2; next }
+        NF != 2 { exit }
+        { if (FNR == 1 || $1 < new) new = $1; if (FNR == 1 || $2 < old) old = $2; turns++ }
+        END {
+            if (turns < 2) { print "it does not compile"; exit 1 }
+            printf "%s: %.2f s, version 0.1 %.2f s: %.2f times as long, of %.1f\n", name, new, old, new / old, may
+            exit new > 1.3 * may * old
+        }' tests/budgets - ;;
 table | show)
     cat $notes/* | sort -k 2,2nr | awk -v judged=$([ $command = show ]; echo $?) '
         FILENAME != "-" { if ($1 !~ /^#/ && NF == 2) may[$1] = $2; next }

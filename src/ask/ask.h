@@ -12,8 +12,12 @@
  * read plans.
  * ============================================================================================== */
 
-/* ---- ask/tells.c ---- */
-GCKPTI_FN const char *gckpti_shard_name(gckpt_shard shard);
+static inline const char *gckpti_shard_name(gckpt_shard shard)
+{
+    static const char *const names[] = { "nothing", "state", "state and gradients",
+                                         "state, gradients and values" };
+    return names[shard];
+}
 
 /* ---- ask/checks.c ---- */
 enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
@@ -31,7 +35,9 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
                                             const gckpt_plan_desc *d, gckpti_variant variant);
 
 /* ---- ask/fit.c ---- */
+#ifndef GCKPT_NO_FIT
 /* gckpt_fit, of micro-batches that have so many rows or more. */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                  const gckpt_plan_desc *desc, gckpt_measure measure,
                                  int64_t least_rows);
+#endif

@@ -4,6 +4,7 @@
 #include "graph/graph.h"
 #include "search/search.h"
 
+#ifndef GCKPT_NO_FIT
 /* ---- the micro-batch, chosen together with the plan ---- */
 typedef struct {
     gckpt_store *store;
@@ -309,3 +310,4 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 {
     return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
+#endif

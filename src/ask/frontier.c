@@ -2,6 +2,7 @@
 #include "graph/graph.h"
 #include "search/search.h"
 
+#ifndef GCKPT_NO_FRONTIER
 /* ---- the frontier ---- */
 
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
@@ -273,3 +274,4 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     gckpti_planner_report(&p, result);
     return plan;
 }
+#endif

@@ -135,11 +135,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     if (!p->inference && !d->update_in_backward && !variant.near)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
-#ifdef GCKPT_NO_FAST
-    p->plain = 1;
-#else
-    p->plain = d->plain != 0 || d->backend;
-#endif
+    p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
     return gckpti_check_request(graph, terms, count, d);
 }
 
@@ -234,11 +230,13 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
+    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE;
     p->g->least = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
                  least,
-                 mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE
-                     ? ""
-                     : " in this mode (GCKPT_AUTO needs least)");
+                 !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need less; "
+                                    "a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched       ? ""
+                                  : " in this mode (GCKPT_AUTO needs least)");
 }

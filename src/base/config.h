@@ -99,8 +99,8 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
- * the vector kernels exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
- * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
+ * the vector kernels exist here. X86: those for AVX2 too (gcc on Windows misaligns vectors:
+ * its bug 54412). AVX512: and those. SQRT: square roots by SSE2 (1), NEON (2), a device's FPU
  * (4: of floats) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
@@ -108,11 +108,22 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #else
 #define GCKPTI_HAS_FAST 1
 #endif
-#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
+    !defined(GCKPT_NO_AVX2)
 #define GCKPTI_X86 1
 #include <immintrin.h>
 #else
 #define GCKPTI_X86 0
+#endif
+#if GCKPTI_X86 && !defined(GCKPT_NO_AVX512)
+#define GCKPTI_AVX512 1
+#else
+#define GCKPTI_AVX512 0
+#endif
+#ifdef __OPTIMIZE__ /* as the command line says it: pragmas of kernels/vectors change it, for gcc */
+#define GCKPTI_OPTIMISED 1
+#else
+#define GCKPTI_OPTIMISED 0
 #endif
 #if defined(GCKPTI_SQRT)
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
@@ -139,9 +150,14 @@ extern "C" {
 #define GCKPTI_TABLE static const
 #endif
 /* What other files of src/ may use, by a door or among the files of a folder. */
+#if defined(__GNUC__) && !defined(GCKPTI_WHOLE) /* parts that stay may not use all of it */
+#define GCKPTI_UNUSED __attribute__((unused))
+#else /* tests/check_all.sh: nothing is there that the whole does not use */
+#define GCKPTI_UNUSED
+#endif
 #ifndef GCKPTI_ROOMS
-#define GCKPTI_FN   static
-#define GCKPTI_DATA static
+#define GCKPTI_FN   GCKPTI_UNUSED static
+#define GCKPTI_DATA GCKPTI_UNUSED static
 #endif
 #define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */

@@ -4,6 +4,7 @@
 #include "plan/plan.h"
 #include "run/run.h"
 
+#ifndef GCKPT_NO_CHECK
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
@@ -191,3 +192,4 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
 }
+#endif

@@ -5,6 +5,7 @@
 #include "plan/plan.h"
 #include "run/run.h"
 
+#ifndef GCKPT_NO_CHECK
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
@@ -321,3 +322,4 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         *check = a.c;
     return result;
 }
+#endif

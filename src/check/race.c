@@ -4,6 +4,7 @@
 #include "ask/ask.h"
 #include "run/run.h"
 
+#if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */
 enum { GCKPTI_ROUNDS = 32 };
 
@@ -177,3 +178,4 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
         gckpti_store_shrink(store, before);
     return result == GCKPT_OK && gckpti_ok(store) == GCKPT_OK ? r.plan[timed->fastest] : NULL;
 }
+#endif

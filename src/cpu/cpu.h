@@ -26,7 +26,7 @@ extern const gckpt_backend gckpti_backend_plain;
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
 /* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_X86 &&                                                                                  \
+#if GCKPTI_AVX512 &&                                                                               \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_BF16 1
 #else
@@ -379,3 +379,18 @@ extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
 /* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
  * this processor or build lacks it, or its kernels do not give the plain ones' bits. */
 GCKPTI_FN const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* For a text: the switch by which this build has no kernels of this kind, in brackets; or "". */
+static inline const char *gckpti_isa_left_out(gckpt_isa isa)
+{
+    (void)isa;
+#if defined(GCKPT_NO_FAST)
+    return " (GCKPT_NO_FAST)";
+#elif defined(GCKPT_NO_AVX2)
+    return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
+#elif defined(GCKPT_NO_AVX512)
+    return isa == GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+#else
+    return "";
+#endif
+}

@@ -11,10 +11,6 @@
 #error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
 #endif
 #endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("O1") /* or what is forced inline makes 7 MB of them, in twice the time */
-#endif
 #if GCKPTI_FMA
 #define GCKPTI_ISA 0
 #include GRADCKPT_FILE
@@ -26,11 +22,10 @@
 #if GCKPTI_X86
 #define GCKPTI_ISA 2
 #include GRADCKPT_FILE
+#endif
+#if GCKPTI_AVX512
 #define GCKPTI_ISA 3
 #include GRADCKPT_FILE
-#endif
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__OPTIMIZE__)
-#pragma GCC pop_options
 #endif
 #endif
 
@@ -162,6 +157,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #elif GCKPTI_X86
     if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         kernels = &gckpti_kernels_avx2;
+#endif
+#if GCKPTI_AVX512
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&

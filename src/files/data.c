@@ -2,6 +2,7 @@
 #include "num/num.h"
 #include "store/store.h"
 
+#ifndef GCKPT_NO_FILES
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
@@ -195,3 +196,4 @@ GCKPTI_FN void gckpti_load_rest(gckpti_loader *l)
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
+#endif

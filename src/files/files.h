@@ -32,6 +32,7 @@
  * files. Where a store has shares only, these are read, and the rest is passed over.
  * ============================================================================================== */
 
+#ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 #ifdef GCKPTI_ROOMS
@@ -174,4 +175,5 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f);
 GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size);
 GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
                                         const gckpt_file_desc *desc);
+#endif
 #endif

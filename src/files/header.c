@@ -1,6 +1,7 @@
 #include "files/own.h"
 #include "store/store.h"
 
+#ifndef GCKPT_NO_FILES
 /* ---- read: the header's JSON, decoded where it stands ---- */
 
 /* A name in quotes, cut if long, control characters replaced. */
@@ -331,3 +332,4 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
         gckpti_json_fail(l, "only spaces may follow the last '}'");
     return l->result == GCKPT_OK;
 }
+#endif

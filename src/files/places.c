@@ -1,6 +1,7 @@
 #include "files/own.h"
 #include "store/store.h"
 
+#ifndef GCKPT_NO_FILES
 /* ---- read: what concerns several tensors, or the store ---- */
 GCKPTI_FN int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
@@ -256,3 +257,4 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
     gckpti_load_places(l, l->spare);
     return 1;
 }
+#endif

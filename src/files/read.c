@@ -1,6 +1,7 @@
 #include "files/own.h"
 #include "store/store.h"
 
+#ifndef GCKPT_NO_FILES
 GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
 {
     uint64_t number = 0;
@@ -141,3 +142,4 @@ GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, siz
     l.file = (const unsigned char *)file;
     return gckpti_load(store, &l, size, desc);
 }
+#endif

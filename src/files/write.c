@@ -2,6 +2,7 @@
 #include "num/num.h"
 #include "store/store.h"
 
+#ifndef GCKPT_NO_FILES
 /* ---- what both need ---- */
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
@@ -377,3 +378,4 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 {
     return gckpt_store_write_as(store, write, user, NULL);
 }
+#endif

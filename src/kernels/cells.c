@@ -25,6 +25,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #endif
 #undef GCKPTI_KERNELS
 
+#undef GCKPTI_ALWAYS
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
 #undef GCKPTI_INLINED
@@ -40,6 +41,6 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")
 #pragma pop_macro("INTS")
-#if defined(__cplusplus) && !defined(__clang__)
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif

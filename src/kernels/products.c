@@ -9,7 +9,7 @@
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
  * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants.
  */
-GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
+GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;

@@ -2,8 +2,8 @@
 #define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 /* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
  * (V(stored); I8: with `scales`). */
-GCKPTI_INLINED void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                                const void *b, int64_t row, int links, int64_t n, float *c)
+GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                               const void *b, int64_t row, int links, int64_t n, float *c)
 {
 #define GCKPTI_SWEEP_START(p)                                                                      \
     const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);                               \
@@ -67,8 +67,8 @@ static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
-GCKPTI_INLINED FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
-                                    FLOATS sum)
+GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
+                                   FLOATS sum)
 {
     const INTS word = V(bits)(words);
     if (storage == GCKPT_STORED_BF16) {
@@ -88,9 +88,9 @@ GCKPTI_INLINED FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, con
 /* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
  * constant), else at most W. The same number of rows, at `next`, is fetched. storage (a constant):
  * b has words of what is stored, k, a multiple of 4, in each row; I8: with `scales`. */
-GCKPTI_INLINED void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                               const float *b, int64_t row, int64_t k, int64_t n, int all,
-                               const float *from, float *c, const float *next)
+GCKPTI_ALWAYS void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
+                              const float *b, int64_t row, int64_t k, int64_t n, int all,
+                              const float *from, float *c, const float *next)
 {
 #define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
 #define GCKPTI_DOT_START(i)                                                                        \

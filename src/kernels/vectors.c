@@ -6,8 +6,9 @@
  * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
  * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
-#if defined(__cplusplus) && !defined(__clang__)
+/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
+ * by lane. */
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -45,38 +46,51 @@
 typedef float gckpti_floats __attribute__((vector_size(16)));
 #endif
 typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
-#define INTS           V(ints)
-#define GCKPTI_INLINED static inline __attribute__((always_inline)) GCKPTI_TARGET
+#define INTS V(ints)
+/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc still
+ * opens the first and compiles what is hot, up to kernels/words, at -O1; clang, which cannot, opens
+ * none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
+#if GCKPTI_OPTIMISED || !defined(__clang__)
+#define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
+#else
+#define GCKPTI_ALWAYS static inline GCKPTI_TARGET
+#endif
+#if GCKPTI_OPTIMISED
+#define GCKPTI_INLINED GCKPTI_ALWAYS
+#else
+#define GCKPTI_INLINED static inline GCKPTI_TARGET
+#endif
+#if !GCKPTI_OPTIMISED && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
 
 /* ---- vectors ---- */
-GCKPTI_INLINED FLOATS V(load)(const float *x)
+GCKPTI_ALWAYS FLOATS V(load)(const float *x)
 {
     FLOATS a;
     memcpy(&a, x, sizeof a);
     return a;
 }
-GCKPTI_INLINED void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
+GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 
 /* set1: x in all lanes; load_n, store_n: the first n floats (all if n > W), the others read as 0;
  * max and min: b if either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less:
  * a < b ? c : d; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
 #if GCKPTI_X86 && GCKPTI_ISA >= 2
-GCKPTI_INLINED FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
-GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
-GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
-GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
-GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
-GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
-{
-    return GCKPTI_MM(fnmadd_ps)(a, b, c);
-}
-GCKPTI_INLINED float V(fold_sum8)(__m256 a)
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fnmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS float V(fold_sum8)(__m256 a)
 {
     __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
     b = _mm_movehl_ps(b, b) + b;
     return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
 }
-GCKPTI_INLINED float V(fold_max8)(__m256 a)
+GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
 {
     __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
     b = _mm_max_ps(_mm_movehl_ps(b, b), b);
@@ -85,30 +99,30 @@ GCKPTI_INLINED float V(fold_max8)(__m256 a)
 #endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 16)
         _mm512_storeu_ps(x, a);
     else
         _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a)
 {
     return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
 }
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
 }
@@ -116,65 +130,65 @@ GCKPTI_INLINED float V(fold_max)(FLOATS a)
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 8)
         _mm256_storeu_ps(x, a);
     else
         _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
 }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
-GCKPTI_INLINED float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
 #undef GCKPTI_MASK
 #else
-GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
 {
     float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
     return V(load)(a);
 }
-GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
 }
-GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
     return b;
 }
-GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
-GCKPTI_INLINED float V(fold_max)(FLOATS a)
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
 {
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
 #if GCKPTI_ISA == 1
-GCKPTI_INLINED FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
-GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
-GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
-GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
-GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     return vbslq_f32(vcltq_f32(a, b), c, d);
 }
 #else
 /* Lane by lane what C has no operator for. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
-    GCKPTI_INLINED FLOATS V(name) parameters                                                       \
+    GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
     {                                                                                              \
         for (int i = 0; i < 4; i++)                                                                \
             a[i] = result;                                                                         \
@@ -187,31 +201,31 @@ GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]
 GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
 GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
-GCKPTI_INLINED FLOATS V(set1)(float x)
+GCKPTI_ALWAYS FLOATS V(set1)(float x)
 {
     FLOATS a = { x, x, x, x };
     return a;
 }
 #endif
 #endif
-GCKPTI_INLINED FLOATS V(zero)(void) { return V(set1)(0.0f); }
-GCKPTI_INLINED FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
-GCKPTI_INLINED INTS V(bits)(FLOATS a) { return (INTS)a; }
-GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
-GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
-GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
-GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 /* a == b ? c : d */
-GCKPTI_INLINED FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
 {
     INTS mask = (INTS)(a == b);
     return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
 }
-GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
+GCKPTI_ALWAYS FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
 #if GCKPTI_ISA == 3
 /* gckpti_from_f16: the instruction, but every NaN is the one that we have. */
-GCKPTI_INLINED FLOATS V(half)(__m256i x)
+GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
 {
     const FLOATS a = _mm512_cvtph_ps(x);
     return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), V(set1)(GCKPTI_NAN));
@@ -219,13 +233,13 @@ GCKPTI_INLINED FLOATS V(half)(__m256i x)
 #endif
 
 /* Of W words: -128..127, as their lowest 8 bits say, by 2^23 + 128 + that. */
-GCKPTI_INLINED FLOATS V(low_byte)(INTS word)
+GCKPTI_ALWAYS FLOATS V(low_byte)(INTS word)
 {
     return V(floats)((word & 255) ^ 0x4b000080) - V(set1)(8388736.0f);
 }
 
 /* gckpti_from_f16 of their lowest 16 bits */
-GCKPTI_INLINED FLOATS V(low_half)(INTS word)
+GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 {
 #if GCKPTI_ISA == 3
     return V(half)(_mm512_cvtepi32_epi16((__m512i)word));
@@ -239,7 +253,7 @@ GCKPTI_INLINED FLOATS V(low_half)(INTS word)
 }
 
 /* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
-GCKPTI_INLINED FLOATS V(widened)(int storage, const void *b, FLOATS scale)
+GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 {
     INTS word;
 #if GCKPTI_ISA == 3
@@ -271,7 +285,7 @@ GCKPTI_INLINED FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 }
 
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
-GCKPTI_INLINED FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
+GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
     const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
     const unsigned char *x = (const unsigned char *)b + at * each;
@@ -309,7 +323,7 @@ static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 {
     __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
     r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
@@ -319,7 +333,7 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #elif GCKPTI_ISA == 2
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 {
     return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
                                 1);
@@ -331,7 +345,7 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
+GCKPTI_ALWAYS void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
     FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);

@@ -1,3 +1,7 @@
+#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
+#pragma GCC pop_options
+#endif
+
 /* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
  * constant): by the processor's instructions. ---- */
 GCKPTI_INLINED INTS V(words)(const uint32_t *x)

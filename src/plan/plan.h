@@ -729,6 +729,11 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
 enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+#ifdef GCKPT_NO_FAST
+enum { GCKPTI_ALWAYS_PLAIN = 1 };
+#else
+enum { GCKPTI_ALWAYS_PLAIN = 0 };
+#endif
 GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
 /* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding

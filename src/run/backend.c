@@ -29,9 +29,9 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
-            "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
+            "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
-            gckpt_isa_name(wish));
+            gckpti_isa_left_out(wish), gckpt_isa_name(wish));
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
     if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;

@@ -24,13 +24,11 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
-#ifdef GCKPT_NO_FAST
-    if (p->made_for == GCKPTI_FOR_CPU)
+    if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "plan: its workspace is that of the fast kernels, which this build "
             "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
-#endif
     return GCKPT_OK;
 }
 

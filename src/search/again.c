@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "num/num.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
  * does not mark, and computes or reloads the rest just before the first backward that needs it. */
@@ -160,3 +161,4 @@ GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckp
         }
     }
 }
+#endif

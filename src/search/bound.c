@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- bounds: what is proven, by the cuts of all instants ---- */
 enum { GCKPTI_COUNTED = 256 }; /* most units for lists of all cuts */
 
@@ -181,3 +182,4 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
     int64_t least = b->least - b->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
+#endif

@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- the chain programme ----
  * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
  * to keeping nothing: each of its units has a level, which says behind how many of its runs its
@@ -273,3 +274,4 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     gckpti_scratch_free(&c.scratch);
     return 1;
 }
+#endif

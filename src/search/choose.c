@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
 GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
@@ -282,3 +283,4 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
+#endif

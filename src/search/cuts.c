@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * cuts: work and bytes that no schedule can do without, from minimal cuts
  *
@@ -267,3 +268,4 @@ GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, i
         k = from & 0x3fffffff;
     }
 }
+#endif

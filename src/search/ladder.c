@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- the ladder: its rungs, and what is done to solve one ---- */
 /* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
  * is shaken; rungs that depend on one another, at the most. */
@@ -115,3 +116,4 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
             gckpti_offer(s, slot);
     }
 }
+#endif

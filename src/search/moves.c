@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- moves, of squeeze and of polish: their list, what they cost ---- */
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
@@ -70,3 +71,4 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
     s->cut = s->cut || spent;
     return spent;
 }
+#endif

@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- options of a stage of the chain programme (search/chain) ---- */
 enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
 
@@ -210,3 +211,4 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
     for (int i = q->option; i < c->options; i++)
         q->least = c->option[i].cost < q->least ? c->option[i].cost : q->least;
 }
+#endif

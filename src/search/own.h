@@ -4,6 +4,7 @@
 
 /* What the files of search share; no other folder uses it. */
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- search/cuts.c ---- */
 /* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
@@ -168,4 +169,5 @@ GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckp
 /* search/ladder.c */
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most);
 GCKPTI_FN void gckpti_solve(gckpti_search *s, int k);
+#endif
 #endif

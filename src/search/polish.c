@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
  * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
 static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
@@ -246,3 +247,4 @@ GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
             return;
     }
 }
+#endif

@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
@@ -278,3 +279,4 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
+#endif

@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- seeds: schedules that know no limit, made once (search/search) ---- */
 enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 
@@ -88,3 +89,4 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
     gckpti_sink_seeds(s);
 }
+#endif

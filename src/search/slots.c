@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "num/num.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
@@ -151,3 +152,4 @@ GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int 
         i = slot->extra < before ? -1 : i;
     }
 }
+#endif

@@ -1,6 +1,7 @@
 #include "search/own.h"
 #include "base/base.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
 enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
 
@@ -315,3 +316,4 @@ GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
     }
     return !s->p->failed;
 }
+#endif

@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "graph/graph.h"
 
+#ifndef GCKPT_NO_SEARCH
 /* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
 GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
@@ -158,3 +159,4 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
             row[a * wide] = k < a ? row[k * wide] : c->rows++;
         }
 }
+#endif

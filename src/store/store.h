@@ -243,7 +243,14 @@ GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
 /* Takes the newest parameters away until `count` are left. */
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
 
+/* ---- store/create.c ---- */
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init);
+
 /* ---- store/notes.c ---- */
+#ifndef GCKPT_NO_NOTES
 GCKPTI_FN void gckpti_notes_shrink(gckpt_store *s, size_t count);
 
 /* Appends one, even if there is one with this key. 0: out of memory. */
@@ -251,11 +258,15 @@ GCKPTI_FN int gckpti_note_add(gckpt_store *s, const char *key, const char *value
 
 /* Those from `first` on take the place of older ones with their keys. */
 GCKPTI_FN void gckpti_notes_settle(gckpt_store *s, size_t first);
-
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
-GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
+#else /* a file's are passed over */
+static inline void gckpti_notes_shrink(gckpt_store *s, size_t count) { (void)s, (void)count; }
+static inline void gckpti_notes_settle(gckpt_store *s, size_t first) { (void)s, (void)first; }
+static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    (void)s, (void)key, (void)value;
+    return 1;
+}
+#endif
 
 /* ---- store/values.c ---- */
 enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */

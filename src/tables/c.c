@@ -6,6 +6,7 @@
 #include "ask/ask.h"
 #include "run/run.h"
 
+#ifndef GCKPT_NO_TABLES
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
@@ -340,3 +341,4 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     gckpti_c_plan(&k, plan, name);
     return gckpti_sink_flush(&k);
 }
+#endif

@@ -6,9 +6,8 @@
 #include "plan/plan.h"
 #include "ask/ask.h"
 #include "run/run.h"
-#include "files/files.h"
-#include "base/host.h"
 
+#ifndef GCKPT_NO_TABLES
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
 {
     unsigned char little[8];
@@ -163,13 +162,11 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
-#ifdef GCKPT_NO_FAST
-    if (!d->plain)
+    if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
                             "build (GCKPT_NO_FAST) does not have; make it with "
                             "gckpt_plan_desc.plain = 1");
-#endif
     d->costs = r->costs;
     d->cost_count = (int)n;
     d->fetch = r->picks;
@@ -330,81 +327,4 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     }
     return gckpti_plan_settle(plan);
 }
-
-#ifndef GCKPT_NO_STDIO
-static gckpt_result gckpti_save_plan(const void *what, gckpt_write_fn write, void *user)
-{
-    return gckpt_plan_write((const gckpt_plan *)what, write, user);
-}
-
-GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
-{
-    if (!plan || !path)
-        return GCKPT_E_ARG;
-    gckpti_allocator memory = plan->memory;
-    return gckpti_save(NULL, &memory, path, gckpti_save_plan, plan);
-}
-
-GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
-                                      const gckpt_memory *memory)
-{
-    gckpti_file file = { NULL, 0, NULL };
-    gckpt_plan *plan = NULL;
-    if (!graph || !path) {
-        gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
-        return NULL;
-    }
-    errno = 0;
-    file.f = fopen(path, "rb");
-    gckpti_file_try(&file, !file.f);
-    if (file.f) {
-        plan = gckpt_plan_read(graph, gckpti_file_read, &file, memory);
-        fclose(file.f);
-    }
-    if (!plan && file.error)
-        gckpti_error(graph, GCKPT_E_FILE, "load plan: %s: could not read \"%s\"",
-                     strerror(file.error), path);
-    return plan;
-}
 #endif
-
-GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
-{
-    if (!plan || !store)
-        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
-    if (store->object.sticky != GCKPT_OK)
-        return store->object.sticky;
-    gckpt_result result = gckpti_check_plan(store, plan);
-    size_t before = store->count;
-    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
-        const gckpti_plan_param *next = NULL;
-        for (size_t i = 0; i < plan->param_count; i++)
-            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
-                next = &plan->params[i];
-        if (!next)
-            return gckpti_ok(store);
-        done = next->place;
-        const char *name = plan->names + next->name;
-        const gckpt_shape *shape = &plan->nodes[next->node].shape;
-        int index = gckpti_find(store, name);
-        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
-                            gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
-        if (q) {
-            q->p.storage = (gckpt_storage)next->storage;
-            q->p.frozen = next->storage != GCKPT_STORED_F32;
-            store->packing = plan->packing ? plan->packing : store->packing;
-        } else if (index < 0) {
-            result = gckpti_error(store, GCKPT_E_MEMORY,
-                                  "plan: the store has no memory for the %I floats of \"%s\"",
-                                  next->elements, name);
-            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
-        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
-            result = gckpti_error(store, GCKPT_E_SHAPE,
-                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
-                                  &store->params[index].p.shape);
-        }
-    }
-    gckpti_store_shrink(store, before);
-    return result;
-}

@@ -3,6 +3,7 @@
 #include "num/num.h"
 #include "plan/plan.h"
 
+#ifndef GCKPT_NO_TABLES
 /* Numbers, and into the hash of all that were written. */
 static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
@@ -78,3 +79,4 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, check);
     return gckpti_sink_flush(&k);
 }
+#endif

@@ -7,6 +7,7 @@
 #     a folder uses only folders that stand above it in ORDER
 #   - a door declares no more functions than USES says
 #   - a public function is called only from its own floor and those above it
+#   - what may be left out (GCKPT_NO_FILES, ..) is asked for at files as a whole (ORDER) and in headers, nowhere else
 #   - gradckpt_cuda.cu uses private names of the doors of its line only
 #   - GENERATED is what `sh src/header.sh DIR` puts together, and nothing is wrong with that (missing, twice, ...)
 dir=$1
@@ -29,7 +30,13 @@ trap 'rm -f "$made" "$says"' EXIT
     file == "ORDER" && /^# All together/ { sum = $6; long = $9; next }
     (file == "ORDER" || file == "USES") && (/^#/ || NF == 0) { next }
     file == "ORDER" && $1 ~ /\/$/ { sub(/\/$/, "", $1); floor[$1] = ++floors; next }
-    file == "ORDER" { budget[$1] = $2; all += $2; next }
+    file == "ORDER" {
+        budget[$1] = $2
+        all += $2
+        for (i = 3; i <= NF; i++)
+            stands[$1] = stands[$1] (i > 3 ? " " : "") $i
+        next
+    }
     file == "USES" {
         declared[$1] = $2
         for (i = 3; i <= NF; i++) {
@@ -47,6 +54,9 @@ trap 'rm -f "$made" "$says"' EXIT
             print file ":" lines[file] ": " $2 " is not a door"
         else if (to != part && $2 != "\"api.h\"" && !((part, to) in may))
             print file ":" lines[file] ": " part " may not use " to " (USES)"
+    }
+    file ~ /\.c$/ && /^# *(el)?if.*GCKPT_NO_/ && !/GCKPT_NO_TEXT/ && $0 != stands[file] {
+        print file ":" lines[file] ": asks for a part that may be left out; only whole files (ORDER) and headers do"
     }
     /^(GCKPTI_[A-Z]+ )?GCKPTI_FN / && is_door(file) { doors[part]++ }
     is_code(file) && $0 == "{" { begun = lines[file] }

@@ -1,0 +1,365 @@
+/* parts.c - what a build with some parts left out (manual, 4) still does: it trains a small GPT to the bits that the
+ * whole has, calls something of every part that is there, and refuses by name what only shows when it runs.
+ *
+ * Prints the hash of the weights, then a line of each part. tests/compile/parts.sh compiles it in many ways. */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { ROWS = 2, BATCH = 4, T = 6, C = 8, V = 20 };
+static int failed;
+
+static void expect(int holds, const char *what, const void *object)
+{
+    if (holds)
+        return;
+    printf("FAIL %s: %s\n", what, object ? gckpt_error_text(object) : "");
+    failed = 1;
+}
+
+static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t rows, int64_t columns)
+{
+    const gckpt_init init = { 0.3f, 0, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, gckpt_shape2(rows, columns), init);
+}
+
+typedef struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_tensor *in, *target, *h;
+    gckpt_term term;
+} model;
+
+/* Tokens (rows,T), next to a model whose loss is a cross-entropy. */
+static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    model *m = (model *)user;
+    m->graph = g;
+    m->in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    m->target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    const gckpt_init normal = { 0.3f, 0, 0 };
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
+    gckpt_tensor *x = gckpt_embed(table, m->in);
+    for (int i = 0; i < 3; i++) {
+        const char *names[3][3] = { { "q0", "up0", "down0" }, { "q1", "up1", "down1" }, { "q2", "up2", "down2" } };
+        gckpt_tensor *n = gckpt_layernorm(x, NULL, NULL);
+        gckpt_tensor *q = gckpt_rotary(gckpt_linear(n, weight(x, names[i][0], C, C), NULL), 2, 0);
+        x = gckpt_add(x, gckpt_attention(q, n, n, 2, 1));
+        n = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), weight(x, names[i][1], C, 4 * C), NULL));
+        x = gckpt_add(x, gckpt_linear(gckpt_dropout(n, 0.1f), weight(x, names[i][2], 4 * C, C), NULL));
+    }
+    m->h = x;
+    term->loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, m->target);
+    term->weight = 1;
+    term->regulariser = 0;
+    return 1;
+}
+
+static model model_new(int64_t rows)
+{
+    model m;
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 7 };
+    memset(&m, 0, sizeof m);
+    m.store = gckpt_store_new(&seed);
+    build(gckpt_graph_new(m.store, NULL), rows, &m.term, &m);
+    return m;
+}
+
+static void model_free(model *m)
+{
+    gckpt_graph_free(m->graph);
+    gckpt_store_free(m->store);
+}
+
+static int32_t tokens[BATCH * T], targets[BATCH * T];
+
+/* Three steps; returns the hash of the weights, 0 for an error. */
+static uint64_t train(model *m, const gckpt_plan *p, const char *what)
+{
+    gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
+    expect(p && e, what, p ? (const void *)m->store : m->graph);
+    gckpt_feed feeds[2] = { { gckpt_id(m->in), tokens }, { gckpt_id(m->target), targets } };
+    gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
+    hyper.clip = 0.5f;
+    for (int i = 0; i < 3 && e; i++)
+        expect(gckpt_step(e, feeds, 2, BATCH, &hyper, NULL) == GCKPT_OK, what, e);
+    gckpt_exec_free(e);
+    return e ? gckpt_store_hash(m->store) : 0;
+}
+
+/* A model of its own, planned as desc says: the hash, 0 where it is refused. */
+static uint64_t trained(gckpt_plan_desc desc, const char *what, const char *refusal)
+{
+    model m = model_new(ROWS);
+    desc.batch = BATCH;
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    uint64_t hash = 0;
+    if (refusal)
+        expect(!p && strstr(gckpt_error_text(m.graph), refusal), what, m.graph);
+    else
+        hash = train(&m, p, what);
+    gckpt_plan_free(p);
+    model_free(&m);
+    return hash;
+}
+
+#if !defined(GCKPT_NO_RECURRENT) || !defined(GCKPT_NO_IMAGES) || !defined(GCKPT_NO_LOSSES)
+/* Plans a loss on a graph that is the only one of a store, and takes a step of it. */
+static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const gckpt_feed *feeds, int count,
+                     const char *what)
+{
+    gckpt_term term = { loss, 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_hyper hyper = gckpt_hyper_lr(0.01f);
+    expect(e && gckpt_step(e, feeds, count, ROWS, &hyper, NULL) == GCKPT_OK, what, e ? (const void *)e : g);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    printf("%s\n", what);
+}
+#endif
+
+typedef struct {
+    unsigned char bytes[1 << 16];
+    size_t size, at;
+} memory_file;
+
+size_t put(void *user, const void *bytes, size_t size);
+size_t put(void *user, const void *bytes, size_t size)
+{
+    memory_file *f = (memory_file *)user;
+    if (size > sizeof f->bytes - f->size)
+        return 0;
+    memcpy(f->bytes + f->size, bytes, size);
+    f->size += size;
+    return size;
+}
+
+size_t get(void *user, void *bytes, size_t size);
+size_t get(void *user, void *bytes, size_t size)
+{
+    memory_file *f = (memory_file *)user;
+    size = size < f->size - f->at ? size : f->size - f->at;
+    memcpy(bytes, f->bytes + f->at, size);
+    f->at += size;
+    return size;
+}
+
+static memory_file file;
+
+/* What reads and writes plans and stores. */
+static void files(uint64_t hash)
+{
+    model m = model_new(ROWS);
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.batch = BATCH;
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    file.size = file.at = 0;
+#ifndef GCKPT_NO_TABLES
+    expect(gckpt_plan_write(p, put, &file) == GCKPT_OK, "tables", m.graph);
+    gckpt_plan_free(p);
+    p = gckpt_plan_read(m.graph, get, &file, NULL);
+    file.size = file.at = 0;
+    expect(p && gckpt_plan_c(p, "plan", put, &file) == GCKPT_OK, "tables", m.graph);
+    printf("TABLES\n");
+#endif
+#ifndef GCKPT_NO_PICTURES
+    file.size = file.at = 0;
+    expect(gckpt_plan_print(p, put, &file) == GCKPT_OK, "pictures", m.graph);
+    file.size = file.at = 0;
+    expect(gckpt_plan_trace(p, put, &file) == GCKPT_OK, "pictures", m.graph);
+    printf("PICTURES\n");
+#endif
+#ifndef GCKPT_NO_NOTES
+    expect(gckpt_store_set_note(m.store, "key", "value") == GCKPT_OK, "notes", m.store);
+    expect(!strcmp(gckpt_store_note(m.store, "key"), "value"), "notes", m.store);
+    printf("NOTES\n");
+#endif
+    expect(train(&m, p, "a plan that was read") == hash, "a plan that was read", m.store);
+#ifndef GCKPT_NO_FILES
+    file.size = file.at = 0;
+    expect(gckpt_store_write(m.store, put, &file) == GCKPT_OK, "files", m.store);
+    gckpt_store *other = gckpt_store_new(NULL);
+    expect(gckpt_store_read(other, get, &file, file.size) == GCKPT_OK && gckpt_store_hash(other) == hash, "files",
+           other);
+    gckpt_store_free(other);
+    printf("FILES\n");
+#endif
+    gckpt_plan_free(p);
+    model_free(&m);
+}
+
+/* What plans for a budget. */
+static void budgets(uint64_t hash)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    model m = model_new(ROWS);
+    desc.batch = BATCH;
+    gckpt_plan *all = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    desc.budget = gckpt_plan_bytes(all) - 3000;
+    gckpt_plan_free(all);
+#ifndef GCKPT_NO_SEARCH
+    expect(trained(desc, "a budget", NULL) == hash, "a budget", NULL);
+    printf("SEARCH\n");
+#else
+    (void)hash;
+    trained(desc, "a budget without a search", "GCKPT_NO_SEARCH");
+    desc.mode = GCKPT_OPTIMAL;
+    trained(desc, "OPTIMAL without a search", "GCKPT_NO_SEARCH");
+    desc.mode = GCKPT_AUTO;
+#endif
+#ifndef GCKPT_NO_FRONTIER
+    gckpt_frontier *f = gckpt_frontier_new(m.graph, &m.term, 1, &desc);
+    expect(gckpt_frontier_points(f) > 1, "frontier", m.graph);
+#ifndef GCKPT_NO_PICTURES
+    file.size = file.at = 0;
+    expect(gckpt_frontier_print(f, 0, put, &file) == GCKPT_OK && gckpt_frontier_json(f, 0, put, &file) == GCKPT_OK,
+           "pictures of a frontier", m.graph);
+#endif
+    gckpt_frontier_free(f);
+    printf("FRONTIER\n");
+#endif
+#ifndef GCKPT_NO_FIT
+    gckpt_store *s = gckpt_store_new(NULL);
+    model other;
+    gckpt_plan *fits = gckpt_fit(s, build, &other, BATCH, &desc, NULL);
+    expect(fits != NULL, "fit", s);
+    gckpt_plan_free(fits);
+    gckpt_store_free(s);
+    printf("FIT\n");
+#endif
+    model_free(&m);
+}
+
+static float numbers[ROWS * 6 * 6 * 2];
+
+/* Ops that may be missing. */
+static void ops(void)
+{
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_tensor *x, *y;
+    gckpt_feed feeds[2];
+#ifndef GCKPT_NO_RECURRENT
+    s = gckpt_store_new(NULL);
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(ROWS, 6, 4));
+    feeds[0].input = gckpt_id(x);
+    feeds[0].data = numbers;
+    y = weight(x, "wx", 4, 9);
+    y = gckpt_gru(x, y, NULL, weight(x, "wh", 3, 9), NULL, NULL);
+    run_loss(g, s, gckpt_sum_loss(y), feeds, 1, "RECURRENT");
+#endif
+#ifndef GCKPT_NO_IMAGES
+    s = gckpt_store_new(NULL);
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape4(ROWS, 6, 6, 2));
+    feeds[0].input = gckpt_id(x);
+    feeds[0].data = numbers;
+    gckpt_window window;
+    memset(&window, 0, sizeof window);
+    window.size[0] = window.size[1] = 2;
+    y = gckpt_reshape(weight(x, "w", 18, 3), gckpt_shape4(3, 3, 2, 3));
+    y = gckpt_max_pool(gckpt_conv2d(x, y, NULL, NULL), &window);
+    run_loss(g, s, gckpt_sum_loss(gckpt_global_average_pool(y)), feeds, 1, "IMAGES");
+#endif
+#ifndef GCKPT_NO_LOSSES
+    s = gckpt_store_new(NULL);
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 4));
+    y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(ROWS, 4));
+    feeds[0].input = gckpt_id(x);
+    feeds[1].input = gckpt_id(y);
+    feeds[0].data = feeds[1].data = numbers;
+    x = gckpt_linear(x, weight(x, "w", 4, 4), NULL);
+    run_loss(g, s, gckpt_huber(x, y, NULL, 1), feeds, 2, "LOSSES");
+#endif
+    (void)s, (void)g, (void)x, (void)y, (void)feeds;
+}
+
+/* Other ways to run. */
+static void runs(void)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.precision = GCKPT_BF16;
+#ifndef GCKPT_NO_BF16
+    expect(trained(desc, "bf16", NULL) != 0, "bf16", NULL);
+    printf("BF16\n");
+#else
+    trained(desc, "bf16", "GCKPT_NO_BF16");
+#endif
+    desc.precision = GCKPT_FP32;
+    desc.leaves = 2;
+#ifndef GCKPT_NO_RANKS
+    expect(trained(desc, "leaves", NULL) != 0, "leaves", NULL);
+    printf("RANKS\n");
+#else
+    trained(desc, "leaves", "GCKPT_NO_RANKS");
+#endif
+    desc.leaves = 0;
+    model m = model_new(BATCH);
+    gckpt_pick pick;
+    pick.tensor = m.h;
+    pick.gradient = 1;
+    desc.fetch = &pick;
+    desc.fetches = 1;
+    gckpt_plan *p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+#ifndef GCKPT_NO_PICKS
+    gckpt_exec *e = gckpt_exec_new(p, m.store, NULL);
+    gckpt_feed feeds[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
+    expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(m.h), 1), "picks", e);
+#ifndef GCKPT_NO_CHECK
+    gckpt_result checked = gckpt_check_gradients(e, feeds, 2, BATCH, NULL);
+    expect(checked == GCKPT_OK || checked == GCKPT_UNRESOLVED, "check", e);
+    printf("CHECK\n");
+#endif
+    gckpt_exec_free(e);
+    printf("PICKS\n");
+#else
+    expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_PICKS"), "picks", m.graph);
+#endif
+    gckpt_plan_free(p);
+#ifndef GCKPT_NO_PACK
+    gckpt_store_freeze(m.store, "q0", 1);
+    expect(gckpt_store_pack(m.store, "q0", GCKPT_STORED_BF16) == GCKPT_OK, "pack", m.store);
+    printf("PACK\n");
+#endif
+    model_free(&m);
+#ifndef GCKPT_NO_CACHES
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(1, 1, 4));
+    gckpt_tensor *k = gckpt_cache(gckpt_scale(x, 2), 8);
+    expect(gckpt_attention(x, k, k, 1, 1) != NULL, "caches", g);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    printf("CACHES\n");
+#endif
+}
+
+int main(void)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    for (int i = 0; i < BATCH * T; i++) {
+        tokens[i] = i * 7 % V;
+        targets[i] = (i * 11 + 3) % V;
+    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        numbers[i] = (float)(i % 7) - 3;
+    uint64_t hash = trained(desc, "store-all", NULL);
+    printf("%08x%08x\n", (unsigned)(hash >> 32), (unsigned)hash);
+    desc.mode = GCKPT_SQRT;
+    expect(trained(desc, "sqrt", NULL) == hash, "sqrt", NULL);
+    files(hash);
+    budgets(hash);
+    ops();
+    runs();
+    return failed;
+}
