@@ -16,13 +16,13 @@
  * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
  *     >>device    streams, memory, errors, launching, recordings                               565
  *                 ptx, memory, repeat
- *     >>between   fill, add, convert, update, unpack                                           594
+ *     >>between   fill, add, convert, update, unpack                                           590
  *                 map, tiles, convert, update, unpack
  *     >>exact     kernels of the numeric contract: the bits of the processor                  2934
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
  *                 attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1269
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1270
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            274
  *                 find, self_test, open
@@ -690,6 +690,8 @@ __device__ inline float value_at(const Values &x, int64_t i)
     return x.bf16 ? gckpti_from_bf16(x.bf16[i]) : x.f32 ? x.f32[i] : 0.0f;
 }
 
+__device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
+
 __device__ inline float value_at(const Results &y, int64_t i)
 {
     return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
@@ -743,8 +745,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 
 /* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
  * they lie as a Pack does. */
-template <int N>
-__device__ inline void read_run(const Values &x, int64_t i, int64_t left, bool wide, float *v)
+template <int N, class X>
+__device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, float *v)
 {
     if (wide && left >= N) {
         const Pack<float, N> pack = load<N>(x, i);
@@ -784,46 +786,42 @@ __device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t l
 enum { READS_NONE, READS_A, READS_BOTH };
 
 template <int N, class F>
-__device__ void map_to(const F &f, const Pack<float, N> &x, const Pack<float, N> &y, float *d,
-                       int64_t i, int accumulate)
+__device__ inline void map_to(const F &f, const float *x, const float *y, float *d, int64_t i,
+                              int64_t left, int accumulate)
 {
-    Pack<float, N> z = {};
+    float z[N] = {};
     if (accumulate)
-        z = load<N>(d + i);
+        read_run<N>(d, i, left, true, z);
+#pragma unroll
     for (int k = 0; k < N; k++)
-        f(&z.v[k], x.v[k], y.v[k], accumulate);
-    store(d + i, z);
+        f(&z[k], x[k], y[k], accumulate);
+    write_run<N>(Results{ d, NULL }, i, left, true, z);
 }
 
 /* What may be rounded is added when it is done. */
 template <int N, class F>
-__device__ void map_to(const F &f, const Pack<float, N> &x, const Pack<float, N> &y,
-                       const Results &d, int64_t i, int accumulate)
+__device__ inline void map_to(const F &f, const float *x, const float *y, const Results &d,
+                              int64_t i, int64_t left, int accumulate)
 {
-    Pack<float, N> z;
+    float z[N];
+#pragma unroll
     for (int k = 0; k < N; k++)
-        f(&z.v[k], x.v[k], y.v[k], 0);
-    write_run<N>(d, i, N, true, z.v, accumulate);
-}
-
-template <int N, class F, class A, class D>
-__device__ void map_at(const F &f, const A &a, const A &b, const D &d, int64_t i, int accumulate)
-{
-    Pack<float, N> x = {}, y = {};
-    if (F::READS >= READS_A)
-        x = load<N>(a, i);
-    if (F::READS >= READS_BOTH)
-        y = load<N>(b, i);
-    map_to<N>(f, x, y, d, i, accumulate);
+        f(&z[k], x[k], y[k], 0);
+    write_run<N>(d, i, left, true, z, accumulate);
 }
 
 template <int N, class F, class A, class D>
 __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
 {
-    for (EACH(i, n / N))
-        map_at<N>(f, a, b, d, i * N, accumulate);
-    for (EACH(i, n % N))
-        map_at<1>(f, a, b, d, n / N * N + i, accumulate);
+    for (EACH(pack, (n + N - 1) / N)) {
+        const int64_t i = pack * N, left = n - i;
+        float x[N] = {}, y[N] = {};
+        if (F::READS >= READS_A)
+            read_run<N>(a, i, left, true, x);
+        if (F::READS >= READS_BOTH)
+            read_run<N>(b, i, left, true, y);
+        map_to<N>(f, x, y, d, i, left, accumulate);
+    }
 }
 
 template <int N, class F, class A, class D>
@@ -932,11 +930,9 @@ template <bool WIDE, bool MIXED>
 __device__ inline void bring(const uint16_t *from, int there, const uint16_t *any, uint16_t *to)
 {
     there = there < 0 ? 0 : there < 8 ? there : 8;
-    if (WIDE) {
+    if (WIDE)
         gckpti_cp_async16(to, there ? from : any, there * 2);
-        return;
-    }
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8 && !WIDE; i++)
         to[i] = i < there ? from[i] : (uint16_t)0;
 }
 
@@ -4221,6 +4217,7 @@ const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
  * for each link). */
+
 /* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
  * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
 enum Purpose { STORE, PARTS, SLOPES };

@@ -63,6 +63,8 @@ __device__ inline float value_at(const Values &x, int64_t i)
     return x.bf16 ? gckpti_from_bf16(x.bf16[i]) : x.f32 ? x.f32[i] : 0.0f;
 }
 
+__device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
+
 __device__ inline float value_at(const Results &y, int64_t i)
 {
     return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
@@ -116,8 +118,8 @@ template <int N> __device__ inline void store(const Results &y, int64_t i, const
 
 /* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
  * they lie as a Pack does. */
-template <int N>
-__device__ inline void read_run(const Values &x, int64_t i, int64_t left, bool wide, float *v)
+template <int N, class X>
+__device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, float *v)
 {
     if (wide && left >= N) {
         const Pack<float, N> pack = load<N>(x, i);

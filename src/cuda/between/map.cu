@@ -3,46 +3,42 @@
 enum { READS_NONE, READS_A, READS_BOTH };
 
 template <int N, class F>
-__device__ void map_to(const F &f, const Pack<float, N> &x, const Pack<float, N> &y, float *d,
-                       int64_t i, int accumulate)
+__device__ inline void map_to(const F &f, const float *x, const float *y, float *d, int64_t i,
+                              int64_t left, int accumulate)
 {
-    Pack<float, N> z = {};
+    float z[N] = {};
     if (accumulate)
-        z = load<N>(d + i);
+        read_run<N>(d, i, left, true, z);
+#pragma unroll
     for (int k = 0; k < N; k++)
-        f(&z.v[k], x.v[k], y.v[k], accumulate);
-    store(d + i, z);
+        f(&z[k], x[k], y[k], accumulate);
+    write_run<N>(Results{ d, NULL }, i, left, true, z);
 }
 
 /* What may be rounded is added when it is done. */
 template <int N, class F>
-__device__ void map_to(const F &f, const Pack<float, N> &x, const Pack<float, N> &y,
-                       const Results &d, int64_t i, int accumulate)
+__device__ inline void map_to(const F &f, const float *x, const float *y, const Results &d,
+                              int64_t i, int64_t left, int accumulate)
 {
-    Pack<float, N> z;
+    float z[N];
+#pragma unroll
     for (int k = 0; k < N; k++)
-        f(&z.v[k], x.v[k], y.v[k], 0);
-    write_run<N>(d, i, N, true, z.v, accumulate);
-}
-
-template <int N, class F, class A, class D>
-__device__ void map_at(const F &f, const A &a, const A &b, const D &d, int64_t i, int accumulate)
-{
-    Pack<float, N> x = {}, y = {};
-    if (F::READS >= READS_A)
-        x = load<N>(a, i);
-    if (F::READS >= READS_BOTH)
-        y = load<N>(b, i);
-    map_to<N>(f, x, y, d, i, accumulate);
+        f(&z[k], x[k], y[k], 0);
+    write_run<N>(d, i, left, true, z, accumulate);
 }
 
 template <int N, class F, class A, class D>
 __global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
 {
-    for (EACH(i, n / N))
-        map_at<N>(f, a, b, d, i * N, accumulate);
-    for (EACH(i, n % N))
-        map_at<1>(f, a, b, d, n / N * N + i, accumulate);
+    for (EACH(pack, (n + N - 1) / N)) {
+        const int64_t i = pack * N, left = n - i;
+        float x[N] = {}, y[N] = {};
+        if (F::READS >= READS_A)
+            read_run<N>(a, i, left, true, x);
+        if (F::READS >= READS_BOTH)
+            read_run<N>(b, i, left, true, y);
+        map_to<N>(f, x, y, d, i, left, accumulate);
+    }
 }
 
 template <int N, class F, class A, class D>

@@ -39,11 +39,9 @@ template <bool WIDE, bool MIXED>
 __device__ inline void bring(const uint16_t *from, int there, const uint16_t *any, uint16_t *to)
 {
     there = there < 0 ? 0 : there < 8 ? there : 8;
-    if (WIDE) {
+    if (WIDE)
         gckpti_cp_async16(to, there ? from : any, there * 2);
-        return;
-    }
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8 && !WIDE; i++)
         to[i] = i < there ? from[i] : (uint16_t)0;
 }
 

@@ -1,6 +1,7 @@
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
  * for each link). */
+
 /* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
  * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
 enum Purpose { STORE, PARTS, SLOPES };
