@@ -27,44 +27,48 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1161
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1180
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                819
  *                 arithmetic, math, random, halves, sums, optimisers, chains
- *     >>store     parameters and optimiser state, however they are stored                     1518
- *                 params, packed, mirror, names, create, notes, values, calls
+ *     >>store     parameters and optimiser state, however they are stored                     1577
+ *                 params, arrays, unpack, mirror, names, create, notes, values, packed, calls,
+ *                 pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        685
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
- *                 op, curves, broadcast, axis, chains, embed, products, norms, attention,
- *                 rotary, classes, linear_loss, errors, pools, channels, conv, conv_shape,
- *                 gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2299
- *                 plain, items, products, rows, images, attention, recurrent, kernels,
- *                 backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3780
- *                 types, leaves, hash, scratch, tensors, mixed, work, forms, gradients, order,
- *                 model, makers, schedule, live, draft, place, modes, encode
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4679
+ *                 op, curves, broadcast, axis, chains, embed, products, mixed, norms,
+ *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
+ *                 conv, conv_shape, gather, recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2377
+ *                 plain, convert, items, mixed, products, rows, images, attention, losses,
+ *                 weighted, recurrent, kernels, backend, calls
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3824
+ *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
+ *                 gradients, order, model, makers, schedule, live, draft, place, modes,
+ *                 encode
  *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1817
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1821
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     3953
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4078
  *                 exchange, call, backend, checks, layout, memory, bind, params, caches, open,
  *                 host, feeds, losses, mixed, portions, recompute, paint, instruction,
- *                 offload, finite, update, picks, begin, advance, step, stream, values
+ *                 offload, finite, packed, update, picks, begin, advance, step, stream,
+ *                 values
  *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1846
+ *     >>files     safetensors                                                                 1845
  *                 write, header, places, data, read, path
  *     >>ranks     a step in leaves and by several ranks; their files                          1264
  *                 crew, rounds, load, save
- *     >>tables    plans as files and as C constants                                            822
+ *     >>tables    plans as files and as C constants                                            868
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3397
- *                 begin, vectors, products, row, piece, math, curves, rows, bf16, sums,
- *                 attention, words, online, word_attention, losses, cells, end
+ *     >>kernels   what is done with an item, for each instruction set                         3430
+ *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
+ *                 sums, images, attention, online, words, word_attention, losses, errors,
+ *                 cells, table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -131,10 +135,11 @@
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
- *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT; int64_t is int32_t in all
- *                                  declarations. Graphs, debug modes, desc.backend, copy_feeds,
- *                                  own_optimiser and parallel_for are E_ARG, plans with bf16,
- *                                  leaves or offloading do not compile; no tables or ops are hashed
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_BF16; int64_t is int32_t
+ *                                  in all declarations. Graphs, debug modes, desc.backend,
+ *                                  copy_feeds, own_optimiser and parallel_for are E_ARG, plans with
+ *                                  bf16, leaves or offloading do not compile; no tables or ops are
+ *                                  hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -159,7 +164,7 @@
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
- *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16 or int8
+ *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16, int8; files' come as floats
  *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
  *    GCKPT_NO_AVX512    the kernels for that instruction set
  *    GCKPT_NO_AVX2      the kernels for that one (and AVX512)
@@ -465,8 +470,8 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
+#define GCKPT_CONTRACT         2  /* version of the numeric contract (manual, 5) */
+#define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_NO_SEARCH
@@ -492,6 +497,8 @@
 #define GCKPT_NO_FAST
 #undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
+#undef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -631,6 +638,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
+#ifndef GCKPT_NO_PACK
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
@@ -649,6 +657,7 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
 GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
+#endif
 
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {
@@ -747,9 +756,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen; all others become floats of the store's own. What the store has is
- * read as by gckpt_store_read_as. A model in several files is mapped with desc.partial, one after
- * the other. */
+ * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
+ * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped with
+ * desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -838,16 +847,6 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
-/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
- * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
-GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
- * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
- * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
- * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
-GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
@@ -885,6 +884,7 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
  * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+#ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
  * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. For signals [1] is looked at. ----
@@ -919,6 +919,18 @@ GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *wind
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
+/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
+ * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias);
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
+ * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
+ * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
+ * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance);
+#endif /* GCKPT_NO_IMAGES */
+#ifndef GCKPT_NO_RECURRENT
 /* ---- Recurrent layers, all of a sequence at once: x (B,T,I), wx (I,3H), wh (H,3H), bias (3H) of
  * each or NULL, h0 (B,H) or NULL for 0 -> h (B,T,H). Gates r, z, n, as PyTorch has them (Cho 2014):
  * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
@@ -929,6 +941,7 @@ GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tenso
  * 1997. */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
+#endif
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
  * generates token by token, to the bits of one call with all of them. Its result may only be read
@@ -968,6 +981,12 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+/* sum of (prediction - target)^2 over elements; count = elements. */
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
+/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
+ * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
+#ifndef GCKPT_NO_LOSSES
 /* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
  * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
  * scale the sum; the count stays what it is without them (valid targets, rows, elements). To divide
@@ -995,11 +1014,7 @@ GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *targ
                                     gckpt_tensor *weights, float delta);
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights);
-/* sum of (prediction - target)^2 over elements; count = elements. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
-/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
- * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
+#endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;
     float weight;
@@ -2087,6 +2102,11 @@ extern "C" {
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
 #endif
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
+#endif
 /* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
@@ -2098,6 +2118,17 @@ extern "C" {
 #define INT64_MAX INT32_MAX
 #else
 #define GCKPTI_LEAN 0
+#endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_BF16
+#define GCKPTI_WITH_BF16 0
+#else
+#define GCKPTI_WITH_BF16 1
+#endif
+#ifdef GCKPT_NO_PACK
+#define GCKPTI_WITH_PACK 0
+#else
+#define GCKPTI_WITH_PACK 1
 #endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
@@ -2309,10 +2340,13 @@ typedef struct {
     struct gckpti_team *team; /* NULL: none, or not needed */
 } gckpti_runner;
 
+/* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */
 static inline int gckpti_is_mixed(const gckpt_call *call)
 {
-    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+    return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
 }
+GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
+GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
@@ -3908,9 +3942,8 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  *
  * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
- * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales
- * (gckpti_packing, reached only where something packs). Where a backend has memory of its own, a
- * gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
+ * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
+ * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
  * block (gckpti_share, gckpti_own). Notes are pairs of texts that go into files.
  * ============================================================================================== */
 
@@ -3948,30 +3981,12 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
-struct gckpti_factors;
-
-/* What packed values need; reached only where something packs them, or a plan that has some. */
-typedef struct {
-    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
-    void (*unpack_piece)(const gckpti_param *q, int64_t at, int64_t n, float *x);
-    void (*draw)(const gckpt_store *s, gckpti_param *q);
-    /* what reads a parameter as it is stored: elements at..at+n-1; a product whose b that is */
-    void (*read)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-    void (*product)(const struct gckpti_factors *t);
-} gckpti_packing;
-
-/* A parameter that an op reads as it is stored: call->packed. */
-typedef struct gckpti_stored {
-    gckpt_unpacking u;
-    const gckpti_packing *packing;
-} gckpti_stored;
-
 /* Operands of a product (ops/products), in floats, in bf16, or as they are stored. */
 typedef struct gckpti_factor {
     const float *f32;
-    const uint16_t *bf16;        /* one of the two, */
-    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
-    const gckpti_stored *stored; /* or this, of one matrix */
+    const uint16_t *bf16;          /* one of the two, */
+    int64_t row, step, next;       /* to the next row of c (column for b), link, matrix */
+    const gckpt_unpacking *stored; /* or this, of one matrix */
 } gckpti_factor;
 
 typedef struct gckpti_factors {
@@ -3984,13 +3999,18 @@ typedef struct gckpti_factors {
     void *room;       /* scratch of the fast kernels: call->work */
 } gckpti_factors;
 
-GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call);
+static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
+
+/* The parameter that an op reads as it is stored; NULL: there is none. */
+static inline const gckpt_unpacking *gckpti_stored_of(const gckpt_call *call)
+{
+    return GCKPTI_WITH_PACK ? (const gckpt_unpacking *)call->packed : NULL;
+}
 
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    const gckpti_packing *packing; /* NULL: all values are floats */
     uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
@@ -4072,7 +4092,7 @@ GCKPTI_FN int gckpti_note_reserved(const char *key);
  * that reads or writes them asks here. */
 GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
 
-/* ---- store/packed.c ---- */
+/* ---- store/arrays.c ---- */
 /* Name (in files, too) and bytes of an element, by gckpt_storage. */
 static const struct {
     const char *name;
@@ -4096,25 +4116,6 @@ GCKPTI_FN int gckpti_is_made(const gckpti_param *q);
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
-
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
-
-/* n floats as BF16 or F16. 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
-
-/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
- * 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
-
-/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
- * float is written over it. No scales: 1. */
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-
-/* On the host, to nowhere yet. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
 
 /* Gives state arrays back until `slots` are left. */
@@ -4122,6 +4123,82 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
 GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots);
+
+/* ---- store/unpack.c ---- */
+#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
+/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
+
+/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
+ * float is written over it. No scales: 1. */
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+#endif
+
+/* ---- store/packed.c ---- */
+/* Whether values of this gckpt_storage are packed; whether there may be such. */
+static inline int gckpti_is_packed(int storage)
+{
+    return GCKPTI_WITH_PACK && storage != GCKPT_STORED_F32;
+}
+static inline int gckpti_has_storage(int storage)
+{
+    return GCKPTI_WITH_PACK || storage == GCKPT_STORED_F32;
+}
+
+#ifndef GCKPT_NO_PACK
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
+
+/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
+ * 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
+
+/* On the host, to nowhere yet. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+
+/* The floats that n stored values from element `at` on stand for; all of them, to u->to. */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
+
+/* What reads a parameter as it is stored: elements at..at+n-1; a product whose b that is. */
+static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    gckpti_unpack(u, at, n, x);
+}
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
+#else /* nothing is packed */
+static inline uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    (void)x, (void)n;
+    return seen;
+}
+static inline int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    (void)q, (void)at, (void)peak;
+    return 0;
+}
+static inline int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    (void)q, (void)at, (void)n, (void)x;
+    return 0;
+}
+static inline void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    (void)q, (void)at, (void)n, (void)x;
+}
+static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    (void)call, (void)unpacking;
+}
+static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    (void)u, (void)at, (void)n, (void)x;
+}
+static inline void gckpti_fp32_stored(const gckpti_factors *t) { (void)t; }
+#endif
 
 /* ---- store/mirror.c ---- */
 /* One of the two copies was changed. */
@@ -4193,12 +4270,22 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);
 
 /* What the files of store share; no other folder uses it. */
 
-/* >>store/params */
-GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
+/* ---- store/packed.c ---- */
+#ifndef GCKPT_NO_PACK
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x);
+GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q);
+#else
+static inline void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                      int64_t *n, float *x)
 {
-    return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
+    (void)s, (void)q, (void)at, (void)n, (void)x;
 }
+static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (void)s, (void)q; }
+#endif
 
+/* >>store/params */
 /* ---- shares of ranks ---- */
 GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
 {
@@ -4335,9 +4422,8 @@ GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
     return slot < 0 ? q->p.values : q->p.state[slot];
 }
 
-/* >>store/packed */
-/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
- * block of the store's ---- */
+/* >>store/arrays */
+/* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
     return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
@@ -4387,23 +4473,36 @@ GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
 }
 
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
 {
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
-        seen = u > seen ? u : seen;
+    int n = 0;
+    while (n < 4 && q->p.state[n])
+        n++;
+    return n;
+}
+
+GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+{
+    for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
+        gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
+}
+
+GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+{
+    int had = gckpti_state_slots(q);
+    for (int i = had; i < slots; i++) {
+        q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
+        if (!q->p.state[i]) {
+            gckpti_state_shrink(s, q, had);
+            return 0;
+        }
     }
-    return seen;
+    return 1;
 }
 
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
-{
-    void *scales = gckpti_values_block(q);
-    float scale = gckpti_float(peak) / 127;
-    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
-    return scale * 127 <= FLT_MAX; /* not NaN */
-}
-
+/* >>store/unpack */
+#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
+/* ---- floats to BF16 and F16, and from these and I8: as files have them, and what is packed ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
@@ -4414,22 +4513,6 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
         half[i] = gckpti_to_f16(x[i]);
     }
     return !large;
-}
-
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
-    if (q->p.storage == GCKPT_STORED_F32)
-        return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
-    if (q->p.storage != GCKPT_STORED_I8)
-        return gckpti_to_halves(q->p.storage, x, n, (uint16_t *)to + at);
-    float scale = q->p.scales[at / gckpti_row_length(&q->p)];
-    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
-        float y = scale > 0 ? x[i] / scale : 0;
-        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
-        ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
-    }
-    return 1;
 }
 
 GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
@@ -4471,55 +4554,7 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
         x += row;
     }
 }
-
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
-{
-    gckpt_unpacking u;
-    u.storage = q->p.storage;
-    u.packed = q->p.packed;
-    u.scales = q->p.scales;
-    u.row = gckpti_row_length(&q->p);
-    u.n = q->p.elements;
-    u.to = NULL;
-    return u;
-}
-
-/* The floats that n stored values from element `at` on stand for. */
-GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    const gckpt_unpacking u = gckpti_unpacking_of(q);
-    if (q->p.storage == GCKPT_STORED_F32)
-        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
-    else
-        gckpti_unpack(&u, at, n, x);
-}
-
-GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
-{
-    int n = 0;
-    while (n < 4 && q->p.state[n])
-        n++;
-    return n;
-}
-
-GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
-{
-    for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
-        gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
-}
-
-GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
-{
-    int had = gckpti_state_slots(q);
-    for (int i = had; i < slots; i++) {
-        q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
-        if (!q->p.state[i]) {
-            gckpti_state_shrink(s, q, had);
-            return 0;
-        }
-    }
-    return 1;
-}
+#endif
 
 /* >>store/mirror */
 /* ---- where the newest copy of a parameter is ---- */
@@ -4890,41 +4925,13 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 }
 
 /* As gckpti_draw_values, from any index on. */
-static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
-                               float room[GCKPTI_DRAWN])
+GCKPTI_FN float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float room[GCKPTI_DRAWN])
 {
     int64_t odd = at & 1;
     *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
     gckpti_draw_values(s, q, at - odd, *n + odd, room);
     return room + odd;
-}
-
-/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
- * found anew for each piece. */
-static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
-                               float *x)
-{
-    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
-    void *block = memory;
-    gckpti_param piece = *q;
-    const int scaled = q->p.storage == GCKPT_STORED_I8;
-    if (scaled) {
-        float room[GCKPTI_DRAWN];
-        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
-        for (int64_t i = begin, some; i < begin + row; i += some) {
-            some = begin + row - i;
-            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
-            peak = gckpti_peak(peak, drawn, some);
-        }
-        *n = gckpti_min(*n, begin + row - at);
-        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
-    }
-    piece.p.elements = *n;
-    gckpti_set_block(&piece, (unsigned char *)block);
-    if (scaled)
-        (void)gckpti_set_scale(&piece, 0, peak);
-    (void)gckpti_pack_piece(&piece, 0, *n, x);
-    gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
@@ -4935,7 +4942,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
-        if (!q->raw && q->p.storage != GCKPT_STORED_F32)
+        if (!q->raw && gckpti_is_packed((int)q->p.storage))
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
@@ -4967,6 +4974,116 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
         q->p.values[own] = 0; /* of a share that is not the largest */
     q->raw = 1;
     return GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        gckpti_param *q = &s->params[i];
+        int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+        if (q->raw && !gckpti_is_packed((int)q->p.storage))
+            gckpti_draw_values(s, q, first, own, q->p.values);
+        else if (q->raw)
+            gckpti_packed_draw(s, q);
+        q->raw = 0;
+    }
+}
+
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
+{
+    for (size_t i = s->count; i-- > 0;) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw)
+            gckpti_values_free(s, q);
+        q->raw = 0;
+    }
+}
+
+/* >>store/packed */
+#ifndef GCKPT_NO_PACK
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = gckpti_values_block(q);
+    float scale = gckpti_float(peak) / 127;
+    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
+    if (q->p.storage == GCKPT_STORED_F32)
+        return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
+    if (q->p.storage != GCKPT_STORED_I8)
+        return gckpti_to_halves(q->p.storage, x, n, (uint16_t *)to + at);
+    float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+        float y = scale > 0 ? x[i] / scale : 0;
+        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+        ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
+    }
+    return 1;
+}
+
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+{
+    gckpt_unpacking u;
+    u.storage = q->p.storage;
+    u.packed = q->p.packed;
+    u.scales = q->p.scales;
+    u.row = gckpti_row_length(&q->p);
+    u.n = q->p.elements;
+    u.to = NULL;
+    return u;
+}
+
+/* The floats that n stored values from element `at` on stand for. */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    const gckpt_unpacking u = gckpti_unpacking_of(q);
+    if (q->p.storage == GCKPT_STORED_F32)
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    else
+        gckpti_unpack(&u, at, n, x);
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x)
+{
+    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
+    void *block = memory;
+    gckpti_param piece = *q;
+    const int scaled = q->p.storage == GCKPT_STORED_I8;
+    if (scaled) {
+        float room[GCKPTI_DRAWN];
+        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
+        for (int64_t i = begin, some; i < begin + row; i += some) {
+            some = begin + row - i;
+            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
+            peak = gckpti_peak(peak, drawn, some);
+        }
+        *n = gckpti_min(*n, begin + row - at);
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
+    }
+    piece.p.elements = *n;
+    gckpti_set_block(&piece, (unsigned char *)block);
+    if (scaled)
+        (void)gckpti_set_scale(&piece, 0, peak);
+    (void)gckpti_pack_piece(&piece, 0, *n, x);
+    gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
 /* Room for a row of floats in memory of later rows of I8, which are packed after it; NULL: they are
@@ -5010,7 +5127,7 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     return fits;
 }
 
-static void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
+GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
 {
     (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
 }
@@ -5031,7 +5148,7 @@ GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpackin
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
 {
-    const gckpt_unpacking *u = &t->b.stored->u;
+    const gckpt_unpacking *u = t->b.stored;
     const int links = t->b.row != 1; /* what lies side by side */
     const int64_t width = links ? t->k : t->n;
     float w[64];
@@ -5040,7 +5157,7 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
     for (int64_t at = 0, n; at < u->n; at += n) {
         const int64_t row = at / width, first = at % width;
         n = gckpti_min(64, width - first);
-        t->b.stored->packing->read(u, at, n, w);
+        gckpti_unpack(u, at, n, w);
         for (int64_t i = 0; i < t->m; i++) {
             const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
             float *c = t->c + i * t->n + (links ? row : first);
@@ -5051,33 +5168,7 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
         }
     }
 }
-
-GCKPTI_DATA const gckpti_packing gckpti_packed = { gckpti_packed_unpack, gckpti_unpack_piece,
-                                                   gckpti_packed_draw, gckpti_unpack,
-                                                   gckpti_fp32_stored };
-
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
-{
-    for (size_t i = 0; i < s->count; i++) {
-        gckpti_param *q = &s->params[i];
-        int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-        if (q->raw && q->p.storage == GCKPT_STORED_F32)
-            gckpti_draw_values(s, q, first, own, q->p.values);
-        else if (q->raw)
-            s->packing->draw(s, q);
-        q->raw = 0;
-    }
-}
-
-GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
-{
-    for (size_t i = s->count; i-- > 0;) {
-        gckpti_param *q = &s->params[i];
-        if (q->raw)
-            gckpti_values_free(s, q);
-        q->raw = 0;
-    }
-}
+#endif
 
 /* >>store/calls */
 /* Whole-name match: '*' any run, '?' one character. */
@@ -5104,8 +5195,8 @@ static int gckpti_match(const char *pattern, const char *name)
 
 /* The parameter after q (NULL: the first) that the pattern matches. NULL: none; then *result says
  * whether there was one at all. */
-static gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern, const gckpti_param *q,
-                                       gckpt_result *result)
+GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
+                                          const gckpti_param *q, gckpt_result *result)
 {
     *result = GCKPT_E_ARG;
     for (size_t i = q ? (size_t)(q - s->params) + 1 : 0; s && pattern && i < s->count; i++)
@@ -5176,120 +5267,10 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
- * magnitude of a normal value is below 6). */
-static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
-{
-    gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
-    const char *name = gckpti_storage_name(as.storage);
-    if (!q->p.frozen)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
-                            "%s (gckpt_store_freeze)",
-                            q->p.name, name);
-    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES && gckpti_is_cut(s, q->p.elements))
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
-            "with GCKPT_SHARD_VALUES pack it before its values are made",
-            q->p.name);
-    if (!gckpti_is_made(q)) {
-        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
-        const double peak = 6 * gckpti_size((double)q->init.normal) +
-                            gckpti_size((double)q->init.uniform) +
-                            gckpti_size((double)q->init.constant);
-        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
-            return GCKPT_OK;
-        return gckpti_error(s, GCKPT_E_DATA,
-                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
-                            q->p.name, peak, name, most);
-    }
-    size_t bytes = gckpti_values_bytes(&as);
-    if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
-        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (q->next_block)
-        return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_MEMORY,
-                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
-                        "(what is packed before its values are made needs no more)",
-                        bytes, q->p.name, name);
-}
-
-/* Its values to that memory, if they are made. */
-static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
-{
-    gckpti_param to = *q;
-    to.p.storage = q->next_storage;
-    gckpti_set_block(&to, q->next_block);
-    if (!q->next_block || gckpti_values_copy(s, q, &to))
-        return GCKPT_OK;
-    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
-                        to.p.storage == GCKPT_STORED_F16
-                            ? "beyond 65504, the greatest of F16; BF16 holds them"
-                            : "that are not finite; I8 has no scale for their row");
-}
-
-/* Nothing can fail any more: stored otherwise, and without optimiser state. */
-static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
-{
-    gckpti_unmirror(s, q);
-    gckpti_state_shrink(s, q, 0);
-    q->optimiser = 0;
-    q->updates = 0;
-    if (gckpti_is_made(q) && !q->external)
-        gckpti_values_free(s, q);
-    s->elements += q->external ? (size_t)q->p.elements : 0;
-    q->external = q->locked = 0;
-    q->p.storage = q->next_storage;
-    s->packing = &gckpti_packed;
-    gckpti_set_block(q, q->next_block);
-    q->next_block = NULL;
-}
-
-/* What was taken for it is given back. */
-static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
-{
-    gckpt_parameter as = q->p;
-    as.storage = q->next_storage;
-    gckpti_delete(&s->memory, q->next_block, gckpti_values_bytes(&as), 1);
-    q->next_block = NULL;
-}
-
-GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
-                                        gckpt_storage storage)
-{
-    gckpt_result result;
-    if ((unsigned)storage > GCKPT_STORED_I8)
-        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
-    for (size_t i = 0; store && i < store->count; i++)
-        store->params[i].next_storage = store->params[i].p.storage;
-    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->next_storage =
-            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
-    if (result != GCKPT_OK)
-        return result;
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
-        if (store->params[i].next_storage != store->params[i].p.storage)
-            result = gckpti_pack_start(store, &store->params[i]);
-    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
-        result = gckpti_pack_values(store, &store->params[i]);
-    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
-        gckpti_param *q = &store->params[i];
-        if (result != GCKPT_OK)
-            gckpti_pack_undo(store, q);
-        else if (q->next_storage != q->p.storage)
-            gckpti_pack_end(store, q);
-    }
-    store->packs += result == GCKPT_OK;
-    if (result == GCKPT_E_MEMORY)
-        gckpti_tell_block(store, "store", &store->memory, 0);
-    return result;
-}
-
 /* A parameter whose values are the program's. */
-static gckpt_result gckpti_external(gckpt_store *store, const char *name, const gckpt_shape *shape,
-                                    const void *values, int writable, gckpti_param **q)
+GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
+                                       const gckpt_shape *shape, const void *values, int writable,
+                                       gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -5324,32 +5305,6 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
     gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
     if (result == GCKPT_OK)
         q->p.values = values;
-    return result;
-}
-
-GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
-                                                   gckpt_shape shape, gckpt_storage storage,
-                                                   const void *values, const float *scales)
-{
-    gckpti_param *q = NULL;
-    const char *problem = NULL;
-    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
-        problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";
-    else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
-        problem = "I8 needs two axes or more, and a scale for each row";
-    else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
-             (uintptr_t)scales % sizeof(float))
-        problem = "values or scales are not aligned to their size; copy them to memory that is";
-    if (problem)
-        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
-                            problem);
-    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
-    if (result != GCKPT_OK)
-        return result;
-    q->p.storage = storage;
-    store->packing = &gckpti_packed;
-    q->p.packed = values;
-    q->p.scales = scales;
     return result;
 }
 
@@ -5420,6 +5375,144 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     }
     return hash;
 }
+
+/* >>store/pack */
+#ifndef GCKPT_NO_PACK
+/* Takes memory for q's values as they will be stored. Values that are not made will fit (the
+ * magnitude of a normal value is below 6). */
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
+{
+    gckpt_parameter as = q->p;
+    as.storage = q->next_storage;
+    const char *name = gckpti_storage_name(as.storage);
+    if (!q->p.frozen)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
+                            "%s (gckpt_store_freeze)",
+                            q->p.name, name);
+    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES && gckpti_is_cut(s, q->p.elements))
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
+            "with GCKPT_SHARD_VALUES pack it before its values are made",
+            q->p.name);
+    if (!gckpti_is_made(q)) {
+        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+        const double peak = 6 * gckpti_size((double)q->init.normal) +
+                            gckpti_size((double)q->init.uniform) +
+                            gckpti_size((double)q->init.constant);
+        if (peak <= most || as.storage <= GCKPT_STORED_BF16)
+            return GCKPT_OK;
+        return gckpti_error(s, GCKPT_E_DATA,
+                            "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                            q->p.name, peak, name, most);
+    }
+    size_t bytes = gckpti_values_bytes(&as);
+    if (!q->external || (size_t)as.elements <= SIZE_MAX / 24 - s->elements)
+        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (q->next_block)
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_MEMORY,
+                        "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                        "(what is packed before its values are made needs no more)",
+                        bytes, q->p.name, name);
+}
+
+/* Its values to that memory, if they are made. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_param to = *q;
+    to.p.storage = q->next_storage;
+    gckpti_set_block(&to, q->next_block);
+    if (!q->next_block || gckpti_values_copy(s, q, &to))
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+                        to.p.storage == GCKPT_STORED_F16
+                            ? "beyond 65504, the greatest of F16; BF16 holds them"
+                            : "that are not finite; I8 has no scale for their row");
+}
+
+/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q)
+{
+    gckpti_unmirror(s, q);
+    gckpti_state_shrink(s, q, 0);
+    q->optimiser = 0;
+    q->updates = 0;
+    if (gckpti_is_made(q) && !q->external)
+        gckpti_values_free(s, q);
+    s->elements += q->external ? (size_t)q->p.elements : 0;
+    q->external = q->locked = 0;
+    q->p.storage = q->next_storage;
+    gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+/* What was taken for it is given back. */
+static void gckpti_pack_undo(gckpt_store *s, gckpti_param *q)
+{
+    gckpt_parameter as = q->p;
+    as.storage = q->next_storage;
+    gckpti_delete(&s->memory, q->next_block, gckpti_values_bytes(&as), 1);
+    q->next_block = NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+                                        gckpt_storage storage)
+{
+    gckpt_result result;
+    if ((unsigned)storage > GCKPT_STORED_I8)
+        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+    for (size_t i = 0; store && i < store->count; i++)
+        store->params[i].next_storage = store->params[i].p.storage;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        q->next_storage =
+            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
+    if (result != GCKPT_OK)
+        return result;
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        if (store->params[i].next_storage != store->params[i].p.storage)
+            result = gckpti_pack_start(store, &store->params[i]);
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
+        result = gckpti_pack_values(store, &store->params[i]);
+    for (size_t i = store->count; i-- > 0;) { /* newest first, as a block wants it */
+        gckpti_param *q = &store->params[i];
+        if (result != GCKPT_OK)
+            gckpti_pack_undo(store, q);
+        else if (q->next_storage != q->p.storage)
+            gckpti_pack_end(store, q);
+    }
+    store->packs += result == GCKPT_OK;
+    if (result == GCKPT_E_MEMORY)
+        gckpti_tell_block(store, "store", &store->memory, 0);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+                                                   gckpt_shape shape, gckpt_storage storage,
+                                                   const void *values, const float *scales)
+{
+    gckpti_param *q = NULL;
+    const char *problem = NULL;
+    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
+        problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";
+    else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
+        problem = "I8 needs two axes or more, and a scale for each row";
+    else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
+             (uintptr_t)scales % sizeof(float))
+        problem = "values or scales are not aligned to their size; copy them to memory that is";
+    if (problem)
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
+                            problem);
+    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
+    if (result != GCKPT_OK)
+        return result;
+    q->p.storage = storage;
+    q->p.packed = values;
+    q->p.scales = scales;
+    return result;
+}
+#endif
 
 /* =================================================================================================
  * >>graph: tensors, leaves, views, segments; gckpt_apply
@@ -6124,9 +6217,9 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
 
 /* ---- ops/op.c ---- */
 /* clang-format off */
-/* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
- * kernels in cpu, too; plain(name) has not. */
-#define GCKPTI_OPS(fast, plain)                                                                    \
+/* All ops: fast(name) has kernels in cpu, too; plain(name) has not; recurrent, image and loss have,
+ * and can be left out. */
+#define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
@@ -6134,11 +6227,31 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
-    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm)                                                              \
-    fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
+    loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
+    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
+    fast(gather) recurrent(gru) recurrent(lstm)                                                    \
+    image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
 /* clang-format on */
+
+/* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
+#define GCKPTI_OPS(fast, plain)                                                                    \
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
+#define GCKPTI_LEFT_OUT(name)
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT(fast) fast
+#else
+#define GCKPTI_RECURRENT(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGES(fast) fast
+#else
+#define GCKPTI_IMAGES(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_LOSSES(fast) fast
+#else
+#define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
+#endif
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
@@ -6149,9 +6262,7 @@ enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
 #define GCKPTI_DECLARE(name)                                                                       \
     GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call);                           \
     GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call);
-#define GCKPTI_NOTHING(name)
-GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
-#undef GCKPTI_NOTHING
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 #undef GCKPTI_DECLARE
 #endif
 
@@ -6167,7 +6278,6 @@ enum { GCKPTI_NARROW = 1 << 30 };
  * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
  * workspace; fast ones take bf16 where they sum over rows. */
 enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
 
 /* What the gradients of a product are worth: each as much as the forward, and no op has more than
  * two that are. */
@@ -6311,10 +6421,10 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
-    if (out)
+    if (gckpti_is_wide(out))
         out[to] = x->data[i];
     else
-        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+        narrow[to] = gckpti_is_narrow(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
 }
 
 /* ---- ops/chains.c ---- */
@@ -6349,9 +6459,6 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a convolution (ops/conv), which gathers a's rows, some at a time. */
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
-
 /* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
  * rows x GCKPTI_NC columns rest, if there are more links. */
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
@@ -6375,7 +6482,7 @@ typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors 
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
-    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+    return gckpti_is_narrow(x->bf16) ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
 GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
@@ -6383,11 +6490,6 @@ GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
     return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
                               c);
 }
-
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
-
-/* In bf16 plans: element by element. */
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
@@ -6407,6 +6509,20 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
+
+/* ---- ops/mixed.c ---- */
+/* Whether a row of this header has one of the flags above. In bf16 plans: where a chain starts; a
+ * product, element by element. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+#else
+static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call, (void)t;
+}
+#endif
 
 /* ---- ops/norms.c ---- */
 typedef struct {
@@ -6527,6 +6643,24 @@ typedef struct {
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
 
+/* What a build without these losses has none of. */
+static inline const float *gckpti_loss_soft(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
+}
+static inline float gckpti_loss_smoothing(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+}
+static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
+}
+static inline int gckpti_has_weights(const gckpt_call *call)
+{
+    return GCKPTI_WITH_LOSSES && call->inputs == 3;
+}
+
 /* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
  * are soft or smoothed. */
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
@@ -6548,6 +6682,12 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
 /* ---- ops/errors.c ---- */
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
 
+/* kind == is; a constant 0 of those that this build has not. */
+GCKPTI_INLINE int gckpti_error_is(gckpti_error_kind kind, gckpti_error_kind is)
+{
+    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_SUMMED || is == GCKPTI_SQUARED);
+}
+
 typedef struct gckpti_errors {
     const gckpt_call *call;
     gckpti_error_kind kind;
@@ -6563,29 +6703,29 @@ GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float 
                                          float *b)
 {
     float d = x - y, size = gckpti_abs(d);
-    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    int linear = gckpti_error_is(kind, GCKPTI_HUBER) && !(size < delta);
     *b = linear ? size - 0.5f * delta : d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         return 1.0f;
-    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
+    return linear ? delta : gckpti_error_is(kind, GCKPTI_HUBER) ? 0.5f * d : d;
 }
 
 /* dx */
 GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
 {
     float d = x - y;
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
-        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_SQUARED))
+        return gckpti_error_is(kind, GCKPTI_SUMMED) ? 1.0f : 2.0f * d;
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         return gckpti_sigmoid(x) - y;
     return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
-    return e->weights ? e->weights[i / e->share] : 1.0f;
+    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
 /* What plain and fast kernels differ in. */
@@ -6599,6 +6739,7 @@ typedef struct {
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
                                 gckpti_error_kernels by, int backward);
 
+#ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2];
@@ -6656,6 +6797,9 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
+/* As gckpti_product_room, of a convolution, which gathers a's rows, some at a time. */
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
+
 /* The tap's number in w. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
                                   int64_t kx);
@@ -6685,6 +6829,7 @@ GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
 
 /* dx, dw. */
 GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+#endif
 
 /* ---- ops/gather.c ---- */
 /* Entry b of axis 0, forward and backward. */
@@ -6692,6 +6837,7 @@ GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
 GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
+#ifndef GCKPT_NO_RECURRENT
 typedef struct {
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
@@ -6729,6 +6875,7 @@ GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
 
 /* dh0 and dc0 of row b. */
 GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);
+#endif
 
 /* What the files of ops share; no other folder uses it. */
 
@@ -6777,30 +6924,38 @@ typedef struct {
 /* ---- ops/chains.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
-    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+    return gckpti_is_wide(call->grad_out) ? call->grad_out[at]
+                                          : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
+/* ---- ops/errors.c ---- */
+#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_errors_shape(call, #name);                                                   \
+    }                                                                                              \
+    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
+               __VA_ARGS__)
+#define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
+
 /* ---- ops/conv.c ---- */
+#ifndef GCKPT_NO_IMAGES
 typedef struct {
     gckpt_window window;
     int transposed;
 } gckpti_conv2d;
-
-/* ---- ops/gather.c ---- */
-enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+#endif
 
 /* ---- ops/recurrent.c ---- */
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
 typedef struct {
     int gates;       /* 3: gru, 4: lstm */
     int bias, start; /* which input; of two the first; 0: none */
 } gckpti_recurrent;
 
 /* >>ops/op */
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
-{
-    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
-}
-
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
 {
     int wanted = 0;
@@ -7499,10 +7654,10 @@ GCKPTI_FN void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
-    const gckpti_stored *stored = gckpti_stored_of(call);
+    const gckpt_unpacking *stored = gckpti_stored_of(call);
     begin += p->moves ? call->position : 0;
     if (stored)
-        stored->packing->read(&stored->u, begin * v.inner, n, call->out);
+        gckpti_stored_read(stored, begin * v.inner, n, call->out);
     else
         gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner,
                           v.outer, n, 0);
@@ -7753,15 +7908,6 @@ GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
-{
-    if ((double)m * (double)n * (double)k < 16777216.0)
-        return 0;
-    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
-               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
-           GCKPTI_PANEL * 16;
-}
-
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)
@@ -7836,11 +7982,11 @@ GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
-        const gckpti_stored *stored = gckpti_stored_of(call);
+        const gckpt_unpacking *stored = gckpti_stored_of(call);
         const int64_t at = call->in[1].index[r] * n;
         if (stored)
-            stored->packing->read(&stored->u, at, n, call->out + r * n);
-        else if (call->out)
+            gckpti_stored_read(stored, at, n, call->out + r * n);
+        else if (gckpti_is_wide(call->out))
             memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
         else
             gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
@@ -7928,30 +8074,6 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
 
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
-{
-    if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
-    return t->start ? t->start[j] : 0.0f;
-}
-
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
-{
-    (void)call;
-    for (int64_t i = 0; i < t->batch * t->m; i++)
-        for (int64_t j = 0; j < t->n; j++) {
-            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
-            int64_t b = i / t->m * t->b.next + j * t->b.row;
-            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
-            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
-                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
-            if (t->c)
-                t->c[at] = d;
-            else
-                t->c_bf16[at] = gckpti_to_bf16(d);
-        }
-}
-
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next)
 {
@@ -7988,9 +8110,10 @@ GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t
 {
     float *c = t->c;
     (void)call;
-    if (!GCKPTI_LEAN && t->b.stored)
-        t->b.stored->packing->product(t);
-    for (int64_t matrix = 0; matrix < t->batch && !t->b.stored; matrix++)
+    const int stored = gckpti_is_stored(&t->b);
+    if (stored)
+        gckpti_fp32_stored(t);
+    for (int64_t matrix = 0; matrix < t->batch && !stored; matrix++)
         for (int64_t i = 0; i < t->m; i++, c += t->n) {
             const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
             const float *b = t->b.f32 + matrix * t->b.next;
@@ -8147,6 +8270,39 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 {
     return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
+
+/* >>ops/mixed */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
+{
+    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
+}
+
+/* ---- products of bf16 plans, one element after the other (see ops/products) ---- */
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
+{
+    if (t->accumulate)
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+    return t->start ? t->start[j] : 0.0f;
+}
+
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call;
+    for (int64_t i = 0; i < t->batch * t->m; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
+            int64_t b = i / t->m * t->b.next + j * t->b.row;
+            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
+            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
+                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
+            if (t->c)
+                t->c[at] = d;
+            else
+                t->c_bf16[at] = gckpti_to_bf16(d);
+        }
+}
+#endif
 
 /* >>ops/norms */
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
@@ -8376,7 +8532,7 @@ GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, i
     gckpti_factor k = gckpti_factor_of(&call->in[1], 0, c, 1, 0);
     gckpti_factor v = gckpti_factor_of(&call->in[2], 0, c, 1, 0);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
-    const int narrow = !GCKPTI_LEAN && call->out_bf16;
+    const int narrow = gckpti_is_narrow(call->out_bf16);
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, key = row * s * c + column;
@@ -8425,7 +8581,7 @@ static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n,
                                     int64_t d, float *rest, int64_t from, int64_t *row)
 {
     *row = arg->grad ? c : d;
-    if (GCKPTI_LEAN || arg->grad || !arg->grad_bf16)
+    if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
         return arg->grad ? arg->grad + at : NULL;
     for (int64_t i = 0; i < n; i++)
         if (arg->accumulate)
@@ -8438,7 +8594,7 @@ static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n,
 static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
                                    int64_t d, const float *rest)
 {
-    for (int64_t i = 0; !GCKPTI_LEAN && arg->grad_bf16 && i < n; i++)
+    for (int64_t i = 0; gckpti_is_narrow(arg->grad_bf16) && i < n; i++)
         gckpti_to_bf16s(rest + i * d, arg->grad_bf16 + at + i * c, d);
 }
 
@@ -8446,11 +8602,11 @@ static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, 
 static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t d, float *rest)
 {
     const float *g, *out;
-    if (GCKPTI_LEAN || call->grad_out)
+    if (gckpti_is_wide(call->grad_out))
         g = call->grad_out + at;
     else
         g = rest, gckpti_from_bf16s(call->grad_out_bf16 + at, rest, d);
-    if (GCKPTI_LEAN || call->out)
+    if (gckpti_is_wide(call->out))
         out = call->out + at;
     else
         out = rest + d, gckpti_from_bf16s(call->out_bf16 + at, rest + d, d);
@@ -8789,23 +8945,18 @@ static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
     return l->targets ? l->targets[l->row + r] : 0;
 }
 
-static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
-{
-    return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
-}
-
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
                                float max, float log_sum)
 {
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         return l->by.surprisal(x, l->v, &c);
     }
-    float loss = log_sum - (logit - max), other = l->smoothing / (float)l->v;
-    return l->smoothing > 0.0f ? gckpti_fma(other, l->by.surprisal(x, l->v, &c),
-                                            gckpti_mul(1.0f - l->smoothing, loss))
-                               : loss;
+    float loss = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(l);
+    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)l->v, l->by.surprisal(x, l->v, &c),
+                                         gckpti_mul(1.0f - smoothing, loss))
+                            : loss;
 }
 
 /* The forward of row r: its classes before `first`, and the n of x. */
@@ -8863,19 +9014,19 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
 {
     const float *aux = l->aux + 2 * r;
     float logit = 0.0f, held = 0.0f;
-    float w = gckpti_loss_weight(l, r), other = l->smoothing / (float)l->v;
+    float w = gckpti_loss_weight(l, r), other = gckpti_loss_smoothing(l) / (float)l->v;
     int64_t target = gckpti_loss_target(l, r), at = target - first;
-    int here = !l->soft && at >= 0 && at < n;
+    int here = !gckpti_loss_soft(l) && at >= 0 && at < n;
     gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
     c.scale = w * l->call->loss_scale;
-    if (l->soft && l->call->in[1].grad)
+    if (gckpti_loss_soft(l) && l->call->in[1].grad)
         gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
     if (!d || target < 0 || w == 0.0f) {
         if (d)
             gckpti_start(d, n, l->accumulate);
         return;
     }
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         c.mass = gckpti_sum(c.targets, l->v);
     }
@@ -8885,7 +9036,8 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at],
-                           l->by.exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
+                           l->by.exp((logit - aux[0]) - aux[1]) -
+                               ((1.0f - gckpti_loss_smoothing(l)) + other),
                            c.scale, l->accumulate);
     }
 }
@@ -8955,7 +9107,7 @@ GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
     }
 }
 
-static gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     if (!gckpti_targets_fit(x, targets))
@@ -8969,29 +9121,6 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
     return gckpti_classes_shape(call, "cross_entropy");
 }
-static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
-{
-    float smoothing = *(const float *)call->attributes;
-    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
-                          (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with");
-}
-static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    gckpt_shape rows = *x;
-    rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
-                          targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->mixes_rows = x->n < 2;
-    call->unit = gckpti_last(x);
-    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
-}
-
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     void (*body)(void *context, int64_t i, int64_t worker) =
@@ -9002,14 +9131,14 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by, l.n = l.v = v, l.accumulate = x->accumulate;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
-    if (call->inputs == 3) {
+    if (gckpti_has_weights(call)) {
         weights = gckpti_elements(&w->shape);
         l.weights = w->data, l.share = rows / weights;
     }
     if (call->attributes)
         l.smoothing = *(const float *)call->attributes;
     int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
-    if (!GCKPTI_LEAN && (x->bf16 || x->grad_bf16))
+    if (gckpti_is_narrow(x->bf16) || gckpti_is_narrow(x->grad_bf16))
         body = backward ? gckpti_loss_backward_narrow : gckpti_loss_forward_narrow;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
@@ -9027,10 +9156,7 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-
-static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
+GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
     (void)i;
     return gckpti_last(&call->in[0].shape);
@@ -9040,37 +9166,10 @@ GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_f
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
-                NULL, gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     gckpt_tensor *in[2] = { logits, targets };
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights, float smoothing)
-{
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    if (!weights && smoothing == 0.0f)
-        return gckpt_cross_entropy(logits, targets);
-    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
-                       sizeof smoothing);
-}
-
-GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights)
-{
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
 /* >>ops/linear_loss */
@@ -9139,7 +9238,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
     int have = backward && call->attributes;
     float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
-    uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
     if (rounded && x->accumulate)
         l->by.widen(rounded, dx, l->rows * c);
@@ -9254,7 +9353,7 @@ GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_ki
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
-    if (call->inputs > 2) {
+    if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
         e.share = e.n / gckpti_elements(&call->in[2].shape);
     }
@@ -9285,8 +9384,9 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i], gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -p : -d),
-                               scale, y->accumulate);
+            gckpti_put_product(
+                &y->grad[i], gckpti_weighted(w, gckpti_error_is(e->kind, GCKPTI_BINARY) ? -p : -d),
+                scale, y->accumulate);
     }
 }
 
@@ -9341,17 +9441,17 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
     }
     if (backward && (call->in[0].grad || call->in[1].grad))
         by.each(call, rows, 16 * n, gckpti_errors_backward_item, &s);
-    if (backward && call->in[2].grad)
+    if (backward && gckpti_has_weights(call) && call->in[2].grad)
         by.each(call, rows * n / s.e.share, 16 * s.e.share, gckpti_errors_weight_item, &s);
 }
 
-static gckpti_error_kernels gckpti_plain_errors(void)
+GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
 {
     gckpti_error_kernels by = { gckpti_in_turn, gckpti_errors_forward, gckpti_errors_backward };
     return by;
 }
 
-static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
     const float *delta = (const float *)call->attributes;
@@ -9363,25 +9463,9 @@ static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
     return gckpti_weights_fit(call, name, x);
 }
 
-#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
-    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
-    {                                                                                              \
-        return gckpti_errors_shape(call, #name);                                                   \
-    }                                                                                              \
-    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
-               __VA_ARGS__)
-#define GCKPTI_READS(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
-GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(0), GCKPTI_READS(0));
-GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-#undef GCKPTI_READS
-#undef GCKPTI_ERRORS
+GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
+              GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -9393,6 +9477,70 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
     gckpt_tensor *in[2] = { prediction, target };
     return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
 }
+
+/* >>ops/weighted */
+#ifndef GCKPT_NO_LOSSES
+/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (classes.c) ---- */
+static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
+{
+    float smoothing = *(const float *)call->attributes;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
+                          (double)smoothing);
+    return gckpti_classes_shape(call, "cross_entropy_with");
+}
+static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(x, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
+                          targets);
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    call->unit = gckpti_last(x);
+    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
+}
+
+GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+
+GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
+                NULL, gckpti_cross_entropy_classes,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights, float smoothing)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    if (!weights && smoothing == 0.0f)
+        return gckpt_cross_entropy(logits, targets);
+    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
+                       sizeof smoothing);
+}
+
+GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
+                                                 gckpt_tensor *weights)
+{
+    gckpt_tensor *in[3] = { logits, targets, weights };
+    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
+}
+
+/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error (errors.c) ---- */
+GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3,
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
+GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS_MORE(GCKPT_IN(2)),
+              GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights)
@@ -9415,8 +9563,10 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
     gckpt_tensor *in[3] = { logits, targets, weights };
     return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
+#endif
 
 /* >>ops/pools */
+#ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
  * images: convolutions, pools, norms of images; gather; recurrent layers
  *
@@ -9650,8 +9800,10 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
                           1)
              : NULL;
 }
+#endif
 
 /* >>ops/channels */
+#ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
  * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
  * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
@@ -9898,8 +10050,10 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
     gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
     return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
+#endif
 
 /* >>ops/conv */
+#ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
  * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
@@ -9908,6 +10062,15 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
  *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
  *   falls between two places (strides) does not.
  * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
+               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
+           GCKPTI_PANEL * 16;
+}
 
 GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
 {
@@ -10140,8 +10303,10 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     const int64_t *w = call->in[1].shape.d;
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
+#endif
 
 /* >>ops/conv_shape */
+#ifndef GCKPT_NO_IMAGES
 /* What a window's numbers may be. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
@@ -10324,6 +10489,7 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
 {
     return gckpti_conv_new(x, w, bias, window, 1, 1);
 }
+#endif
 
 /* >>ops/gather */
 /* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
@@ -10386,6 +10552,7 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
 }
 
 /* >>ops/recurrent */
+#ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
  * h0 [, c0] (B,H) or none, which is 0 -> gru, G = 3H: h (B,T,H); lstm, G = 4H: h, c (B,T,2H).
  * For each row b, t ascending, h and c being those of t - 1, a = chains of h wh over H:
@@ -10709,6 +10876,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
                            h0 ? "h0" : "c0", in[2], h0 ? "c0" : "h0");
     return gckpt_apply(&gckpti_op_lstm, in, h0 ? 4 : 2, &o, sizeof o);
 }
+#endif
 
 /* =================================================================================================
  * >>cpu: the processor as a backend: plain, and the same bits by vector kernels
@@ -10726,14 +10894,26 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
 /* ---- cpu/plain.c ---- */
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 
+/* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
+#ifndef GCKPT_NO_BF16
+#define GCKPTI_IF_BF16(x) x
+#else
+#define GCKPTI_IF_BF16(x) NULL
+#endif
+#ifndef GCKPT_NO_PACK
+#define GCKPTI_STORED(call) call
+#else
+#define GCKPTI_STORED(call) (void)0
+#endif
+
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
-/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_AVX512 &&                                                                               \
+/* There are kernels of AVX512-BF16, which the compiler knows. */
+#if GCKPTI_WITH_BF16 && GCKPTI_AVX512 &&                                                           \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_BF16 1
+#define GCKPTI_AVX512_BF16 1
 #else
-#define GCKPTI_BF16 0
+#define GCKPTI_AVX512_BF16 0
 #endif
 
 /* What folder kernels has for each instruction set. */
@@ -10749,12 +10929,10 @@ struct gckpti_pooling;
 struct gckpti_channel_pass;
 struct gckpti_mixed_kernels;
 
+/* Entries of parts that can be left out come last, with their places in the table (kernels/table). */
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
@@ -10777,17 +10955,32 @@ struct gckpti_kernels {
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
     void (*gru_gates)(const struct gckpti_cell *cell);
     void (*gru_slopes)(const struct gckpti_cell *cell);
     void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+#else
+#define GCKPTI_RECURRENT_KERNELS(V)
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
+    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+        V(channel_dx)
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
                        float *y, uint16_t *tap);
     void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
+#else
+#define GCKPTI_IMAGE_KERNELS(V)
+#endif
 };
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
@@ -10807,38 +11000,9 @@ typedef struct gckpti_product {
     const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
 } gckpti_product;
 
-/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
- * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
- * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
- * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
- * line of them is one), `across` such in a line of w. */
-typedef struct gckpti_windows {
-    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
-    int kind;
-    const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
-    const float *from;
-    int64_t image, width, step, tap, first, run, across;
-    int64_t from_next, b_next, c_next; /* to the next group's */
-} gckpti_windows;
-
-/* Where row i of t begins in c, or in what is as large. */
-static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+static inline int gckpti_is_as_stored(const gckpti_product *t)
 {
-    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
-    const gckpti_reach *r = s->r;
-    int64_t line = i / r[1].results;
-    if (s->kind == GCKPTI_CONV_DW)
-        return i * s->t.c_row;
-    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
-    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
-}
-
-/* Where tap number `tap` of these begins in b. */
-static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
-{
-    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
-    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+    return GCKPTI_WITH_PACK && t->stored;
 }
 
 /* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
@@ -11003,6 +11167,13 @@ typedef struct gckpti_mixed_kernels {
 
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
 
+/* Those of bf16 plans; without these all are NULL. */
+static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
+{
+    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
+}
+
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
 typedef struct {
@@ -11058,7 +11229,41 @@ enum {
 #endif
 
 /* ---- cpu/images.c ---- */
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
+
 typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
     const float *x, *g;
     const float *mean, *rstd, *gain, *bias; /* by channel */
@@ -11108,6 +11313,24 @@ typedef struct { /* a pass, and what an instruction set has for it */
     float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
     int64_t each; /* blocks of an item */
 } gckpti_passing;
+
+/* ---- cpu/convert.c, cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#if GCKPTI_HAS_FAST
+GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c);
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
+#endif
+#else
+#if GCKPTI_HAS_FAST
+static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call, (void)t;
+}
+static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !kernels->mixed; }
+#endif
+#endif
 
 /* ---- cpu/products.c ---- */
 #if GCKPTI_HAS_FAST
@@ -11199,48 +11422,6 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
-/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
- * of 8 elements, drawn when `fresh` or when they begin. */
-static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
-                                       uint32_t word[4])
-{
-    const gckpt_call *call = s->call;
-    uint64_t at = (uint64_t)i;
-    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
-    if (fresh || at % 8 == 0)
-        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
-    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
-}
-
-/* Item `item` of a conversion, element by element. */
-static void gckpti_cpu_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
-    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
-    uint32_t word[4] = { 0, 0, 0, 0 };
-    for (int64_t i = first; i < end; i++) {
-        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
-            float wide = gckpti_from_bf16(c->from[i]);
-            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
-            continue;
-        }
-        uint16_t half =
-            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
-        if (c->kind == GCKPT_NARROW)
-            c->to[i] = half;
-        else
-            c->x[i] = gckpti_from_bf16(half);
-    }
-}
-
-GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
-}
-
 /* The optimisers (num/optimisers.h), on a block whose gradient is g. */
 static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
 {
@@ -11320,7 +11501,6 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
-#define GCKPTI_CONVERT (GCKPTI_LEAN ? NULL : gckpti_cpu_convert)
 GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
                                                          NULL,
                                                          0,
@@ -11334,7 +11514,7 @@ GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
                                                          NULL,
                                                          gckpti_cpu_fill,
                                                          gckpti_cpu_add,
-                                                         GCKPTI_CONVERT,
+                                                         GCKPTI_IF_BF16(gckpti_cpu_convert),
                                                          gckpti_plain_update,
                                                          gckpti_cpu_finish,
                                                          NULL,
@@ -11349,6 +11529,53 @@ GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
                                                          NULL,
                                                          NULL };
 /* clang-format on */
+
+/* >>cpu/convert */
+#ifndef GCKPT_NO_BF16
+/* ---- to bf16 and back, between the ops of bf16 plans ---- */
+
+/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
+ * of 8 elements, drawn when `fresh` or when they begin. */
+static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
+                                       uint32_t word[4])
+{
+    const gckpt_call *call = s->call;
+    uint64_t at = (uint64_t)i;
+    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
+    if (fresh || at % 8 == 0)
+        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
+    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
+}
+
+/* Item `item` of a conversion, element by element. */
+static void gckpti_cpu_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpt_conversion *c = s->c;
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
+    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    uint32_t word[4] = { 0, 0, 0, 0 };
+    for (int64_t i = first; i < end; i++) {
+        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
+            float wide = gckpti_from_bf16(c->from[i]);
+            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
+            continue;
+        }
+        uint16_t half =
+            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
+        if (c->kind == GCKPT_NARROW)
+            c->to[i] = half;
+        else
+            c->x[i] = gckpti_from_bf16(half);
+    }
+}
+
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
+}
+#endif
 
 /* >>cpu/items */
 #if GCKPTI_HAS_FAST
@@ -11385,123 +11612,8 @@ GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
 }
 #endif
 
-/* >>cpu/products */
-#if GCKPTI_HAS_FAST
-/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
-
-#ifdef GCKPT_OPENBLAS
-/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
-static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                                  int64_t j1)
-{
-    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
-    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
-    float *c = t->c + i0 * t->c_row + j0;
-    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
-        a_next = (int)t->k;                /* sgemm refuses less */
-    if (t->b_col == 1 && b_next < cols)
-        b_next = cols;
-    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
-        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
-               (size_t)cols * sizeof(float));
-    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
-                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
-                c, (int)t->c_row);
-}
-#endif
-
-/* Piece i of all products: from its number to its rows and columns. */
-static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
-{
-    const gckpti_product *t = s->t;
-    gckpti_product next;
-    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
-    int64_t j0 = i % s->across * s->cols;
-    if (at) {
-        next = *t, t = &next;
-        next.a += at * s->a_next, next.c += at * s->c_next;
-        if (!next.stored)
-            next.b += at * s->b_next;
-        if (next.from && next.from_row)
-            next.from += at * s->c_next;
-    }
-    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
-#ifdef GCKPT_OPENBLAS
-    if (!t->stored && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX && t->k > 0 &&
-        (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
-        gckpti_openblas_piece(t, i0, i1, j0, j1);
-        return;
-    }
-#endif
-    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
-}
-
-static void gckpti_products_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
-}
-
-static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
-}
-
-/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
- * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
- * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
- * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
- * over it for every GCKPTI_NC columns. */
-GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
-{
-    enum { LOW = 256, HIGH = 1024 };
-    const gckpti_product *t = s->t;
-    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
-    int small = t->m * t->n * t->k < 65536;
-    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
-    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
-    s->rows = t->m, s->cols = t->n;
-    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > narrow &&
-            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
-            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
-        else if (s->rows > 4 * GCKPTI_STRIP)
-            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
-    s->across = (t->n + s->cols - 1) / s->cols;
-    s->down = (t->m + s->rows - 1) / s->rows;
-}
-
-/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
- * gckpti_product_room(m, n, k) floats a thread. */
-GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
-                                   int64_t a_next, int64_t b_next, float *pack)
-{
-    gckpti_products s;
-    memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
-    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_cut(&s);
-    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
-}
-
-/* What gckpti_fp32_plain does. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
-{
-    const gckpti_factor *a = &f->a, *b = &f->b;
-    const float *from = f->accumulate ? f->c : f->start;
-    int64_t from_row = f->accumulate ? f->n : 0;
-    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
-                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
-    t.stored = b->stored ? &b->stored->u : NULL;
-    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
-}
-
+/* >>cpu/mixed */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
  * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
 typedef struct {
@@ -11737,6 +11849,205 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t
                    s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
 }
 
+/* ---- conversions ---- */
+static void gckpti_fast_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
+    const gckpt_conversion *c = s->c;
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
+    if (c->kind == GCKPT_WIDEN)
+        kernels->widen(c->from + at, c->x + at, n);
+    else
+        kernels->narrow(c->x + at, c->to + at, n);
+}
+
+GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
+    if (c->kind == GCKPT_WIDEN || nearest)
+        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
+    else
+        gckpti_cpu_convert(call, c);
+}
+
+/* ---- do they agree with the plain ones? ---- */
+
+/* Ties, infinities, NaN and subnormals, rounded. */
+static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
+                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
+    float x[25];
+    uint16_t narrow[25];
+    int same = 1;
+    for (int i = 0; i < 25; i++)
+        x[i] = gckpti_float(numbers[i % 9]);
+    kernels->narrow(x, narrow, 25);
+    for (int i = 0; i < 25; i++)
+        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
+    return same;
+}
+
+/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
+ * a zero in the end: instructions that round, order or flush in another way would show here. */
+static int gckpti_tile_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
+                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
+    uint16_t a[8 * 16];
+    uint32_t b[8 * 16];
+    float c[8 * 16];
+    const float least = gckpti_float(0x00800000u);
+    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
+    int same = 1;
+    if (!kernels->tile)
+        return 1;
+    for (int p = 0; p < 8; p++)
+        for (int i = 0; i < 16; i++) {
+            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
+            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
+            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
+        }
+    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
+    kernels->tile(&t);
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 16; j++) {
+            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
+            for (int p = 0; p < 8; p++) {
+                uint32_t y = b[16 * p + j];
+                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
+                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
+            }
+            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
+        }
+    return same;
+}
+
+GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
+{
+    return gckpti_tile_agrees(kernels->mixed) && gckpti_narrow_agrees(kernels->mixed);
+}
+#endif
+
+/* >>cpu/products */
+#if GCKPTI_HAS_FAST
+/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
+
+#ifdef GCKPT_OPENBLAS
+/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                                  int64_t j1)
+{
+    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
+    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
+    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
+    float *c = t->c + i0 * t->c_row + j0;
+    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
+        a_next = (int)t->k;                /* sgemm refuses less */
+    if (t->b_col == 1 && b_next < cols)
+        b_next = cols;
+    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
+        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
+               (size_t)cols * sizeof(float));
+    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
+                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
+                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
+                c, (int)t->c_row);
+}
+#endif
+
+/* Piece i of all products: from its number to its rows and columns. */
+static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
+{
+    const gckpti_product *t = s->t;
+    gckpti_product next;
+    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
+    int64_t j0 = i % s->across * s->cols;
+    if (at) {
+        next = *t, t = &next;
+        next.a += at * s->a_next, next.c += at * s->c_next;
+        if (!gckpti_is_as_stored(&next))
+            next.b += at * s->b_next;
+        if (next.from && next.from_row)
+            next.from += at * s->c_next;
+    }
+    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
+#ifdef GCKPT_OPENBLAS
+    if (!gckpti_is_as_stored(t) && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX &&
+        t->k > 0 && (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
+        gckpti_openblas_piece(t, i0, i1, j0, j1);
+        return;
+    }
+#endif
+    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
+}
+
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_products *s = (const gckpti_products *)context;
+    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
+}
+
+static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
+}
+
+/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
+ * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
+ * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
+ * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
+ * over it for every GCKPTI_NC columns. */
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
+{
+    enum { LOW = 256, HIGH = 1024 };
+    const gckpti_product *t = s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
+    int small = t->m * t->n * t->k < 65536;
+    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
+    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
+    s->rows = t->m, s->cols = t->n;
+    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
+        if (have < pieces && s->cols > narrow &&
+            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
+            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
+        else if (s->rows > 4 * GCKPTI_STRIP)
+            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
+    s->across = (t->n + s->cols - 1) / s->cols;
+    s->down = (t->m + s->rows - 1) / s->rows;
+}
+
+/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
+ * gckpti_product_room(m, n, k) floats a thread. */
+GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                   int64_t a_next, int64_t b_next, float *pack)
+{
+    gckpti_products s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.t = t, s.batch = batch;
+    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
+    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
+    gckpti_products_cut(&s);
+    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
+}
+
+/* What gckpti_fp32_plain does. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
+{
+    const gckpti_factor *a = &f->a, *b = &f->b;
+    const float *from = f->accumulate ? f->c : f->start;
+    int64_t from_row = f->accumulate ? f->n : 0;
+    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
+                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
+    t.stored = b->stored;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
+}
+
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
     return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
@@ -11857,10 +12168,10 @@ static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
     const float *from = call->in[0].data + call->in[1].index[r] * n;
-    if (call->out)
+    if (gckpti_is_wide(call->out))
         memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
     else
-        gckpti_kernels_of(call)->mixed->narrow(from, call->out_bf16 + r * n, n);
+        gckpti_mixed_of(gckpti_kernels_of(call))->narrow(from, call->out_bf16 + r * n, n);
 }
 
 static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
@@ -11877,9 +12188,10 @@ static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
     const gckpti_kernels *k = gckpti_kernels_of(call);
     float wide[GCKPTI_EMBED_ITEM];
     for (int64_t r = 0; r < rows; r++) {
-        const float *g = call->grad_out ? call->grad_out + r * n + j : wide;
-        if (g == wide)
-            k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width);
+        const int is_wide = gckpti_is_wide(call->grad_out);
+        const float *g = is_wide ? call->grad_out + r * n + j : wide;
+        if (!is_wide)
+            gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
         k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
     }
 }
@@ -11964,10 +12276,34 @@ GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
     gckpti_fast_matmul_backward(call);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
+
+/* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
+GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
+    gckpti_columns_run(call, o->gain, o->bias);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
+}
 #endif
 
 /* >>cpu/images */
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
 /* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
  * results, of dw 64 channels ---- */
 typedef struct {
@@ -12087,29 +12423,6 @@ GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
 {
     gckpti_conv_backward(call, gckpti_conv_fast);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
-    gckpti_columns_run(call, o->gain, o->bias);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_backward(call);
 }
 
 /* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
@@ -12419,7 +12732,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
  * run, an item being a head. */
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
-    return !gckpti_is_mixed(call) || gckpti_kernels_of(call)->mixed->attention_forward;
+    return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
 }
 
 static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
@@ -12441,7 +12754,7 @@ static void gckpti_attention_forward_item(void *context, int64_t i, int64_t work
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
     int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
     i /= h->blocks;
-    (h->mixed ? by->mixed->attention_forward : by->attention_forward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
         h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
 }
 
@@ -12462,7 +12775,7 @@ static void gckpti_attention_backward_item(void *context, int64_t i, int64_t wor
     const gckpti_heads *h = (const gckpti_heads *)context;
     const gckpti_kernels *by = gckpti_kernels_of(h->call);
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
-    (h->mixed ? by->mixed->attention_backward : by->attention_backward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
         h, i / h->heads, i % h->heads, (float *)h->call->work + room);
 }
 
@@ -12475,44 +12788,6 @@ GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
     gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
                    fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
-
-/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
-static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call),
-                               gckpt_parallel,
-                               k->online,
-                               k->surprisal,
-                               k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow,
-                               k->exp,
-                               k->log };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
-
-/* ---- losses of elements: an item is an entry of axis 0 ---- */
-static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
-                 gckpti_fast_errors(call))
 
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
@@ -12528,8 +12803,53 @@ GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
 }
 #endif
 
-/* >>cpu/recurrent */
+/* >>cpu/losses */
 #if GCKPTI_HAS_FAST
+/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
+GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
+{
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_loss_kernels by = { gckpti_fast_products(call),
+                               gckpt_parallel,
+                               k->online,
+                               k->surprisal,
+                               k->classes_backward,
+                               gckpti_mixed_of(k)->widen,
+                               gckpti_mixed_of(k)->narrow,
+                               k->exp,
+                               k->log };
+    return by;
+}
+
+GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
+
+/* ---- losses of elements: an item is an entry of axis 0 ---- */
+GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
+{
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
+    return by;
+}
+
+GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+#endif
+
+/* >>cpu/weighted */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
+GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
+                 gckpti_fast_errors(call))
+#endif
+
+/* >>cpu/recurrent */
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
  * rows as the threads have at once, then what these add to dwh and dbias ---- */
 typedef struct {
@@ -12723,57 +13043,6 @@ GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
 #include GRADCKPT_FILE
 #endif
 
-/* Ties, infinities, NaN and subnormals, rounded. */
-static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
-{
-    static const uint32_t numbers[9] = { 0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0xff800000,
-                                         0x7f800001, 0xffc12345, 0x007fffff, 0x80000001 };
-    float x[25];
-    uint16_t narrow[25];
-    int same = 1;
-    for (int i = 0; i < 25; i++)
-        x[i] = gckpti_float(numbers[i % 9]);
-    kernels->narrow(x, narrow, 25);
-    for (int i = 0; i < 25; i++)
-        same = same && narrow[i] == gckpti_to_bf16(gckpti_float(numbers[i % 9]));
-    return same;
-}
-
-/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
- * a zero in the end: instructions that round, order or flush in another way would show here. */
-static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
-{
-    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
-                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[8 * 16];
-    uint32_t b[8 * 16];
-    float c[8 * 16];
-    const float least = gckpti_float(0x00800000u);
-    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
-    int same = 1;
-    if (!kernels->tile)
-        return 1;
-    for (int p = 0; p < 8; p++)
-        for (int i = 0; i < 16; i++) {
-            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
-            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
-            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
-        }
-    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
-    kernels->tile(&t);
-    for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 16; j++) {
-            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
-            for (int p = 0; p < 8; p++) {
-                uint32_t y = b[16 * p + j];
-                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
-                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
-            }
-            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
-        }
-    return same;
-}
-
 /* A product whose rows, columns and links go past the edge of a tile, b transposed. */
 static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
@@ -12831,9 +13100,8 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
     squares[0] = kernels->update(&p, NULL, 0, N, 1);
     p.values = plain[0], p.state[0] = plain[1], p.state[1] = plain[2];
     squares[1] = gckpti_plain_update_block(&p, NULL, 0, N, 1);
-    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
-           gckpti_narrow_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
-           !memcmp(squares, squares + 1, sizeof *squares);
+    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels) &&
+           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -12858,7 +13126,7 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
         __builtin_cpu_supports("fma")) {
         kernels = &gckpti_kernels_avx512;
-#if GCKPTI_BF16
+#if GCKPTI_AVX512_BF16
         if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
             return &gckpti_kernels_bf16;
 #endif
@@ -12897,28 +13165,6 @@ GCKPTI_FN void gckpti_fast_add(const gckpt_call *call, float *to, const float *f
     gckpti_cpu_jobs(call, n, gckpti_fast_add_item, &s);
 }
 
-static void gckpti_fast_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
-    const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
-    if (c->kind == GCKPT_WIDEN)
-        kernels->widen(c->from + at, c->x + at, n);
-    else
-        kernels->narrow(c->x + at, c->to + at, n);
-}
-
-static void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
-    if (c->kind == GCKPT_WIDEN || nearest)
-        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
-    else
-        gckpti_cpu_convert(call, c);
-}
-
 static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
@@ -12929,8 +13175,8 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 /* clang-format off */
 GCKPTI_DATA const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
-    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, GCKPTI_IF_BF16(gckpti_fast_convert),
+    gckpti_fast_update, gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif
 
@@ -13308,7 +13554,7 @@ struct gckpt_plan {
     size_t inputs;
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
-    const gckpti_packing *packing; /* NULL: no parameter is packed */
+    int packed;                    /* some parameter is */
     const gckpti_picking *picking; /* NULL: there are no picks */
     const gckpti_caching *caching; /* NULL: there are no caches */
     const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
@@ -13538,26 +13784,19 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* A parameter that is updated: trained or measured. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* ---- plan/mixed.c ---- */
+/* ---- plan/copies.c ---- */
+/* Bits of `rounding`; those of bf16 plans are 0 where there are none. */
 enum {
-    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
-    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
-    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
+    GCKPTI_NARROW_VALUE = 2 * GCKPTI_WITH_BF16,
+    GCKPTI_NARROW_GRADIENT = 4 * GCKPTI_WITH_BF16
 };
 
 /* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
 enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
-/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision);
-
 /* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 
 /* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
  * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
@@ -13578,6 +13817,33 @@ enum {
 /* Adds room for so many floats behind what c has: at *at. */
 GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
+/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
+ * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
+ * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
+enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped);
+
+/* ---- plan/mixed.c ---- */
+/* Whether it is a bf16 plan; whether there may be such. */
+static inline int gckpti_plan_rounds(const gckpt_plan *p)
+{
+    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
+}
+static inline int gckpti_has_precision(gckpt_precision precision)
+{
+    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
+}
+
+#ifndef GCKPT_NO_BF16
+/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision);
+
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
+
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
  * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
  * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
@@ -13586,13 +13852,15 @@ GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *round
                                 const int64_t *n, int64_t row, int made_for,
                                 gckpt_precision precision, int backward, unsigned reads,
                                 unsigned wanted, gckpti_copies *c);
-
-/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
- * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
-enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped);
+#else
+static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                                  gckpt_precision precision)
+{
+    (void)rounding, (void)batchless, (void)precision;
+    return GCKPT_FP32;
+}
+static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
+#endif
 
 /* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
@@ -13801,6 +14069,19 @@ typedef struct {
     int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
     gckpti_keyed *keys;  /* to sort, and as many to spare */
 } gckpti_skyline;
+
+/* ---- plan/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                  gckpti_copies *c);
+#else
+static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                      gckpti_copies *c)
+{
+    (void)p, (void)t, (void)backward;
+    c->bytes = 0;
+}
+#endif
 
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
@@ -14081,7 +14362,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
     const gckpt_plan_desc *d = p->desc;
     if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
-    return p->g->store->params[t->index].p.storage != GCKPT_STORED_F32 &&
+    return gckpti_is_packed((int)p->g->store->params[t->index].p.storage) &&
            (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
 }
 
@@ -14126,19 +14407,8 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
 }
 
-/* >>plan/mixed */
-/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
- * fetched, as floats; copies and low parts of sums in front of a workspace ---- */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision)
-{
-    if (GCKPTI_LEAN)
-        return GCKPT_FP32;
-    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
-        precision = GCKPT_BF16;
-    return batchless ? GCKPT_FP32 : precision;
-}
-
+/* >>plan/copies */
+/* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
     return (size_t)gckpti_elements(&t->shape) *
@@ -14153,6 +14423,52 @@ GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor 
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
+}
+
+GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+{
+    *at = gckpti_round_up(c->bytes, 64);
+    c->bytes = *at + (size_t)elements * sizeof(float);
+}
+
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped)
+{
+    if (!(op->needs[i] & GCKPT_SUMS))
+        return 0;
+    if (batchless_in && !batchless)
+        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
+    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
+}
+
+GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
+{
+    const gckpt_tensor *q = t->in[i];
+    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
+}
+
+/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
+GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+{
+    size_t low;
+    gckpti_copies c;
+    gckpti_plan_copies(p, t, backward, &c);
+    for (int i = 0; i < t->inputs && backward; i++)
+        if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
+            gckpti_copy_add(&c, &low, gckpti_elements(&t->in[i]->shape));
+    return c.bytes;
+}
+
+/* >>plan/mixed */
+#ifndef GCKPT_NO_BF16
+/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
+ * fetched, as floats; f32 copies in front of a workspace ---- */
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision)
+{
+    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
+        precision = GCKPT_BF16;
+    return batchless ? GCKPT_FP32 : precision;
 }
 
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
@@ -14181,12 +14497,6 @@ static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *roundi
     for (int i = 0; i < inputs && portions; i++)
         portions = rows ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
     return portions && (!rows || row <= GCKPTI_PORTION_ROW);
-}
-
-GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
-{
-    *at = gckpti_round_up(c->bytes, 64);
-    c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
 GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
@@ -14227,30 +14537,13 @@ GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *round
         gckpti_copy_add(c, &c->gradient[0], n[0]);
 }
 
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped)
-{
-    if (!(op->needs[i] & GCKPT_SUMS))
-        return 0;
-    if (batchless_in && !batchless)
-        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
-    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
-}
-
-GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
-{
-    const gckpt_tensor *q = t->in[i];
-    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
-}
-
-/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
-GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+/* Those of an op. */
+GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                  gckpti_copies *c)
 {
     int rounding[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
     unsigned wanted = 0;
-    size_t low;
-    gckpti_copies c;
     for (int i = -1; i < t->inputs; i++) {
         const gckpt_tensor *q = i < 0 ? t : t->in[i];
         rounding[1 + i] = p->rounding[q->base->id];
@@ -14261,12 +14554,9 @@ GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *
     gckpti_copies_of(t->op, t->inputs, rounding, n, gckpti_last(&t->shape),
                      gckpti_made_for(p->desc->backend, p->plain),
                      gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
-                     gckpti_needs(p, t), wanted, &c);
-    for (int i = 0; i < t->inputs && backward; i++)
-        if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
-            gckpti_copy_add(&c, &low, n[1 + i]);
-    return c.bytes;
+                     gckpti_needs(p, t), wanted, c);
 }
+#endif
 
 /* >>plan/work */
 /* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
@@ -16526,7 +16816,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     (gckpti_byte)p->g->store->params[t->index].external,
                                     (gckpti_byte)p->g->store->params[t->index].p.storage };
             index = (int)plan->param_count++;
-            plan->packing = q.storage != GCKPT_STORED_F32 ? &gckpti_packed : plan->packing;
+            plan->packed |= gckpti_is_packed(q.storage);
             if (plan->block)
                 ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
         }
@@ -20266,6 +20556,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
+                            "out (GCKPT_NO_BF16)");
     if (d->mode == GCKPT_OPTIMAL && !GCKPTI_SEARCHES)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "
@@ -22082,6 +22376,81 @@ struct gckpti_crew {
 /* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
+/* ---- run/mixed.c, run/portions.c ---- */
+/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
+ * streams below 2^31. */
+static inline uint32_t gckpti_stream(int id, int which)
+{
+    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                            const uint16_t *from, float *x, int64_t n);
+GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                            uint16_t *to, int64_t n);
+GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                const gckpti_operands *o, gckpti_copies *c);
+
+/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if that
+ * is bf16), and whether it is to run in portions. */
+GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c);
+GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c);
+/* The gradient of input i. */
+GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c, int i);
+/* 0: it is not to run in portions. */
+GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call, gckpt_kernel kernel, int portions);
+#else /* nothing is bf16, nor rounded */
+static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
+                                gckpt_conversion_kind kind, const uint16_t *from, float *x,
+                                int64_t n)
+{
+    (void)e, (void)c, (void)kind, (void)from, (void)x, (void)n;
+}
+static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                                uint16_t *to, int64_t n)
+{
+    (void)e, (void)c, (void)stream, (void)x, (void)to, (void)n;
+}
+static inline void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                    const gckpti_operands *o, gckpti_copies *c)
+{
+    (void)e, (void)ins, (void)o;
+    c->bytes = 0;
+    c->portions = 0;
+}
+static inline int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                       const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
+{
+    (void)e, (void)ins, (void)o, (void)narrow, (void)c;
+    return 0;
+}
+static inline void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpti_copies *copies,
+                                         gckpt_call *c)
+{
+    (void)e, (void)ins, (void)o, (void)copies, (void)c;
+}
+static inline void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpti_copies *copies,
+                                         gckpt_call *c, int i)
+{
+    (void)e, (void)ins, (void)o, (void)copies, (void)c, (void)i;
+}
+static inline int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                      const gckpt_call *call, gckpt_kernel kernel, int portions)
+{
+    (void)e, (void)ins, (void)call, (void)kernel, (void)portions;
+    return 0;
+}
+#endif
+
 /* ---- run/finite.c ---- */
 /* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
 typedef struct {
@@ -22090,6 +22459,31 @@ typedef struct {
     int64_t at;       /* its element; -1: the sum of a loss */
     double value;
 } gckpti_look;
+
+/* ---- run/packed.c ---- */
+#ifndef GCKPT_NO_PACK
+GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                 float *to, gckpt_call *c);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpt_unpacking *stored);
+GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id);
+#else
+static inline void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                     float *to, gckpt_call *c)
+{
+    (void)e, (void)q, (void)here, (void)to, (void)c;
+}
+static inline void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                      gckpt_unpacking *stored)
+{
+    (void)e, (void)node, (void)c, (void)stored;
+}
+static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, int id)
+{
+    (void)e, (void)s, (void)id;
+    return 0;
+}
+#endif
 
 /* Defined further down than they are used. */
 GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
@@ -22403,7 +22797,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-    for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
+    for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
@@ -22433,18 +22827,26 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
         arg->data = (const float *)data;
 }
 
-/* Where it is in no arena: the packed parameter that this op reads. */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                  gckpti_stored *stored)
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
+GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
-    for (int i = 0; i < node->inputs; i++) {
-        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-        if (q->kind != GCKPTI_PARAM || c->in[i].data)
-            continue;
-        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
-        stored->packing = e->plan->packing;
-        c->packed = stored;
-    }
+    const gckpti_node *q = &p->nodes[node->in[i]];
+    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
+                           p->looped);
+}
+
+/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
+GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
+{
+    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
+    return (float *)p;
+}
+
+/* The op's own workspace begins behind all copies. */
+GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+{
+    if (c->work)
+        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
 }
 
 /* >>run/backend */
@@ -22488,7 +22890,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
         b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
     e->isa = (gckpt_isa)isa;
     e->backend = *b;
-    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
+    e->backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -22554,7 +22956,7 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
         else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
+            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }
@@ -23140,7 +23542,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         if (q) {
             q->p.storage = (gckpt_storage)next->storage;
             q->p.frozen = next->storage != GCKPT_STORED_F32;
-            store->packing = plan->packing ? plan->packing : store->packing;
         } else if (index < 0) {
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
@@ -23751,6 +24152,7 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 }
 
 /* >>run/mixed */
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
 /* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
@@ -23768,23 +24170,8 @@ GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t s
     gckpti_on(e)->convert(c, &rounding);
 }
 
-/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
- * streams below 2^31. */
-GCKPTI_FN uint32_t gckpti_stream(int id, int which)
-{
-    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
-}
-
-/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
-GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
-{
-    const gckpti_node *q = &p->nodes[node->in[i]];
-    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
-                           p->looped);
-}
-
-/* Where the copies of this instruction are. Without bf16 there are none, and asking for them takes
- * as long as many an op. */
+/* Where the copies of this instruction are. A plan in f32 has none, and asking for them takes as
+ * long as many an op. */
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                                 const gckpti_operands *o, gckpti_copies *c)
 {
@@ -23792,9 +24179,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
     const gckpti_node *node = &p->nodes[ins->id];
     c->bytes = 0;
     c->portions = 0;
-    for (int i = 0; i <= node->inputs && !GCKPTI_LEAN; i++)
-        c->value[i] = c->gradient[i] = GCKPTI_NONE;
-    if (GCKPTI_LEAN || p->precision == GCKPT_FP32)
+    if (!gckpti_plan_rounds(p))
         return;
     int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
     int64_t n[1 + GCKPT_MAX_INPUTS];
@@ -23813,16 +24198,9 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
-/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
-GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
-{
-    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
-    return (float *)p;
-}
-
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                   const uint16_t **narrow, int64_t n)
+static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                const uint16_t **narrow, int64_t n)
 {
     float *copy = gckpti_copy_at(c, offset);
     if (copy) {
@@ -23833,7 +24211,7 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
 }
 
 /* Those that the kernel takes as bf16 have no copy, and stay. */
-GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
         if (c->in[i].bf16)
@@ -23841,14 +24219,61 @@ GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gck
                                               gckpti_elements(&c->in[i].shape));
 }
 
-/* The op's own workspace begins behind all copies. */
-GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
 {
-    if (c->work)
-        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
+    gckpti_copies copies;
+    gckpti_copies_at(e, ins, o, &copies);
+    gckpti_widen_inputs(e, c, &copies);
+    if (narrow)
+        c->out = gckpti_copy_at(c, copies.value[0]);
+    c->out_bf16 = c->out ? NULL : narrow;
+    gckpti_own_work(c, &copies);
+    return copies.portions;
 }
 
+GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    int64_t n = gckpti_elements(&c->shape);
+    gckpti_widen_inputs(e, c, copies);
+    if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o->out);
+        c->out = gckpti_widen_copy(e, c, copies->value[0], &narrow, n);
+        c->out_bf16 = narrow ? gckpti_at_bf16(e, o->out) : NULL;
+    }
+    if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
+        c->grad_out_bf16 = gckpti_at_bf16(e, o->gradient);
+        c->grad_out = gckpti_widen_copy(e, c, copies->gradient[0], &c->grad_out_bf16, n);
+    }
+}
+
+GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c, int i)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    gckpt_arg *arg = &c->in[i];
+    if (copies->gradient[1 + i] != GCKPTI_NONE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
+        if (arg->accumulate)
+            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, gckpti_elements(&arg->shape));
+        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
+                 gckpti_same_shape(&arg->shape, &c->shape))
+            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
+    } else if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = NULL;
+    }
+}
+#endif
+
 /* >>run/portions */
+#ifndef GCKPT_NO_BF16
 /* ---- kernels in portions ---- */
 typedef struct {
     const gckpt_exec *e;
@@ -23923,8 +24348,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpt_call *call, gckpt_kernel kernel)
+GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call, gckpt_kernel kernel, int portions)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
@@ -23932,6 +24357,8 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     int parts = !s.backward, sums = 0;
+    if (!portions)
+        return 0;
     for (int i = 0; i < call->inputs; i++) {
         gckpt_arg *in = &own.in[i];
         int part = gckpti_elements(&in->shape) == all;
@@ -23955,7 +24382,9 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
         gckpt_parallel(call, items, 4 * s.n, gckpti_portion_item, &s); /* each fetches the next */
     if (sums && !s.sums)
         kernel(&rest);
+    return 1;
 }
+#endif
 
 /* >>run/recompute */
 /* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
@@ -24094,9 +24523,9 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     const gckpti_exec_node *n = &e->nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (!GCKPTI_LEAN && portions)
-        gckpti_run_portions(e, ins, c, kernel);
-    else if (GCKPTI_LEAN || kernel)
+    if (gckpti_run_portions(e, ins, c, kernel, portions))
+        return;
+    if (GCKPTI_LEAN || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -24108,28 +24537,12 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
-    gckpt_unpacking u = gckpti_unpacking_of(q);
-    u.to = to;
-    if (b->own_memory && b->unpack) { /* the mirror of a block */
-        u.scales = u.scales ? here : NULL;
-        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
-    }
     if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
-    if (u.storage == GCKPT_STORED_F32) {
-        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
-        return;
-    }
-    gckpti_bare_call(e, c);
-    if (GCKPTI_LEAN)
-        e->plan->packing->unpack(c, &u);
-    else if (b->unpack)
-        b->unpack(c, &u);
-    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
-        n = gckpti_min(u.n - at, GCKPTI_JOB);
-        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->borrowed);
-        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
-    }
+    if (gckpti_is_packed((int)q->p.storage))
+        gckpti_run_unpack(e, q, here, to, c);
+    else
+        b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);
 }
 
 /* A parameter comes into the arena, or an op is computed. */
@@ -24138,7 +24551,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpti_stored stored;
+    gckpt_unpacking stored;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
         gckpti_run_stage(e, node, gckpti_at(e, o.out), c);
@@ -24150,24 +24563,14 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
-    int portions = 0;
     c->out = (float *)out;
     c->aux = gckpti_at(e, o.aux);
     c->work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (p->packing)
+    if (p->packed)
         gckpti_call_stored(e, node, c, &stored);
-    if (gckpti_is_mixed(c)) {
-        gckpti_copies copies;
-        gckpti_copies_at(e, ins, &o, &copies);
-        gckpti_widen_inputs(e, c, &copies);
-        if (narrow)
-            c->out = gckpti_copy_at(c, copies.value[0]);
-        c->out_bf16 = c->out ? NULL : narrow;
-        gckpti_own_work(c, &copies);
-        portions = copies.portions;
-    }
+    int portions = gckpti_is_mixed(c) && gckpti_mixed_forward(e, ins, &o, narrow, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
@@ -24184,26 +24587,14 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
                                   gckpti_copies *copies, gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     gckpt_arg *arg = &c->in[i];
     int64_t n = gckpti_elements(&arg->shape);
     size_t low;
     arg->accumulate = (ins->accumulate >> i) & 1;
     arg->grad = gckpti_at(e, o->in[i].gradient);
     int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
-    if (!GCKPTI_LEAN && copies->gradient[1 + i] != GCKPTI_NONE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
-        if (arg->accumulate)
-            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, n);
-        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
-                 gckpti_same_shape(&arg->shape, &c->shape))
-            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (!GCKPTI_LEAN && arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT &&
-               o->in[i].total == GCKPTI_NONE) {
-        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = NULL;
-    }
+    if (gckpti_plan_rounds(e->plan))
+        gckpti_mixed_gradient(e, ins, o, copies, c, i);
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_HERE) {
@@ -24218,7 +24609,7 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
 static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                 gckpt_call *c, int i)
 {
-    if (e->plan->precision == GCKPT_FP32 && o->in[i].total == GCKPTI_NONE)
+    if (!gckpti_plan_rounds(e->plan) && o->in[i].total == GCKPTI_NONE)
         return;
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
@@ -24256,19 +24647,8 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (gckpti_is_mixed(c)) {
-        int64_t n = gckpti_elements(&c->shape);
-        gckpti_widen_inputs(e, c, &copies);
-        if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
-            const uint16_t *narrow = gckpti_at_bf16(e, o.out);
-            c->out = gckpti_widen_copy(e, c, copies.value[0], &narrow, n);
-            c->out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
-        }
-        if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
-            c->grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
-            c->grad_out = gckpti_widen_copy(e, c, copies.gradient[0], &c->grad_out_bf16, n);
-        }
-    }
+    if (gckpti_is_mixed(c))
+        gckpti_mixed_backward(e, ins, &o, &copies, c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, &copies, c, i);
     gckpti_own_work(c, &copies);
@@ -24374,7 +24754,7 @@ enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
 /* No NaN, no infinity. */
 GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
-static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
     unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
     s->kinds |= kind;
@@ -24403,24 +24783,6 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
             gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
                        at + i);
     }
-}
-
-/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
-static int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
-{
-    const gckpti_node *node = &e->plan->nodes[id];
-    float x[64];
-    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
-        e->plan->params[node->index].storage == GCKPT_STORED_F32)
-        return 0;
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    for (int64_t at = 0, n; at < q->p.elements; at += n) {
-        n = gckpti_min(q->p.elements - at, 64);
-        e->plan->packing->unpack_piece(q, at, n, x);
-        for (int64_t i = 0; i < n; i++)
-            gckpti_see(s, (double)x[i], id, 0, at + i);
-    }
-    return 1;
 }
 
 /* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
@@ -24557,6 +24919,63 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
+
+/* >>run/packed */
+#ifndef GCKPT_NO_PACK
+/* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
+GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                 float *to, gckpt_call *c)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpt_unpacking u = gckpti_unpacking_of(q);
+    u.to = to;
+    if (b->own_memory && b->unpack) { /* the mirror of a block */
+        u.scales = u.scales ? here : NULL;
+        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
+    }
+    gckpti_bare_call(e, c);
+    if (GCKPTI_LEAN)
+        gckpti_packed_unpack(c, &u);
+    else if (b->unpack)
+        b->unpack(c, &u);
+    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
+        n = gckpti_min(u.n - at, GCKPTI_JOB);
+        gckpti_unpack_piece(q, at, n, (float *)(void *)e->borrowed);
+        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
+    }
+}
+
+/* Where it is in no arena: the packed parameter that this op reads. */
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpt_unpacking *stored)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+        if (q->kind != GCKPTI_PARAM || c->in[i].data)
+            continue;
+        *stored = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
+        c->packed = stored;
+    }
+}
+
+/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
+GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
+{
+    const gckpti_node *node = &e->plan->nodes[id];
+    float x[64];
+    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
+        !gckpti_is_packed(e->plan->params[node->index].storage))
+        return 0;
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    for (int64_t at = 0, n; at < q->p.elements; at += n) {
+        n = gckpti_min(q->p.elements - at, 64);
+        gckpti_unpack_piece(q, at, n, x);
+        for (int64_t i = 0; i < n; i++)
+            gckpti_see(s, (double)x[i], id, 0, at + i);
+    }
+    return 1;
+}
+#endif
 
 /* >>run/update */
 GCKPT_API gckpt_hyper gckpt_hyper_lr(float lr)
@@ -27459,7 +27878,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian())
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || !gckpti_has_storage(e->type))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
@@ -27467,7 +27886,6 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
-    l->store->packing = &gckpti_packed;
     q->p.packed = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)
@@ -29785,6 +30203,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: its precision is one of GCKPT_BF16, which this build "
+                            "leaves out (GCKPT_NO_BF16)");
     if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
@@ -29810,6 +30232,12 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
+        if (!gckpti_has_storage(word / 2))
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
+                                      "load plan: %T was stored as %s, which this build leaves out "
+                                      "(GCKPT_NO_PACK)",
+                                      g->tensors[i],
+                                      gckpti_storage_name((gckpt_storage)(word / 2)));
         if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_graph_error(
                 r->p.g, GCKPT_E_ARG,
@@ -30254,8 +30682,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
+    gckpti_print(k, " %z, %i, %i, %i, %i, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packed, p->picking ? "&gckpti_picked" : "NULL",
                  p->caching ? "&gckpti_cached" : "NULL");
     gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
                  p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
@@ -30267,6 +30695,31 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
     return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+}
+
+/* Builds that leave out what it has do not compile it, and say why. */
+static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+#define GCKPTI_OF_RECURRENT(op) { #op, "GCKPT_NO_RECURRENT" },
+#define GCKPTI_OF_IMAGES(op)    { #op, "GCKPT_NO_IMAGES" },
+#define GCKPTI_OF_LOSSES(op)    { #op, "GCKPT_NO_LOSSES" },
+    static const char *const parts[][2] = { GCKPTI_ALL_OPS(GCKPTI_LEFT_OUT, GCKPTI_LEFT_OUT,
+                                                           GCKPTI_OF_RECURRENT, GCKPTI_OF_IMAGES,
+                                                           GCKPTI_OF_LOSSES) };
+#undef GCKPTI_OF_RECURRENT
+#undef GCKPTI_OF_IMAGES
+#undef GCKPTI_OF_LOSSES
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int has = 0;
+        for (size_t n = 0; n < p->node_count && !has; n++)
+            has = p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
+                  !strcmp(p->nodes[n].op->name, parts[i][0]);
+        if (has)
+            gckpti_print(k,
+                         "#ifdef %s\n#error \"plan %s: it has %s, which this build leaves out "
+                         "(%s)\"\n#endif\n",
+                         parts[i][1], name, parts[i][0], parts[i][1]);
+    }
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -30312,11 +30765,22 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
             "#endif\n",
             name);
+    if (gckpti_plan_rounds(plan))
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
+                     "without GCKPT_NO_BF16\"\n#endif\n",
+                     name);
+    if (plan->packed)
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_PACK\n#error \"plan %s: of packed parameters: compile "
+                     "without GCKPT_NO_PACK\"\n#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
+    gckpti_c_parts(&k, plan, name);
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
@@ -30332,8 +30796,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
 #undef GCKPTI_AVX512
-#undef GCKPTI_BF16
-#undef GCKPTI_CONVERT
+#undef GCKPTI_AVX512_BF16
+#undef GCKPTI_IF_BF16
+#undef GCKPTI_STORED
 #undef GCKPTI_CURVES
 #undef GCKPTI_CURVE_FLAGS
 #undef GCKPTI_ERF_MAX
@@ -30359,7 +30824,17 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_NAMELESS
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
+#undef GCKPTI_ALL_OPS
 #undef GCKPTI_OPS
+#undef GCKPTI_LEFT_OUT
+#undef GCKPTI_RECURRENT
+#undef GCKPTI_IMAGES
+#undef GCKPTI_LOSSES
+#undef GCKPTI_ERRORS
+#undef GCKPTI_READS_MORE
+#undef GCKPTI_WITH_LOSSES
+#undef GCKPTI_RECURRENT_KERNELS
+#undef GCKPTI_IMAGE_KERNELS
 #undef GCKPTI_OPTIMISED
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
@@ -30378,6 +30853,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNUSED
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_WITH_BF16
+#undef GCKPTI_WITH_PACK
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_SEARCHED
@@ -30466,7 +30943,7 @@ typedef float gckpti_floats __attribute__((vector_size(16)));
 typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 #define INTS V(ints)
 /* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc still
- * opens the first and compiles what is hot, up to kernels/words, at -O1; clang, which cannot, opens
+ * opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which cannot, opens
  * none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
@@ -30717,25 +31194,6 @@ GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS sc
     return V(widened)(storage, some, scale);
 }
 
-/* u's elements at..at+n-1, as gckpti_unpack. */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-#define GCKPTI_UNPACK(kind, scale)                                                                 \
-    for (int64_t i = 0; i < n; i += W)                                                             \
-        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
-    const int64_t row = at / u->row;
-    if (u->storage == GCKPT_STORED_BF16) {
-        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
-    } else if (u->storage == GCKPT_STORED_F16) {
-        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
-    } else if (u->scales && at + n <= (row + 1) * u->row) {
-        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
-    } else {
-        gckpti_unpack(u, at, n, x);
-    }
-#undef GCKPTI_UNPACK
-}
-
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
  * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
@@ -30954,30 +31412,6 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         }
 }
 
-/* The same of all panels, links p.., columns from j on, of b as it is stored. */
-static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
-                                         int64_t k, float *d, int64_t deep)
-{
-    enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
-    float room[ROOM];
-    const int64_t some = t->b_col == 1 ? 8 : LINKS;
-    for (int64_t l = 0; l < k; l += some)
-        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
-            width = V(panel)(n, q + 1) - at;
-            const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
-            float *to = d + at * deep + l * width;
-            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
-                if (t->b_col == 1) {
-                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
-                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
-                } else {
-                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
-                }
-            if (t->b_col != 1)
-                V(pack)(room, 1, LINKS, cols, links, to, width);
-        }
-}
-
 /* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
 static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
                                         float *d, int64_t deep)
@@ -31009,7 +31443,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     if (t->a_step != 1 || t->k > GCKPTI_KC_ACROSS)
         by.wide =
             gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    by.in_place = t->b_col == 1 && !t->stored && (W >= 16 || rows <= few);
+    by.in_place = t->b_col == 1 && !gckpti_is_as_stored(t) && (W >= 16 || rows <= few);
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
     return by;
 }
@@ -31056,31 +31490,6 @@ static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *
         V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 8, n, c);
     for (; k > 0; k--, a += a_step, b += row)
         V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 1, n, c);
-}
-
-/* The same of b as it is stored; I8: a scale for each link. */
-static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
-                                          int64_t n, float *c)
-{
-    const gckpt_unpacking *u = t->stored;
-#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
-    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
-    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
-    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
-    for (int64_t p = 0, links; p < t->k; p += links) {
-        const float *scale = u->scales ? u->scales + p : NULL;
-        links = t->k - p >= 8 ? 8 : 1;
-        switch ((int)u->storage + (int)links) {
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
-        }
-        a += links * t->a_step, b += links * t->b_step * each;
-    }
-#undef GCKPTI_SWEEP_SOME
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
@@ -31196,6 +31605,77 @@ static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b
      b);
 }
 
+/* >>kernels/stored */
+#ifndef GCKPT_NO_PACK
+/* ---- products whose b is read as it is stored ---- */
+/* u's elements at..at+n-1, as gckpti_unpack. */
+static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+#define GCKPTI_UNPACK(kind, scale)                                                                 \
+    for (int64_t i = 0; i < n; i += W)                                                             \
+        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
+    const int64_t row = at / u->row;
+    if (u->storage == GCKPT_STORED_BF16) {
+        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
+    } else if (u->storage == GCKPT_STORED_F16) {
+        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
+    } else if (u->scales && at + n <= (row + 1) * u->row) {
+        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
+    } else {
+        gckpti_unpack(u, at, n, x);
+    }
+#undef GCKPTI_UNPACK
+}
+
+/* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
+static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
+                                         int64_t k, float *d, int64_t deep)
+{
+    enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
+    float room[ROOM];
+    const int64_t some = t->b_col == 1 ? 8 : LINKS;
+    for (int64_t l = 0; l < k; l += some)
+        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
+            width = V(panel)(n, q + 1) - at;
+            const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
+            float *to = d + at * deep + l * width;
+            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
+                if (t->b_col == 1) {
+                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
+                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
+                } else {
+                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
+                }
+            if (t->b_col != 1)
+                V(pack)(room, 1, LINKS, cols, links, to, width);
+        }
+}
+
+/* V(sweep) of b as it is stored; I8: a scale for each link. */
+static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
+                                          int64_t n, float *c)
+{
+    const gckpt_unpacking *u = t->stored;
+#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
+    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
+    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
+    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
+    for (int64_t p = 0, links; p < t->k; p += links) {
+        const float *scale = u->scales ? u->scales + p : NULL;
+        links = t->k - p >= 8 ? 8 : 1;
+        switch ((int)u->storage + (int)links) {
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
+            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
+        }
+        a += links * t->a_step, b += links * t->b_step * each;
+    }
+#undef GCKPTI_SWEEP_SOME
+}
+
 /* Columns j.. of a row of c, 32 of them, from rows of b as they are stored, in whole words. 0: they
  * are not such. */
 static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
@@ -31255,6 +31735,7 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
             }
         }
 }
+#endif
 
 /* >>kernels/piece */
 /* Columns j0..j1-1 of row i of c. */
@@ -31268,8 +31749,8 @@ static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int
         memset(c, 0, bytes);
     else if (t->b_step != 1 && from != c)
         memcpy(c, from, bytes);
-    if (t->stored)
-        V(stored_row)(t, a, j0, j1, from, c);
+    if (gckpti_is_as_stored(t))
+        GCKPTI_STORED(V(stored_row)(t, a, j0, j1, from, c));
     else if (t->b_step == 1)
         V(dots)(a, t->a_step, t->b + j0 * t->b_col, t->b_col, t->k, j1 - j0, from, c, NULL);
     else
@@ -31298,19 +31779,19 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     }
     do {
         const float *a = t->a + p * t->a_step;
-        const float *b = t->stored ? NULL : t->b + p * t->b_step + j * t->b_col;
+        const float *b = gckpti_is_as_stored(t) ? NULL : t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k && !t->stored)
+        if (next_p < t->k && !gckpti_is_as_stored(t))
             ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
                                        gckpti_min(j1 - next_j, by.wide),
                                        (i1 - i0 + high - 1) / high * count);
-        if (t->stored)
-            V(pack_stored)(t, p, j, n, k, panels, by.deep);
+        if (gckpti_is_as_stored(t))
+            GCKPTI_STORED(V(pack_stored)(t, p, j, n, k, panels, by.deep));
         else if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
@@ -31355,144 +31836,6 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         }
         p = next_p, j = next_j;
     } while (p < t->k || j > j0);
-}
-
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
-static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
-                                    int64_t first, int64_t links, float *d, int64_t d_row)
-{
-    const gckpti_reach *r = s->r;
-    const int64_t tap = first / s->run;
-    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
-    const float *from = s->from + row / r[1].results / r[0].results * s->image;
-    for (; rows > 0; rows--, d += d_row) {
-        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
-        for (int64_t l = 0, n; l < links; l += n, c = 0) {
-            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-            const int64_t x = j * s->step + kx * s->tap + s->first + c;
-            const float *line = from + y * s->width + x;
-            n = gckpti_min(links - l, s->run - c);
-            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
-            if (y < 0 || y >= r[0].size || end < at)
-                at = end = n;
-            for (int64_t e = 0; e < at; e++)
-                d[l + e] = 0.0f;
-            for (; at < end; at += W)
-                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
-            for (int64_t e = end; e < n; e++)
-                d[l + e] = 0.0f;
-            if (++kx == s->across)
-                kx = 0, ky++;
-        }
-        if (++j == r[1].results) {
-            j = 0;
-            if (++i == r[0].results)
-                i = 0, from += s->image;
-        }
-    }
-}
-
-/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
-static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
-                                       int64_t n, float *d, int64_t deep)
-{
-    const gckpti_product *t = &s->t;
-    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
-    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
-        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
-        for (int64_t l = 0, links; l < k; l += links) {
-            const int64_t tap = (p + l) / run, o = (p + l) % run;
-            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
-            links = gckpti_min(run - o, k - l);
-            if (s->kind == GCKPTI_CONV_UP)
-                b += gckpti_windows_b(s, tap);
-            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
-        }
-    }
-}
-
-/* The tiles of some rows of c, whose part of a is gathered. */
-static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
-                                           int64_t n, const float *b, const float *panels,
-                                           int64_t deep, int in_place)
-{
-    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
-    const gckpti_tile first = u;
-    for (int64_t i = 0, high; i < rows; i += high) {
-        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
-        u.a = first.a + i * u.a_row;
-        for (int64_t q = 0; q < count; q++) {
-            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
-            u.last = gckpti_min(n - at - width + W, W);
-            u.b = panels + at * deep, u.b_step = width;
-            if (in_place && u.last == W)
-                u.b = b + at, u.b_step = s->t.b_step;
-            u.c = first.c + i * u.c_row + at;
-            u.from = first.from ? first.from + i * u.from_row + at : NULL;
-            u.next = q + 1 < count ? u.c + width : u.c;
-            V(tiles)[width / W - 1][high - 1](&u);
-        }
-    }
-}
-
-/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
- * their tiles; where c has those of other phases between them, no
- * more than a line. */
-static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
-                                           int64_t j0, int64_t j1, float *pack, int64_t room)
-{
-    const gckpti_product *t = &s->t;
-    const int dw = s->kind == GCKPTI_CONV_DW;
-    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
-    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
-    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
-    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
-    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
-    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
-    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
-    float *const panels = pack + most * by.deep;
-    int64_t p = 0;
-    do {
-        const int64_t k = gckpti_min(t->k - p, by.deep);
-        for (int64_t j = j0, n; j < j1; j += n) {
-            const float *b = t->b + p * t->b_step + j * t->b_col;
-            n = gckpti_min(j1 - j, by.wide);
-            if (!by.in_place || n % W)
-                V(pack_taps)(s, p, k, j, n, panels, by.deep);
-            for (int64_t i = i0, some; i < i1; i += some) {
-                const int64_t at = gckpti_windows_c(s, i) + j;
-                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
-                                  NULL, 0,    t->from, t->from_row,
-                                  NULL, 0,    0,       NULL };
-                some = gckpti_min(i1 - i, most);
-                if (lines)
-                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
-                if (dw)
-                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
-                else
-                    V(unfold)(s, i, some, p, k, pack, by.deep);
-                if (!dw)
-                    u.a_row = by.deep, u.a_step = 1;
-                u.c = t->c + at;
-                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
-                if (p || t->from == t->c)
-                    u.from = u.c, u.from_row = u.c_row;
-                else if (t->from)
-                    u.from = t->from + j;
-                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
-            }
-        }
-        p += k;
-    } while (p < t->k);
-}
-
-/* gckpti_plain_multiply_add */
-static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += W) {
-        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
-        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
-    }
 }
 
 /* >>kernels/math */
@@ -32164,6 +32507,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
 }
 
 /* >>kernels/bf16 */
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
@@ -32292,7 +32636,7 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_factor *x, int64_t at, int6
 }
 #endif
 
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
 #define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
@@ -32468,6 +32812,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 #undef GCKPTI_TARGET_BF16
 #undef GCKPTI_INLINED_BF16
 #endif
+#endif
 
 /* >>kernels/sums */
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
@@ -32490,6 +32835,15 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
         V(store_n)(d + at, x, n);
 }
 
+/* n floats from x[at] on, or, where there is no x, bf16 from narrow[at_narrow] on. */
+GCKPTI_INLINED FLOATS V(load_wide)(const float *x, int64_t at, const uint16_t *narrow,
+                                   int64_t at_narrow, int64_t n)
+{
+    if (gckpti_is_wide(x))
+        return V(load_n)(x + at, n);
+    return V(stored)(GCKPT_STORED_BF16, narrow + at_narrow, 0, V(zero)(), n);
+}
+
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
 /* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants if it pays. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
@@ -32506,13 +32860,11 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
     FLOATS gain_low##i = V(sum_load)(s->gain_low, j + W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        FLOATS x = g ? V(load_n)(g + at + W * (i), GCKPTI_LEFT(i))                                 \
-                     : V(load_bf16)(narrow + at + W * (i), GCKPTI_LEFT(i));                        \
+        FLOATS x = V(load_wide)(g, at + W * (i), narrow, at + W * (i), GCKPTI_LEFT(i));            \
         if (bias)                                                                                  \
             V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
         if (gain) {                                                                                \
-            FLOATS h = row.x ? V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i))                      \
-                             : V(load_bf16)(x_narrow + at + W * (i), GCKPTI_LEFT(i));              \
+            FLOATS h = V(load_wide)(row.x, j + W * (i), x_narrow, at + W * (i), GCKPTI_LEFT(i));   \
             h = h - first - mean;                                                                  \
             x = V(fma)(x, h * rstd, zero);                                                         \
             V(sum_add)(&gain##i, &gain_low##i, x);                                                 \
@@ -32550,6 +32902,147 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
             V(columns_of)(s, j, 4 * W, 0, 1);
         else
             V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
+    }
+}
+
+/* >>kernels/images */
+#ifndef GCKPT_NO_IMAGES
+/* ---- conv2d: a piece of a product whose a is the matrix of all windows, which is not made ---- */
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
+static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
+                                    int64_t first, int64_t links, float *d, int64_t d_row)
+{
+    const gckpti_reach *r = s->r;
+    const int64_t tap = first / s->run;
+    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
+    const float *from = s->from + row / r[1].results / r[0].results * s->image;
+    for (; rows > 0; rows--, d += d_row) {
+        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
+        for (int64_t l = 0, n; l < links; l += n, c = 0) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            const int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *line = from + y * s->width + x;
+            n = gckpti_min(links - l, s->run - c);
+            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
+            if (y < 0 || y >= r[0].size || end < at)
+                at = end = n;
+            for (int64_t e = 0; e < at; e++)
+                d[l + e] = 0.0f;
+            for (; at < end; at += W)
+                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
+            for (int64_t e = end; e < n; e++)
+                d[l + e] = 0.0f;
+            if (++kx == s->across)
+                kx = 0, ky++;
+        }
+        if (++j == r[1].results) {
+            j = 0;
+            if (++i == r[0].results)
+                i = 0, from += s->image;
+        }
+    }
+}
+
+/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
+                                       int64_t n, float *d, int64_t deep)
+{
+    const gckpti_product *t = &s->t;
+    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
+        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+        for (int64_t l = 0, links; l < k; l += links) {
+            const int64_t tap = (p + l) / run, o = (p + l) % run;
+            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            links = gckpti_min(run - o, k - l);
+            if (s->kind == GCKPTI_CONV_UP)
+                b += gckpti_windows_b(s, tap);
+            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+        }
+    }
+}
+
+/* The tiles of some rows of c, whose part of a is gathered. */
+static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
+                                           int64_t n, const float *b, const float *panels,
+                                           int64_t deep, int in_place)
+{
+    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
+    const gckpti_tile first = u;
+    for (int64_t i = 0, high; i < rows; i += high) {
+        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        u.a = first.a + i * u.a_row;
+        for (int64_t q = 0; q < count; q++) {
+            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+            u.last = gckpti_min(n - at - width + W, W);
+            u.b = panels + at * deep, u.b_step = width;
+            if (in_place && u.last == W)
+                u.b = b + at, u.b_step = s->t.b_step;
+            u.c = first.c + i * u.c_row + at;
+            u.from = first.from ? first.from + i * u.from_row + at : NULL;
+            u.next = q + 1 < count ? u.c + width : u.c;
+            V(tiles)[width / W - 1][high - 1](&u);
+        }
+    }
+}
+
+/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
+ * their tiles; where c has those of other phases between them, no
+ * more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+{
+    const gckpti_product *t = &s->t;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
+    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
+    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
+    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
+    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
+    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
+    float *const panels = pack + most * by.deep;
+    int64_t p = 0;
+    do {
+        const int64_t k = gckpti_min(t->k - p, by.deep);
+        for (int64_t j = j0, n; j < j1; j += n) {
+            const float *b = t->b + p * t->b_step + j * t->b_col;
+            n = gckpti_min(j1 - j, by.wide);
+            if (!by.in_place || n % W)
+                V(pack_taps)(s, p, k, j, n, panels, by.deep);
+            for (int64_t i = i0, some; i < i1; i += some) {
+                const int64_t at = gckpti_windows_c(s, i) + j;
+                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
+                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    0,       NULL };
+                some = gckpti_min(i1 - i, most);
+                if (lines)
+                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                if (dw)
+                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
+                else
+                    V(unfold)(s, i, some, p, k, pack, by.deep);
+                if (!dw)
+                    u.a_row = by.deep, u.a_step = 1;
+                u.c = t->c + at;
+                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
+                if (p || t->from == t->c)
+                    u.from = u.c, u.from_row = u.c_row;
+                else if (t->from)
+                    u.from = t->from + j;
+                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+            }
+        }
+        p += k;
+    } while (p < t->k);
+}
+
+/* gckpti_plain_multiply_add */
+static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
+        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
     }
 }
 
@@ -32667,6 +33160,7 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
             V(put)(p->to + at, rstd, u, p->accumulate, end - c);
         }
 }
+#endif
 
 /* >>kernels/attention */
 /* ---- attention ----
@@ -32794,35 +33288,10 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* >>kernels/words */
+/* >>kernels/online */
 #if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
 #pragma GCC pop_options
 #endif
-
-/* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
- * constant): by the processor's instructions. ---- */
-GCKPTI_INLINED INTS V(words)(const uint32_t *x)
-{
-    INTS a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
-GCKPTI_INLINED INTS V(word)(uint32_t x) { return V(bits)(V(set1)(gckpti_float(x))); }
-GCKPTI_INLINED void V(store_words)(uint32_t *x, INTS a) { memcpy(x, &a, sizeof a); }
-
-/* Two links of chains. */
-GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
-{
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-    if (bf16) {
-        __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
-        return c;
-    }
-#endif
-    (void)bf16;
-    c = V(fma)(V(floats)(a & 0xffff0000u), V(floats)(b & 0xffff0000u), c);
-    return V(fma)(V(floats)(a << 16), V(floats)(b << 16), c);
-}
 
 /* gckpti_to_bf16, in the upper halves */
 GCKPTI_INLINED INTS V(halve)(FLOATS x)
@@ -32833,10 +33302,10 @@ GCKPTI_INLINED INTS V(halve)(FLOATS x)
     return (nan & (u | 0x400000u)) | (~nan & kept);
 }
 
-/* Words of a (upper halves) and b. */
+/* Words (kernels/words) of a (upper halves) and b. */
 GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
 {
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
     if (bf16) {
         const __m512i order =
             _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
@@ -32850,26 +33319,6 @@ GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
     return (V(halve)(a) & 0xffff0000u) | V(halve)(b) >> 16;
 }
 
-/* Words of the 2 W neighbours a, b. */
-GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
-{
-    uint32_t x[2 * W], y[W];
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-    if (bf16) {
-        __m512i both;
-        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(b), "v"(a));
-        return (INTS)_mm512_rol_epi32(both, 16);
-    }
-#endif
-    (void)bf16;
-    V(store_words)(x, V(halve)(a));
-    V(store_words)(x + W, V(halve)(b));
-    for (int i = 0; i < W; i++)
-        y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
-    return V(words)(y);
-}
-
-/* >>kernels/online */
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
  * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
  * 0..i+diagonal only. */
@@ -33110,7 +33559,55 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     }
 }
 
+/* >>kernels/words */
+#ifndef GCKPT_NO_BF16
+/* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
+ * constant): by the processor's instructions. ---- */
+GCKPTI_INLINED INTS V(words)(const uint32_t *x)
+{
+    INTS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_INLINED INTS V(word)(uint32_t x) { return V(bits)(V(set1)(gckpti_float(x))); }
+GCKPTI_INLINED void V(store_words)(uint32_t *x, INTS a) { memcpy(x, &a, sizeof a); }
+
+/* Two links of chains. */
+GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
+{
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+    if (bf16) {
+        __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
+        return c;
+    }
+#endif
+    (void)bf16;
+    c = V(fma)(V(floats)(a & 0xffff0000u), V(floats)(b & 0xffff0000u), c);
+    return V(fma)(V(floats)(a << 16), V(floats)(b << 16), c);
+}
+
+/* Words of the 2 W neighbours a, b. */
+GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
+{
+    uint32_t x[2 * W], y[W];
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+    if (bf16) {
+        __m512i both;
+        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(b), "v"(a));
+        return (INTS)_mm512_rol_epi32(both, 16);
+    }
+#endif
+    (void)bf16;
+    V(store_words)(x, V(halve)(a));
+    V(store_words)(x + W, V(halve)(b));
+    for (int i = 0; i < W; i++)
+        y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
+    return V(words)(y);
+}
+#endif
+
 /* >>kernels/word_attention */
+#ifndef GCKPT_NO_BF16
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* ---- attention of bf16 plans: chains of words. bf16: else flushing subnormals as the instructions
  * do ---- */
@@ -33253,7 +33750,7 @@ static GCKPTI_TARGET void V(words_bands_soft)(const gckpti_band *s, int64_t m, i
 {
     V(words_bands_of)(s, 0, m, n, k, a, b, c);
 }
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t m, int64_t n,
                                                   int64_t k, const uint32_t *a, const uint32_t *b,
                                                   float *c)
@@ -33265,7 +33762,7 @@ static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t 
 static GCKPTI_TARGET void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, int64_t n,
                                          int64_t k, const uint32_t *a, const uint32_t *b, float *c)
 {
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
     if (bf16) {
         gckpti_words_bands_bf16(s, m, n, k, a, b, c);
         return;
@@ -33522,7 +34019,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     V(words_backward)(h, row, head, room, 0);
 }
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static GCKPTI_TARGET void gckpti_forward_bf16(const gckpti_heads *h, int64_t row, int64_t head,
                                               int64_t first, float *room)
 {
@@ -33536,6 +34033,22 @@ static GCKPTI_TARGET void gckpti_backward_bf16(const gckpti_heads *h, int64_t ro
 #endif
 #undef GCKPTI_PAIRED
 #undef GCKPTI_EACH_PAIRED
+#endif
+
+/* What gckpti_kernels has for bf16 plans. */
+static const gckpti_mixed_kernels V(mixed_kernels) = {
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
+#else
+    NULL, NULL, V(widen), V(narrow), NULL, NULL
+#endif
+};
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
+    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
+    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
+};
+#endif
 #endif
 
 /* >>kernels/losses */
@@ -33571,6 +34084,7 @@ static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_
     return gckpti_lanes_sum(lane);
 }
 
+/* >>kernels/errors */
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
 GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
 {
@@ -33591,21 +34105,22 @@ GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kin
                                    int64_t n, FLOATS sum)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
-    FLOATS x = V(load_n)(e->x + at, n), y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n);
+    FLOATS x = V(load_n)(e->x + at, n),
+           y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n);
     FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
-    if (kind == GCKPTI_HUBER) {
+    if (gckpti_error_is(kind, GCKPTI_HUBER)) {
         size = V(floats)(V(bits)(a) & 0x7fffffff);
         b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
         a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
     }
-    if (kind == GCKPTI_BINARY) {
+    if (gckpti_error_is(kind, GCKPTI_BINARY)) {
         size = V(floats)(V(bits)(x) | 0x80000000);
         size = V(exp)(size);
         u = one + size;
         u = V(less)(one, u, V(fma)(V(log)(u), size / (u - one), zero), size);
         b = V(fma)(V(differ)(x, V(set1)(-0.0f)), y, V(max)(x, zero)) + u;
     }
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         a = one;
     size = V(floats)(V(bits)(w) & 0x7fffffff);
     return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
@@ -33629,18 +34144,19 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
     const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         int64_t n = gckpti_min(end - at, W);
-        FLOATS x = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->x + at, n);
-        FLOATS y = kind == GCKPTI_SUMMED ? zero : V(load_n)(e->y + at, n), d = x - y, back;
+        FLOATS x = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->x + at, n);
+        FLOATS y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n), d = x - y,
+               back;
         FLOATS w = V(error_weights)(e, at, n), size = V(floats)(V(bits)(w) & 0x7fffffff);
-        if (kind == GCKPTI_SUMMED)
+        if (gckpti_error_is(kind, GCKPTI_SUMMED))
             d = one;
-        if (kind == GCKPTI_SQUARED)
+        if (gckpti_error_is(kind, GCKPTI_SQUARED))
             d = V(set1)(2.0f) * d;
-        if (kind == GCKPTI_HUBER)
+        if (gckpti_error_is(kind, GCKPTI_HUBER))
             d = V(less)(d, below, below, V(less)(delta, d, delta, d));
-        if (kind == GCKPTI_BINARY)
+        if (gckpti_error_is(kind, GCKPTI_BINARY))
             d = one / V(one_and_exp)(x) - y;
-        back = V(differ)(kind == GCKPTI_BINARY ? x : d, minus);
+        back = V(differ)(gckpti_error_is(kind, GCKPTI_BINARY) ? x : d, minus);
         if (to[0].grad)
             V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
         if (to[1].grad)
@@ -33650,24 +34166,28 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
 
 static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
 {
-    switch (e->kind) {
-    case GCKPTI_SUMMED: return V(errors_sum)(e, GCKPTI_SUMMED, row);
-    case GCKPTI_SQUARED: return V(errors_sum)(e, GCKPTI_SQUARED, row);
-    case GCKPTI_HUBER: return V(errors_sum)(e, GCKPTI_HUBER, row);
-    default: return V(errors_sum)(e, GCKPTI_BINARY, row);
-    }
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
+        return V(errors_sum)(e, GCKPTI_HUBER, row);
+    if (gckpti_error_is(e->kind, GCKPTI_BINARY))
+        return V(errors_sum)(e, GCKPTI_BINARY, row);
+    return e->kind == GCKPTI_SUMMED ? V(errors_sum)(e, GCKPTI_SUMMED, row)
+                                    : V(errors_sum)(e, GCKPTI_SQUARED, row);
 }
 
 static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
 {
-    switch (e->kind) {
-    case GCKPTI_SUMMED: V(errors_slopes)(e, GCKPTI_SUMMED, row); break;
-    case GCKPTI_SQUARED: V(errors_slopes)(e, GCKPTI_SQUARED, row); break;
-    case GCKPTI_HUBER: V(errors_slopes)(e, GCKPTI_HUBER, row); break;
-    default: V(errors_slopes)(e, GCKPTI_BINARY, row); break;
-    }
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
+        V(errors_slopes)(e, GCKPTI_HUBER, row);
+    else if (gckpti_error_is(e->kind, GCKPTI_BINARY))
+        V(errors_slopes)(e, GCKPTI_BINARY, row);
+    else if (e->kind == GCKPTI_SUMMED)
+        V(errors_slopes)(e, GCKPTI_SUMMED, row);
+    else
+        V(errors_slopes)(e, GCKPTI_SQUARED, row);
 }
 
+/* >>kernels/cells */
+#ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
 GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
 GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
@@ -33758,31 +34278,21 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         V(gate_keep)(s->d, 1, s, j, c * f);
     }
 }
-
-/* >>kernels/cells */
-#define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(dot), V(update),  \
-        V(add_to), V(elementwise_forward), V(elementwise_backward), V(softmax_forward),            \
-        V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward), V(norm_forward),     \
-        V(norm_backward), V(columns), V(attention_forward), V(attention_backward),                 \
-        V(classes_backward), V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates),    \
-        V(gru_slopes), V(lstm_gates), V(max_window), V(channel_sums), V(channel_out),              \
-        V(channel_dx), V(lstm_slopes), V(exp_of), V(log_of), &mixed
-static const gckpti_mixed_kernels V(mixed_kernels) = {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
-#else
-    NULL, NULL, V(widen), V(narrow), NULL, NULL
 #endif
-};
-GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
-    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
-};
+
+/* >>kernels/table */
+/* In the order of struct gckpti_kernels (cpu/cpu.h). */
+#define GCKPTI_KERNELS(mixed)                                                                      \
+    V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
+        V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
+        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
+        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
+        V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
+        mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
-    gckpti_mixed_kernels_bf16) };
+    &gckpti_mixed_kernels_bf16) };
 #endif
 #undef GCKPTI_KERNELS
 

@@ -8,8 +8,8 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      9 /* version of saved and printed plans */
+#define GCKPT_CONTRACT         2  /* version of the numeric contract (manual, 5) */
+#define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_NO_SEARCH
@@ -35,6 +35,8 @@
 #define GCKPT_NO_FAST
 #undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
+#undef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
 #pragma push_macro("int64_t")
 #define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
@@ -174,6 +176,7 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
+#ifndef GCKPT_NO_PACK
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
@@ -192,6 +195,7 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
 GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
+#endif
 
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {
@@ -290,9 +294,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen; all others become floats of the store's own. What the store has is
- * read as by gckpt_store_read_as. A model in several files is mapped with desc.partial, one after
- * the other. */
+ * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
+ * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped with
+ * desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -381,16 +385,6 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
-/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
- * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
-GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
-                                        gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
- * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
- * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
- * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
-GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
-                                        gckpt_tensor *mean, gckpt_tensor *variance);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
@@ -428,6 +422,7 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
  * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+#ifndef GCKPT_NO_IMAGES
 /* ---- Windows: images are (B,H,W,C), signals (B,T,C), channels last, as all features are; a signal
  * is an image with H = 1. Sizes 0 stand for what is usual, so that a window is written
  * { .stride = { 2, 2 }, .padding = { 1, 1 } }; NULL: all usual. For signals [1] is looked at. ----
@@ -462,6 +457,18 @@ GCKPT_API gckpt_tensor *gckpt_max_pool(gckpt_tensor *x, const gckpt_window *wind
 GCKPT_API gckpt_tensor *gckpt_average_pool(gckpt_tensor *x, const gckpt_window *window);
 /* (B,..,C) -> (B,C): the mean over all axes between. */
 GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x);
+/* Layernorm over an image's H x W and each of `groups` equal runs of its C channels (x (B,..,C));
+ * gain, bias (C) or NULL. Wu & He 2018; groups = C: instance norm. */
+GCKPT_API gckpt_tensor *gckpt_groupnorm(gckpt_tensor *x, int groups, gckpt_tensor *gain,
+                                        gckpt_tensor *bias);
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias for each channel, mean and variance over all
+ * other axes, so over the rows of a micro-batch: they mix, split_exact is 0. Inference plans use
+ * the running `mean` and `variance`, each a gckpt_running (C) (at first 0 and 1, momentum 0.1 is
+ * usual), and get this step's (of the variance the unbiased one). Ioffe & Szegedy 2015. */
+GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                        gckpt_tensor *mean, gckpt_tensor *variance);
+#endif /* GCKPT_NO_IMAGES */
+#ifndef GCKPT_NO_RECURRENT
 /* ---- Recurrent layers, all of a sequence at once: x (B,T,I), wx (I,3H), wh (H,3H), bias (3H) of
  * each or NULL, h0 (B,H) or NULL for 0 -> h (B,T,H). Gates r, z, n, as PyTorch has them (Cho 2014):
  * r, z = sigmoid(x wx + bx + h wh + bh), n = tanh(x wx + bx + r (h wh + bh)), h = n + z (h - n). */
@@ -472,6 +479,7 @@ GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tenso
  * 1997. */
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
+#endif
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
  * generates token by token, to the bits of one call with all of them. Its result may only be read
@@ -511,6 +519,12 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+/* sum of (prediction - target)^2 over elements; count = elements. */
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
+/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
+ * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
+#ifndef GCKPT_NO_LOSSES
 /* ---- Losses with weights: `weights`, NULL or f32, has the first axes, one or more, of the rows
  * (cross-entropies: (..) of (..,V)) or of the elements: each scales what is lost behind it. They
  * scale the sum; the count stays what it is without them (valid targets, rows, elements). To divide
@@ -538,11 +552,7 @@ GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *targ
                                     gckpt_tensor *weights, float delta);
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights);
-/* sum of (prediction - target)^2 over elements; count = elements. */
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
-/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
- * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
+#endif /* GCKPT_NO_LOSSES */
 typedef struct {
     gckpt_tensor *loss;
     float weight;

@@ -983,7 +983,7 @@ static inline void net_check_met(void)
 {
     static const char *const enums[] = { "gckpt_mode", "gckpt_optimiser", "gckpt_precision",
                                          "gckpt_storage", "gckpt_shard" };
-    static const char builder[] = "\nGCKPT_API gckpt_tensor *gckpt_", rows[] = "define GCKPTI_OPS(";
+    static const char builder[] = "\nGCKPT_API gckpt_tensor *gckpt_", rows[] = "define GCKPTI_ALL_OPS(";
     file f = { 0 };
     char part[4096], word[48];
     size_t n;

@@ -8,6 +8,9 @@
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
+#ifndef JOB_PACKS /* its weights are not all floats */
+#define GCKPT_NO_PACK
+#endif
 #endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"

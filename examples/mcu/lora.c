@@ -3,6 +3,7 @@
  * for each row. Only the adapters have gradients and optimiser state; weights come into RAM as
  * floats one after the other, when they are read. PLAN trains on the first text, and prints weights
  * and plan. */
+#define JOB_PACKS
 #include "job.h"
 #include "transformer.h"
 

@@ -91,6 +91,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
+                            "out (GCKPT_NO_BF16)");
     if (d->mode == GCKPT_OPTIMAL && !GCKPTI_SEARCHES)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: GCKPT_OPTIMAL needs the search, which this build leaves out "

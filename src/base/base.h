@@ -196,10 +196,13 @@ typedef struct {
     struct gckpti_team *team; /* NULL: none, or not needed */
 } gckpti_runner;
 
+/* Whether it is one of a bf16 plan; whether an operand is floats, which else is bf16; the other. */
 static inline int gckpti_is_mixed(const gckpt_call *call)
 {
-    return !GCKPTI_LEAN && call->precision != GCKPT_FP32;
+    return GCKPTI_WITH_BF16 && call->precision != GCKPT_FP32;
 }
+GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
+GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 

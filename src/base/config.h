@@ -167,6 +167,11 @@ extern "C" {
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
 #endif
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
+#endif
 /* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
@@ -178,6 +183,17 @@ extern "C" {
 #define INT64_MAX INT32_MAX
 #else
 #define GCKPTI_LEAN 0
+#endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_BF16
+#define GCKPTI_WITH_BF16 0
+#else
+#define GCKPTI_WITH_BF16 1
+#endif
+#ifdef GCKPT_NO_PACK
+#define GCKPTI_WITH_PACK 0
+#else
+#define GCKPTI_WITH_PACK 1
 #endif
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */

@@ -24,7 +24,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
  * run, an item being a head. */
 static int gckpti_attention_is_fast(const gckpt_call *call)
 {
-    return !gckpti_is_mixed(call) || gckpti_kernels_of(call)->mixed->attention_forward;
+    return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
 }
 
 static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
@@ -46,7 +46,7 @@ static void gckpti_attention_forward_item(void *context, int64_t i, int64_t work
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
     int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
     i /= h->blocks;
-    (h->mixed ? by->mixed->attention_forward : by->attention_forward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
         h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
 }
 
@@ -67,7 +67,7 @@ static void gckpti_attention_backward_item(void *context, int64_t i, int64_t wor
     const gckpti_heads *h = (const gckpti_heads *)context;
     const gckpti_kernels *by = gckpti_kernels_of(h->call);
     int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
-    (h->mixed ? by->mixed->attention_backward : by->attention_backward)(
+    (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
         h, i / h->heads, i % h->heads, (float *)h->call->work + room);
 }
 
@@ -80,44 +80,6 @@ GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
     gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
                    fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
-
-/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
-static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call),
-                               gckpt_parallel,
-                               k->online,
-                               k->surprisal,
-                               k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow,
-                               k->exp,
-                               k->log };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
-
-/* ---- losses of elements: an item is an entry of axis 0 ---- */
-static gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
-                 gckpti_fast_errors(call))
 
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)

@@ -23,14 +23,26 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_plain;
 #endif
 
+/* Of a table: an entry that only bf16 plans need. What is called only where b is as stored. */
+#ifndef GCKPT_NO_BF16
+#define GCKPTI_IF_BF16(x) x
+#else
+#define GCKPTI_IF_BF16(x) NULL
+#endif
+#ifndef GCKPT_NO_PACK
+#define GCKPTI_STORED(call) call
+#else
+#define GCKPTI_STORED(call) (void)0
+#endif
+
 /* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
-/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
-#if GCKPTI_AVX512 &&                                                                               \
+/* There are kernels of AVX512-BF16, which the compiler knows. */
+#if GCKPTI_WITH_BF16 && GCKPTI_AVX512 &&                                                           \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
-#define GCKPTI_BF16 1
+#define GCKPTI_AVX512_BF16 1
 #else
-#define GCKPTI_BF16 0
+#define GCKPTI_AVX512_BF16 0
 #endif
 
 /* What folder kernels has for each instruction set. */
@@ -46,12 +58,10 @@ struct gckpti_pooling;
 struct gckpti_channel_pass;
 struct gckpti_mixed_kernels;
 
+/* Entries of parts that can be left out come last, with their places in the table (kernels/table). */
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
@@ -74,17 +84,32 @@ struct gckpti_kernels {
     float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
     float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
     void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
+    float (*exp)(float x), (*log)(float x);
+    const struct gckpti_mixed_kernels *mixed;
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
     void (*gru_gates)(const struct gckpti_cell *cell);
     void (*gru_slopes)(const struct gckpti_cell *cell);
     void (*lstm_gates)(const struct gckpti_cell *cell);
+    void (*lstm_slopes)(const struct gckpti_cell *cell);
+#else
+#define GCKPTI_RECURRENT_KERNELS(V)
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
+    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+        V(channel_dx)
+    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
                        float *y, uint16_t *tap);
     void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
+#else
+#define GCKPTI_IMAGE_KERNELS(V)
+#endif
 };
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
@@ -104,38 +129,9 @@ typedef struct gckpti_product {
     const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
 } gckpti_product;
 
-/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
- * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
- * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
- * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
- * line of them is one), `across` such in a line of w. */
-typedef struct gckpti_windows {
-    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
-    int kind;
-    const gckpti_conv_sizes *z;
-    gckpti_reach r[2];
-    const float *from;
-    int64_t image, width, step, tap, first, run, across;
-    int64_t from_next, b_next, c_next; /* to the next group's */
-} gckpti_windows;
-
-/* Where row i of t begins in c, or in what is as large. */
-static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+static inline int gckpti_is_as_stored(const gckpti_product *t)
 {
-    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
-    const gckpti_reach *r = s->r;
-    int64_t line = i / r[1].results;
-    if (s->kind == GCKPTI_CONV_DW)
-        return i * s->t.c_row;
-    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
-    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
-}
-
-/* Where tap number `tap` of these begins in b. */
-static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
-{
-    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
-    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+    return GCKPTI_WITH_PACK && t->stored;
 }
 
 /* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
@@ -300,6 +296,13 @@ typedef struct gckpti_mixed_kernels {
 
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
 
+/* Those of bf16 plans; without these all are NULL. */
+static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
+{
+    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
+}
+
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
 typedef struct {
@@ -355,7 +358,41 @@ enum {
 #endif
 
 /* ---- cpu/images.c ---- */
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
+/* A product of a convolution: a, or a' for dw, is the matrix of all windows, which is not made: row
+ * (image, i, j), link (tap, channel) of it is what that tap meets there. Of dw, t.m are its links
+ * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
+ * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
+ * line of them is one), `across` such in a line of w. */
+typedef struct gckpti_windows {
+    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+    int kind;
+    const gckpti_conv_sizes *z;
+    gckpti_reach r[2];
+    const float *from;
+    int64_t image, width, step, tap, first, run, across;
+    int64_t from_next, b_next, c_next; /* to the next group's */
+} gckpti_windows;
+
+/* Where row i of t begins in c, or in what is as large. */
+static inline int64_t gckpti_windows_c(const gckpti_windows *s, int64_t i)
+{
+    const int64_t *side = s->kind == GCKPTI_CONV_UP ? s->z->image : s->z->places;
+    const gckpti_reach *r = s->r;
+    int64_t line = i / r[1].results;
+    if (s->kind == GCKPTI_CONV_DW)
+        return i * s->t.c_row;
+    line = line / r[0].results * side[0] + r[0].at + line % r[0].results * r[0].each;
+    return (line * side[1] + r[1].at + i % r[1].results * r[1].each) * s->t.c_row;
+}
+
+/* Where tap number `tap` of these begins in b. */
+static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
+{
+    const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
+    return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
+}
+
 typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
     const float *x, *g;
     const float *mean, *rstd, *gain, *bias; /* by channel */

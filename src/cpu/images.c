@@ -1,6 +1,6 @@
 #include "cpu/own.h"
 
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
 /* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
  * results, of dw 64 channels ---- */
 typedef struct {
@@ -120,29 +120,6 @@ GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
 {
     gckpti_conv_backward(call, gckpti_conv_fast);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
-{
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
-    gckpti_columns_run(call, o->gain, o->bias);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_backward(call);
 }
 
 /* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */

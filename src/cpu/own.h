@@ -18,6 +18,24 @@ typedef struct { /* a pass, and what an instruction set has for it */
     int64_t each; /* blocks of an item */
 } gckpti_passing;
 
+/* ---- cpu/convert.c, cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
+#if GCKPTI_HAS_FAST
+GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c);
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
+#endif
+#else
+#if GCKPTI_HAS_FAST
+static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call, (void)t;
+}
+static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !kernels->mixed; }
+#endif
+#endif
+
 /* ---- cpu/products.c ---- */
 #if GCKPTI_HAS_FAST
 typedef struct {
@@ -50,7 +68,6 @@ GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
                                void (*body)(void *context, int64_t i), void *context);
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
 GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
-GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
                                           int64_t n, int update);
 GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s);
@@ -68,8 +85,11 @@ GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
 GCKPTI_FN void gckpti_products_cut(gckpti_products *s);
 GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
                                    int64_t a_next, int64_t b_next, float *pack);
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);
+
+/* cpu/losses.c */
+GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
+GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call);
 
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels);

@@ -1,6 +1,6 @@
 #include "cpu/own.h"
 
-#if GCKPTI_HAS_FAST
+#if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
 /* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
  * rows as the threads have at once, then what these add to dwh and dbias ---- */
 typedef struct {

@@ -98,10 +98,10 @@ static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
     const float *from = call->in[0].data + call->in[1].index[r] * n;
-    if (call->out)
+    if (gckpti_is_wide(call->out))
         memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
     else
-        gckpti_kernels_of(call)->mixed->narrow(from, call->out_bf16 + r * n, n);
+        gckpti_mixed_of(gckpti_kernels_of(call))->narrow(from, call->out_bf16 + r * n, n);
 }
 
 static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
@@ -118,9 +118,10 @@ static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
     const gckpti_kernels *k = gckpti_kernels_of(call);
     float wide[GCKPTI_EMBED_ITEM];
     for (int64_t r = 0; r < rows; r++) {
-        const float *g = call->grad_out ? call->grad_out + r * n + j : wide;
-        if (g == wide)
-            k->mixed->widen(call->grad_out_bf16 + r * n + j, wide, width);
+        const int is_wide = gckpti_is_wide(call->grad_out);
+        const float *g = is_wide ? call->grad_out + r * n + j : wide;
+        if (!is_wide)
+            gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
         k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
     }
 }
@@ -204,5 +205,29 @@ GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
 {
     gckpti_fast_matmul_backward(call);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
+}
+
+/* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
+GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
+{
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
+}
+
+GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    if (call->in[0].grad)
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
+    gckpti_columns_run(call, o->gain, o->bias);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
 }
 #endif

@@ -176,7 +176,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian())
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || !gckpti_has_storage(e->type))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
@@ -184,7 +184,6 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
-    l->store->packing = &gckpti_packed;
     q->p.packed = e->type ? at : NULL;
     q->p.scales = (const float *)scales;
     if (!e->type)

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 ---- */
 GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
@@ -126,7 +127,7 @@ static GCKPTI_TARGET void V(mixed_pack)(const gckpti_factor *x, int64_t at, int6
 }
 #endif
 
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
 #define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
@@ -301,4 +302,5 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 
 #undef GCKPTI_TARGET_BF16
 #undef GCKPTI_INLINED_BF16
+#endif
 #endif

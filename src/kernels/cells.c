@@ -1,46 +1,92 @@
+#ifndef GCKPT_NO_RECURRENT
+/* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
+GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
+GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
+GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
 
-#define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(windows_piece), V(multiply_add), V(online), V(divide), V(dot), V(update),  \
-        V(add_to), V(elementwise_forward), V(elementwise_backward), V(softmax_forward),            \
-        V(softmax_backward), V(log_softmax_forward), V(log_softmax_backward), V(norm_forward),     \
-        V(norm_backward), V(columns), V(attention_forward), V(attention_backward),                 \
-        V(classes_backward), V(surprisal), V(errors_forward), V(errors_backward), V(gru_gates),    \
-        V(gru_slopes), V(lstm_gates), V(max_window), V(channel_sums), V(channel_out),              \
-        V(channel_dx), V(lstm_slopes), V(exp_of), V(log_of), &mixed
-static const gckpti_mixed_kernels V(mixed_kernels) = {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
-#else
-    NULL, NULL, V(widen), V(narrow), NULL, NULL
-#endif
-};
-GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
-    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
-};
-GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
-    gckpti_mixed_kernels_bf16) };
-#endif
-#undef GCKPTI_KERNELS
+/* Gate `gate` of n at x, of W units from j on. */
+GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
+{
+    return V(load_n)(x + gate * s->units + j, s->units - j);
+}
+GCKPTI_INLINED void V(gate_keep)(float *x, int gate, const gckpti_cell *s, int64_t j, FLOATS y)
+{
+    V(store_n)(x + gate * s->units + j, y, s->units - j);
+}
 
-#undef GCKPTI_ALWAYS
-#undef GCKPTI_EACH_LANE
-#undef GCKPTI_EACH_ROW
-#undef GCKPTI_INLINED
-#undef GCKPTI_ISA
-#undef GCKPTI_LANES
-#undef GCKPTI_BAND
-#undef GCKPTI_DOUBLES
-#undef GCKPTI_MM
-#undef GCKPTI_TARGET
-#undef GCKPTI_TILE_ROWS
-#undef GCKPTI_TILE_VECTORS
-#pragma pop_macro("V")
-#pragma pop_macro("W")
-#pragma pop_macro("FLOATS")
-#pragma pop_macro("INTS")
-#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
-#pragma GCC diagnostic pop
+static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
+        FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
+        FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
+        FLOATS fresh = V(tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+        V(gate_keep)(s->state, 0, s, j, V(fma)(z, h - fresh, fresh));
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, r);
+            V(gate_keep)(s->aux, 1, s, j, z);
+            V(gate_keep)(s->aux, 2, s, j, fresh);
+            V(gate_keep)(s->aux, 3, s, j, a);
+        }
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
+        FLOATS g = V(tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+        FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
+        V(gate_keep)(s->state, 0, s, j, o * V(tanh)(c));
+        V(gate_keep)(s->state, 1, s, j, c);
+        if (s->aux) {
+            V(gate_keep)(s->aux, 0, s, j, i);
+            V(gate_keep)(s->aux, 1, s, j, f);
+            V(gate_keep)(s->aux, 2, s, j, g);
+            V(gate_keep)(s->aux, 3, s, j, o);
+        }
+    }
+}
+
+/* gckpti_gate_back; what da is. */
+GCKPTI_INLINED FLOATS V(gate_back)(const gckpti_cell *s, int gate, int64_t j, FLOATS x,
+                                   FLOATS slope)
+{
+    V(gate_keep)(s->da, gate, s, j, x * slope);
+    if (s->dp)
+        V(put)(s->dp + gate * s->units + j, x, slope, s->accumulate, s->units - j);
+    return x * slope;
+}
+
+static GCKPTI_TARGET void V(gru_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS r = V(gate)(s->aux, 0, s, j), z = V(gate)(s->aux, 1, s, j);
+        FLOATS fresh = V(gate)(s->aux, 2, s, j), a = V(gate)(s->aux, 3, s, j);
+        FLOATS g = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j), d;
+        d = V(gate_back)(s, 2, j, g * (V(set1)(1.0f) - z), V(tanh_slope)(fresh));
+        V(gate_back)(s, 0, j, d * a, V(sigmoid_slope)(r));
+        V(gate_back)(s, 1, j, g * (V(gate)(s->h, 0, s, j) - fresh), V(sigmoid_slope)(z));
+        V(gate_keep)(s->da, 2, s, j, d * r);
+        V(gate_keep)(s->d, 0, s, j, g * z);
+    }
+}
+
+static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
+{
+    for (int64_t j = 0; j < s->units; j += W) {
+        FLOATS i = V(gate)(s->aux, 0, s, j), f = V(gate)(s->aux, 1, s, j);
+        FLOATS g = V(gate)(s->aux, 2, s, j), o = V(gate)(s->aux, 3, s, j);
+        FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
+        FLOATS t = V(tanh)(V(gate)(s->out, 1, s, j));
+        FLOATS c = V(fma)(top * o, V(tanh_slope)(t), V(gate)(s->d, 1, s, j));
+        c = c + V(gate)(s->g, 1, s, j);
+        V(gate_back)(s, 0, j, c * g, V(sigmoid_slope)(i));
+        V(gate_back)(s, 1, j, c * V(gate)(s->c, 0, s, j), V(sigmoid_slope)(f));
+        V(gate_back)(s, 2, j, c * i, V(tanh_slope)(g));
+        V(gate_back)(s, 3, j, top * t, V(sigmoid_slope)(o));
+        V(gate_keep)(s->d, 0, s, j, V(zero)());
+        V(gate_keep)(s->d, 1, s, j, c * f);
+    }
+}
 #endif

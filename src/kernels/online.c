@@ -1,3 +1,33 @@
+#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
+#pragma GCC pop_options
+#endif
+
+/* gckpti_to_bf16, in the upper halves */
+GCKPTI_INLINED INTS V(halve)(FLOATS x)
+{
+    INTS u = V(bits)(x), kept = u + 0x7fff + (u >> 16 & 1), nan = (INTS)(x != x);
+    INTS normal = (INTS)((u & 0x7f800000u) != 0);
+    kept = (normal & kept) | (u & 0x80000000u);
+    return (nan & (u | 0x400000u)) | (~nan & kept);
+}
+
+/* Words (kernels/words) of a (upper halves) and b. */
+GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
+{
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+    if (bf16) {
+        const __m512i order =
+            _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                             22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+        __m512i both;
+        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(a), "v"(b));
+        return (INTS)_mm512_permutexvar_epi16(order, both);
+    }
+#endif
+    (void)bf16;
+    return (V(halve)(a) & 0xffff0000u) | V(halve)(b) >> 16;
+}
+
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
  * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
  * 0..i+diagonal only. */

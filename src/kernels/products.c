@@ -159,30 +159,6 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         }
 }
 
-/* The same of all panels, links p.., columns from j on, of b as it is stored. */
-static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int64_t j, int64_t n,
-                                         int64_t k, float *d, int64_t deep)
-{
-    enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
-    float room[ROOM];
-    const int64_t some = t->b_col == 1 ? 8 : LINKS;
-    for (int64_t l = 0; l < k; l += some)
-        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
-            width = V(panel)(n, q + 1) - at;
-            const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
-            float *to = d + at * deep + l * width;
-            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
-                if (t->b_col == 1) {
-                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
-                    memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
-                } else {
-                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
-                }
-            if (t->b_col != 1)
-                V(pack)(room, 1, LINKS, cols, links, to, width);
-        }
-}
-
 /* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
 static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
                                         float *d, int64_t deep)
@@ -214,7 +190,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     if (t->a_step != 1 || t->k > GCKPTI_KC_ACROSS)
         by.wide =
             gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    by.in_place = t->b_col == 1 && !t->stored && (W >= 16 || rows <= few);
+    by.in_place = t->b_col == 1 && !gckpti_is_as_stored(t) && (W >= 16 || rows <= few);
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
     return by;
 }

@@ -41,31 +41,6 @@ static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *
         V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 1, n, c);
 }
 
-/* The same of b as it is stored; I8: a scale for each link. */
-static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
-                                          int64_t n, float *c)
-{
-    const gckpt_unpacking *u = t->stored;
-#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
-    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
-    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
-    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
-    for (int64_t p = 0, links; p < t->k; p += links) {
-        const float *scale = u->scales ? u->scales + p : NULL;
-        links = t->k - p >= 8 ? 8 : 1;
-        switch ((int)u->storage + (int)links) {
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
-        }
-        a += links * t->a_step, b += links * t->b_step * each;
-    }
-#undef GCKPTI_SWEEP_SOME
-}
-
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
 GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, const float *x,
                                    FLOATS sum)
@@ -177,64 +152,4 @@ static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b
         V(dots_of)
     (GCKPT_STORED_F32, NULL, a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j,
      b);
-}
-
-/* Columns j.. of a row of c, 32 of them, from rows of b as they are stored, in whole words. 0: they
- * are not such. */
-static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
-                                        const float *from, float *c)
-{
-    const gckpt_unpacking *u = t->stored;
-    const int bytes = u->storage == GCKPT_STORED_I8;
-    const int64_t words = t->k / (bytes ? 4 : 2), last = t->n - 32;
-    const float *b = (const float *)u->packed, *next = b + gckpti_min(j + 32, last) * words;
-    const uint32_t one = 1;
-    unsigned char low;
-    memcpy(&low, &one, 1);
-#define GCKPTI_DOTS_SOME(kind)                                                                     \
-    if (u->storage == kind)                                                                        \
-        V(dots_of)                                                                                 \
-    (kind, bytes ? u->scales + j : NULL, a, 1, b + j * words, words, words, 32, 1, from, c, next);
-    if (!low || t->a_step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
-        return 0;
-    GCKPTI_DOTS_SOME(GCKPT_STORED_BF16)
-    GCKPTI_DOTS_SOME(GCKPT_STORED_F16)
-    GCKPTI_DOTS_SOME(GCKPT_STORED_I8)
-#undef GCKPTI_DOTS_SOME
-    return 1;
-}
-
-/* V(product_row), b being as it is stored; what is not in the form for that comes as floats to the
- * stack. */
-static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a, int64_t j0,
-                                        int64_t j1, const float *from, float *c)
-{
-    enum { LINKS = 64, COLS = 32 };
-    const gckpt_unpacking *u = t->stored;
-    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b_step == 1 ? t->k : t->n);
-    float room[LINKS * COLS];
-    for (int64_t j = j0, n; t->b_step == 1 && j < j1;
-         j += n, c += n, from = from ? from + n : NULL) {
-        n = gckpti_min(j1 - j, COLS);
-        if (n == COLS && whole && V(dots_stored)(t, a, j, from, c))
-            continue;
-        for (int64_t p = 0, k; p < t->k; p += k) {
-            k = gckpti_min(t->k - p, LINKS);
-            for (int64_t i = 0; i < n; i++)
-                V(unpack)(u, (j + i) * t->b_col + p, k, room + i * LINKS);
-            V(dots)(a + p * t->a_step, t->a_step, room, LINKS, k, n, p ? c : from, c, NULL);
-        }
-    }
-    if (t->b_step != 1 && whole)
-        V(sweep_stored)(t, a, j0, j1 - j0, c);
-    else
-        for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k) {
-            k = gckpti_min(t->k - p, 8);
-            for (int64_t j = j0, n; j < j1; j += n) {
-                n = gckpti_min(j1 - j, LINKS * COLS / 8);
-                for (int64_t i = 0; i < k; i++)
-                    V(unpack)(u, (p + i) * t->b_step + j, n, room + i * (LINKS * COLS / 8));
-                V(sweep)(a + p * t->a_step, t->a_step, room, LINKS * COLS / 8, k, n, c + (j - j0));
-            }
-        }
 }

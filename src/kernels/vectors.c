@@ -48,7 +48,7 @@ typedef float gckpti_floats __attribute__((vector_size(16)));
 typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 #define INTS V(ints)
 /* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc still
- * opens the first and compiles what is hot, up to kernels/words, at -O1; clang, which cannot, opens
+ * opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which cannot, opens
  * none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
@@ -297,25 +297,6 @@ GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS sc
     for (int64_t i = 0; i < 2 * W && i < left * each; i++)
         some[i] = x[i];
     return V(widened)(storage, some, scale);
-}
-
-/* u's elements at..at+n-1, as gckpti_unpack. */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-#define GCKPTI_UNPACK(kind, scale)                                                                 \
-    for (int64_t i = 0; i < n; i += W)                                                             \
-        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
-    const int64_t row = at / u->row;
-    if (u->storage == GCKPT_STORED_BF16) {
-        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
-    } else if (u->storage == GCKPT_STORED_F16) {
-        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
-    } else if (u->scales && at + n <= (row + 1) * u->row) {
-        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
-    } else {
-        gckpti_unpack(u, at, n, x);
-    }
-#undef GCKPTI_UNPACK
 }
 
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for

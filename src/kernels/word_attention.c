@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_BF16
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* ---- attention of bf16 plans: chains of words. bf16: else flushing subnormals as the instructions
  * do ---- */
@@ -140,7 +141,7 @@ static GCKPTI_TARGET void V(words_bands_soft)(const gckpti_band *s, int64_t m, i
 {
     V(words_bands_of)(s, 0, m, n, k, a, b, c);
 }
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t m, int64_t n,
                                                   int64_t k, const uint32_t *a, const uint32_t *b,
                                                   float *c)
@@ -152,7 +153,7 @@ static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t 
 static GCKPTI_TARGET void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, int64_t n,
                                          int64_t k, const uint32_t *a, const uint32_t *b, float *c)
 {
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
     if (bf16) {
         gckpti_words_bands_bf16(s, m, n, k, a, b, c);
         return;
@@ -409,7 +410,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 {
     V(words_backward)(h, row, head, room, 0);
 }
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static GCKPTI_TARGET void gckpti_forward_bf16(const gckpti_heads *h, int64_t row, int64_t head,
                                               int64_t first, float *room)
 {
@@ -423,4 +424,20 @@ static GCKPTI_TARGET void gckpti_backward_bf16(const gckpti_heads *h, int64_t ro
 #endif
 #undef GCKPTI_PAIRED
 #undef GCKPTI_EACH_PAIRED
+#endif
+
+/* What gckpti_kernels has for bf16 plans. */
+static const gckpti_mixed_kernels V(mixed_kernels) = {
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
+#else
+    NULL, NULL, V(widen), V(narrow), NULL, NULL
+#endif
+};
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
+    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
+    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
+};
+#endif
 #endif

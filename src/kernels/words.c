@@ -1,7 +1,4 @@
-#if !GCKPTI_OPTIMISED && !defined(__clang__) /* as in kernels/vectors */
-#pragma GCC pop_options
-#endif
-
+#ifndef GCKPT_NO_BF16
 /* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
  * constant): by the processor's instructions. ---- */
 GCKPTI_INLINED INTS V(words)(const uint32_t *x)
@@ -16,7 +13,7 @@ GCKPTI_INLINED void V(store_words)(uint32_t *x, INTS a) { memcpy(x, &a, sizeof a
 /* Two links of chains. */
 GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
 {
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
     if (bf16) {
         __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
         return c;
@@ -27,37 +24,11 @@ GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
     return V(fma)(V(floats)(a << 16), V(floats)(b << 16), c);
 }
 
-/* gckpti_to_bf16, in the upper halves */
-GCKPTI_INLINED INTS V(halve)(FLOATS x)
-{
-    INTS u = V(bits)(x), kept = u + 0x7fff + (u >> 16 & 1), nan = (INTS)(x != x);
-    INTS normal = (INTS)((u & 0x7f800000u) != 0);
-    kept = (normal & kept) | (u & 0x80000000u);
-    return (nan & (u | 0x400000u)) | (~nan & kept);
-}
-
-/* Words of a (upper halves) and b. */
-GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
-{
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
-    if (bf16) {
-        const __m512i order =
-            _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                             22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        __m512i both;
-        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(a), "v"(b));
-        return (INTS)_mm512_permutexvar_epi16(order, both);
-    }
-#endif
-    (void)bf16;
-    return (V(halve)(a) & 0xffff0000u) | V(halve)(b) >> 16;
-}
-
 /* Words of the 2 W neighbours a, b. */
 GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
 {
     uint32_t x[2 * W], y[W];
-#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
     if (bf16) {
         __m512i both;
         __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(b), "v"(a));
@@ -71,3 +42,4 @@ GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
         y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
     return V(words)(y);
 }
+#endif

@@ -88,7 +88,7 @@ GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, i
     gckpti_factor k = gckpti_factor_of(&call->in[1], 0, c, 1, 0);
     gckpti_factor v = gckpti_factor_of(&call->in[2], 0, c, 1, 0);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
-    const int narrow = !GCKPTI_LEAN && call->out_bf16;
+    const int narrow = gckpti_is_narrow(call->out_bf16);
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, key = row * s * c + column;
@@ -137,7 +137,7 @@ static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n,
                                     int64_t d, float *rest, int64_t from, int64_t *row)
 {
     *row = arg->grad ? c : d;
-    if (GCKPTI_LEAN || arg->grad || !arg->grad_bf16)
+    if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
         return arg->grad ? arg->grad + at : NULL;
     for (int64_t i = 0; i < n; i++)
         if (arg->accumulate)
@@ -150,7 +150,7 @@ static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n,
 static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
                                    int64_t d, const float *rest)
 {
-    for (int64_t i = 0; !GCKPTI_LEAN && arg->grad_bf16 && i < n; i++)
+    for (int64_t i = 0; gckpti_is_narrow(arg->grad_bf16) && i < n; i++)
         gckpti_to_bf16s(rest + i * d, arg->grad_bf16 + at + i * c, d);
 }
 
@@ -158,11 +158,11 @@ static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, 
 static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t d, float *rest)
 {
     const float *g, *out;
-    if (GCKPTI_LEAN || call->grad_out)
+    if (gckpti_is_wide(call->grad_out))
         g = call->grad_out + at;
     else
         g = rest, gckpti_from_bf16s(call->grad_out_bf16 + at, rest, d);
-    if (GCKPTI_LEAN || call->out)
+    if (gckpti_is_wide(call->out))
         out = call->out + at;
     else
         out = rest + d, gckpti_from_bf16s(call->out_bf16 + at, rest + d, d);

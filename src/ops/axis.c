@@ -58,10 +58,10 @@ GCKPTI_FN void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
-    const gckpti_stored *stored = gckpti_stored_of(call);
+    const gckpt_unpacking *stored = gckpti_stored_of(call);
     begin += p->moves ? call->position : 0;
     if (stored)
-        stored->packing->read(&stored->u, begin * v.inner, n, call->out);
+        gckpti_stored_read(stored, begin * v.inner, n, call->out);
     else
         gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner,
                           v.outer, n, 0);

@@ -19,15 +19,6 @@ GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
            gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
-{
-    if ((double)m * (double)n * (double)k < 16777216.0)
-        return 0;
-    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
-               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
-           GCKPTI_PANEL * 16;
-}
-
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 4194304.0)

@@ -1,5 +1,6 @@
 #include "ops/own.h"
 
+#ifndef GCKPT_NO_IMAGES
 /* ---- groupnorm, batchnorm: x (B,..,C) as images of places times C channels ----
  * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
  * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
@@ -246,3 +247,4 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
     gckpti_channel_norm o = { 0, gain ? 3 : 0, !bias ? 0 : gain ? 4 : 3 };
     return gckpt_apply(&gckpti_op_batchnorm, in, 3 + (gain != NULL) + (bias != NULL), &o, sizeof o);
 }
+#endif

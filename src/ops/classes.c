@@ -91,23 +91,18 @@ static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
     return l->targets ? l->targets[l->row + r] : 0;
 }
 
-static float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
-{
-    return l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
-}
-
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
                                float max, float log_sum)
 {
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         return l->by.surprisal(x, l->v, &c);
     }
-    float loss = log_sum - (logit - max), other = l->smoothing / (float)l->v;
-    return l->smoothing > 0.0f ? gckpti_fma(other, l->by.surprisal(x, l->v, &c),
-                                            gckpti_mul(1.0f - l->smoothing, loss))
-                               : loss;
+    float loss = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(l);
+    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)l->v, l->by.surprisal(x, l->v, &c),
+                                         gckpti_mul(1.0f - smoothing, loss))
+                            : loss;
 }
 
 /* The forward of row r: its classes before `first`, and the n of x. */
@@ -165,19 +160,19 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
 {
     const float *aux = l->aux + 2 * r;
     float logit = 0.0f, held = 0.0f;
-    float w = gckpti_loss_weight(l, r), other = l->smoothing / (float)l->v;
+    float w = gckpti_loss_weight(l, r), other = gckpti_loss_smoothing(l) / (float)l->v;
     int64_t target = gckpti_loss_target(l, r), at = target - first;
-    int here = !l->soft && at >= 0 && at < n;
+    int here = !gckpti_loss_soft(l) && at >= 0 && at < n;
     gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
     c.scale = w * l->call->loss_scale;
-    if (l->soft && l->call->in[1].grad)
+    if (gckpti_loss_soft(l) && l->call->in[1].grad)
         gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
     if (!d || target < 0 || w == 0.0f) {
         if (d)
             gckpti_start(d, n, l->accumulate);
         return;
     }
-    if (l->soft) {
+    if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         c.mass = gckpti_sum(c.targets, l->v);
     }
@@ -187,7 +182,8 @@ static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const 
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at],
-                           l->by.exp((logit - aux[0]) - aux[1]) - ((1.0f - l->smoothing) + other),
+                           l->by.exp((logit - aux[0]) - aux[1]) -
+                               ((1.0f - gckpti_loss_smoothing(l)) + other),
                            c.scale, l->accumulate);
     }
 }
@@ -257,7 +253,7 @@ GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
     }
 }
 
-static gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
     if (!gckpti_targets_fit(x, targets))
@@ -271,29 +267,6 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
     return gckpti_classes_shape(call, "cross_entropy");
 }
-static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
-{
-    float smoothing = *(const float *)call->attributes;
-    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
-        return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
-                          (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with");
-}
-static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    gckpt_shape rows = *x;
-    rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
-                          targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->mixes_rows = x->n < 2;
-    call->unit = gckpti_last(x);
-    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
-}
-
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     void (*body)(void *context, int64_t i, int64_t worker) =
@@ -304,14 +277,14 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by, l.n = l.v = v, l.accumulate = x->accumulate;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
-    if (call->inputs == 3) {
+    if (gckpti_has_weights(call)) {
         weights = gckpti_elements(&w->shape);
         l.weights = w->data, l.share = rows / weights;
     }
     if (call->attributes)
         l.smoothing = *(const float *)call->attributes;
     int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
-    if (!GCKPTI_LEAN && (x->bf16 || x->grad_bf16))
+    if (gckpti_is_narrow(x->bf16) || gckpti_is_narrow(x->grad_bf16))
         body = backward ? gckpti_loss_backward_narrow : gckpti_loss_forward_narrow;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
@@ -329,10 +302,7 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-
-static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
+GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
     (void)i;
     return gckpti_last(&call->in[0].shape);
@@ -342,35 +312,8 @@ GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_f
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
-                NULL, gckpti_cross_entropy_classes,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX, 0,
-                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gckpti_flops_20,
-           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
-
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
     gckpt_tensor *in[2] = { logits, targets };
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights, float smoothing)
-{
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    if (!weights && smoothing == 0.0f)
-        return gckpt_cross_entropy(logits, targets);
-    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
-                       sizeof smoothing);
-}
-
-GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                 gckpt_tensor *weights)
-{
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }

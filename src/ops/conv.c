@@ -1,5 +1,6 @@
 #include "ops/own.h"
 
+#ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: out (B,P,Q,O) of x (B,H,W,I) and w (KH,KW,I/groups,O), and its transpose ----
  * The sides of both are the image, of c channels, and what the window makes of it: places, of o.
  * down (forward; dx of the transpose): from +0, the bias or what is there, a chain over taps
@@ -8,6 +9,15 @@
  *   the taps by which a place meets this pixel; a place beyond the last is 0, and takes part, what
  *   falls between two places (strides) does not.
  * dw: a chain over rows and their places ascending: image[tap] place; 0 beyond the image. */
+
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
+               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
+           GCKPTI_PANEL * 16;
+}
 
 GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
 {
@@ -240,3 +250,4 @@ GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
     const int64_t *w = call->in[1].shape.d;
     return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
+#endif

@@ -1,6 +1,7 @@
 #include "ops/own.h"
 #include "graph/graph.h"
 
+#ifndef GCKPT_NO_IMAGES
 /* What a window's numbers may be. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
@@ -183,3 +184,4 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
 {
     return gckpti_conv_new(x, w, bias, window, 1, 1);
 }
+#endif

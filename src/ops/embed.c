@@ -18,11 +18,11 @@ GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
-        const gckpti_stored *stored = gckpti_stored_of(call);
+        const gckpt_unpacking *stored = gckpti_stored_of(call);
         const int64_t at = call->in[1].index[r] * n;
         if (stored)
-            stored->packing->read(&stored->u, at, n, call->out + r * n);
-        else if (call->out)
+            gckpti_stored_read(stored, at, n, call->out + r * n);
+        else if (gckpti_is_wide(call->out))
             memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
         else
             gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);

@@ -17,7 +17,7 @@ GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_ki
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
     e.y = call->inputs > 1 ? call->in[1].data : NULL;
-    if (call->inputs > 2) {
+    if (gckpti_has_weights(call)) {
         e.weights = call->in[2].data;
         e.share = e.n / gckpti_elements(&call->in[2].shape);
     }
@@ -48,8 +48,9 @@ static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
         if (x->grad)
             gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
         if (y->grad)
-            gckpti_put_product(&y->grad[i], gckpti_weighted(w, e->kind == GCKPTI_BINARY ? -p : -d),
-                               scale, y->accumulate);
+            gckpti_put_product(
+                &y->grad[i], gckpti_weighted(w, gckpti_error_is(e->kind, GCKPTI_BINARY) ? -p : -d),
+                scale, y->accumulate);
     }
 }
 
@@ -104,17 +105,17 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
     }
     if (backward && (call->in[0].grad || call->in[1].grad))
         by.each(call, rows, 16 * n, gckpti_errors_backward_item, &s);
-    if (backward && call->in[2].grad)
+    if (backward && gckpti_has_weights(call) && call->in[2].grad)
         by.each(call, rows * n / s.e.share, 16 * s.e.share, gckpti_errors_weight_item, &s);
 }
 
-static gckpti_error_kernels gckpti_plain_errors(void)
+GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
 {
     gckpti_error_kernels by = { gckpti_in_turn, gckpti_errors_forward, gckpti_errors_backward };
     return by;
 }
 
-static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
     const float *delta = (const float *)call->attributes;
@@ -126,25 +127,9 @@ static gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
     return gckpti_weights_fit(call, name, x);
 }
 
-#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
-    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
-    {                                                                                              \
-        return gckpti_errors_shape(call, #name);                                                   \
-    }                                                                                              \
-    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
-    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
-               __VA_ARGS__)
-#define GCKPTI_READS(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
 GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
-GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(0), GCKPTI_READS(0));
-GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS(GCKPT_IN(2)),
-              GCKPTI_READS(GCKPT_IN(2)), GCKPTI_READS(0));
-#undef GCKPTI_READS
-#undef GCKPTI_ERRORS
+GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
+              GCKPTI_READS_MORE(0));
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -155,26 +140,4 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
 {
     gckpt_tensor *in[2] = { prediction, target };
     return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
-                                                      gckpt_tensor *target, gckpt_tensor *weights)
-{
-    gckpt_tensor *in[3] = { prediction, target, weights };
-    return weights ? gckpt_apply(&gckpti_op_mean_squared_error_with, in, 3, NULL, 0)
-                   : gckpt_mean_squared_error(prediction, target);
-}
-
-GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
-                                    gckpt_tensor *weights, float delta)
-{
-    gckpt_tensor *in[3] = { prediction, target, weights };
-    return gckpt_apply(&gckpti_op_huber, in, weights ? 3 : 2, &delta, sizeof delta);
-}
-
-GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
-                                                   gckpt_tensor *weights)
-{
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }

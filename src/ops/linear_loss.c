@@ -66,7 +66,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
     int have = backward && call->attributes;
     float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
-    uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
     if (rounded && x->accumulate)
         l->by.widen(rounded, dx, l->rows * c);

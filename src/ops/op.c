@@ -1,10 +1,5 @@
 #include "ops/own.h"
 
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
-{
-    return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
-}
-
 GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
 {
     int wanted = 0;

@@ -21,9 +21,9 @@
 
 /* ---- ops/op.c ---- */
 /* clang-format off */
-/* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
- * kernels in cpu, too; plain(name) has not. */
-#define GCKPTI_OPS(fast, plain)                                                                    \
+/* All ops: fast(name) has kernels in cpu, too; plain(name) has not; recurrent, image and loss have,
+ * and can be left out. */
+#define GCKPTI_ALL_OPS(fast, plain, recurrent, image, loss)                                        \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     fast(log_softmax) fast(exp) fast(log) fast(sqrt) fast(abs) fast(reciprocal) fast(pow)          \
     fast(clamp) plain(detach) plain(scale) plain(dropout) fast(add) fast(sub) fast(mul) fast(div)  \
@@ -31,11 +31,31 @@
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
-    fast(cross_entropy_with) fast(soft_cross_entropy) fast(mean_squared_error)                     \
-    fast(mean_squared_error_with) fast(huber) fast(binary_cross_entropy) fast(sum_loss)            \
-    fast(gather) fast(gru) fast(lstm)                                                              \
-    fast(max_pool) fast(average_pool) fast(groupnorm) fast(batchnorm) fast(conv2d)
+    loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
+    loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
+    fast(gather) recurrent(gru) recurrent(lstm)                                                    \
+    image(max_pool) image(average_pool) image(groupnorm) image(batchnorm) image(conv2d)
 /* clang-format on */
+
+/* Those of this build, from which their fast kernels and printed C (gckpt_plan_c) follow. */
+#define GCKPTI_OPS(fast, plain)                                                                    \
+    GCKPTI_ALL_OPS(fast, plain, GCKPTI_RECURRENT(fast), GCKPTI_IMAGES(fast), GCKPTI_LOSSES(fast))
+#define GCKPTI_LEFT_OUT(name)
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT(fast) fast
+#else
+#define GCKPTI_RECURRENT(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGES(fast) fast
+#else
+#define GCKPTI_IMAGES(fast) GCKPTI_LEFT_OUT
+#endif
+#ifndef GCKPT_NO_LOSSES
+#define GCKPTI_LOSSES(fast) fast
+#else
+#define GCKPTI_LOSSES(fast) GCKPTI_LEFT_OUT
+#endif
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
@@ -55,9 +75,7 @@ GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_DECLARE)
 #define GCKPTI_DECLARE(name)                                                                       \
     GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call);                           \
     GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call);
-#define GCKPTI_NOTHING(name)
-GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
-#undef GCKPTI_NOTHING
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_LEFT_OUT)
 #undef GCKPTI_DECLARE
 #endif
 
@@ -73,7 +91,6 @@ enum { GCKPTI_NARROW = 1 << 30 };
  * processor runs their kernels in portions, of which f32 copies lie on the stack. They use no
  * workspace; fast ones take bf16 where they sum over rows. */
 enum { GCKPTI_BY_ELEMENT = 1 << 29, GCKPTI_BY_ROW = 1 << 28 };
-GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
 
 /* What the gradients of a product are worth: each as much as the forward, and no op has more than
  * two that are. */
@@ -217,10 +234,10 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
-    if (out)
+    if (gckpti_is_wide(out))
         out[to] = x->data[i];
     else
-        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+        narrow[to] = gckpti_is_narrow(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
 }
 
 /* ---- ops/chains.c ---- */
@@ -255,9 +272,6 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a convolution (ops/conv), which gathers a's rows, some at a time. */
-GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
-
 /* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
  * rows x GCKPTI_NC columns rest, if there are more links. */
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
@@ -281,7 +295,7 @@ typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors 
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
-    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+    return gckpti_is_narrow(x->bf16) ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
 GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
@@ -289,11 +303,6 @@ GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
     return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
                               c);
 }
-
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
-
-/* In bf16 plans: element by element. */
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
@@ -313,6 +322,20 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
+
+/* ---- ops/mixed.c ---- */
+/* Whether a row of this header has one of the flags above. In bf16 plans: where a chain starts; a
+ * product, element by element. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
+GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+#else
+static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+{
+    (void)call, (void)t;
+}
+#endif
 
 /* ---- ops/norms.c ---- */
 typedef struct {
@@ -433,6 +456,24 @@ typedef struct {
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
 
+/* What a build without these losses has none of. */
+static inline const float *gckpti_loss_soft(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
+}
+static inline float gckpti_loss_smoothing(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+}
+static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
+}
+static inline int gckpti_has_weights(const gckpt_call *call)
+{
+    return GCKPTI_WITH_LOSSES && call->inputs == 3;
+}
+
 /* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
  * are soft or smoothed. */
 GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
@@ -454,6 +495,12 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
 /* ---- ops/errors.c ---- */
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
 
+/* kind == is; a constant 0 of those that this build has not. */
+GCKPTI_INLINE int gckpti_error_is(gckpti_error_kind kind, gckpti_error_kind is)
+{
+    return kind == is && (GCKPTI_WITH_LOSSES || is == GCKPTI_SUMMED || is == GCKPTI_SQUARED);
+}
+
 typedef struct gckpti_errors {
     const gckpt_call *call;
     gckpti_error_kind kind;
@@ -469,29 +516,29 @@ GCKPTI_INLINE float gckpti_error_factors(gckpti_error_kind kind, float x, float 
                                          float *b)
 {
     float d = x - y, size = gckpti_abs(d);
-    int linear = kind == GCKPTI_HUBER && !(size < delta);
+    int linear = gckpti_error_is(kind, GCKPTI_HUBER) && !(size < delta);
     *b = linear ? size - 0.5f * delta : d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         *b = gckpti_fma(-x, y, x > 0.0f ? x : 0.0f) + gckpti_log1p(gckpti_exp(-gckpti_abs(x)));
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         return 1.0f;
-    return linear ? delta : kind == GCKPTI_HUBER ? 0.5f * d : d;
+    return linear ? delta : gckpti_error_is(kind, GCKPTI_HUBER) ? 0.5f * d : d;
 }
 
 /* dx */
 GCKPTI_INLINE float gckpti_error_slope(gckpti_error_kind kind, float x, float y, float delta)
 {
     float d = x - y;
-    if (kind == GCKPTI_SUMMED || kind == GCKPTI_SQUARED)
-        return kind == GCKPTI_SUMMED ? 1.0f : 2.0f * d;
-    if (kind == GCKPTI_BINARY)
+    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_SQUARED))
+        return gckpti_error_is(kind, GCKPTI_SUMMED) ? 1.0f : 2.0f * d;
+    if (gckpti_error_is(kind, GCKPTI_BINARY))
         return gckpti_sigmoid(x) - y;
     return d < -delta ? -delta : d > delta ? delta : d;
 }
 
 GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
 {
-    return e->weights ? e->weights[i / e->share] : 1.0f;
+    return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
 /* What plain and fast kernels differ in. */
@@ -505,6 +552,7 @@ typedef struct {
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
                                 gckpti_error_kernels by, int backward);
 
+#ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
 typedef struct {
     int size[2], stride[2], padding[2];
@@ -562,6 +610,9 @@ typedef struct {
 
 enum { GCKPTI_CONV_DOWN, GCKPTI_CONV_UP, GCKPTI_CONV_DW };
 
+/* As gckpti_product_room, of a convolution, which gathers a's rows, some at a time. */
+GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k);
+
 /* The tap's number in w. */
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
                                   int64_t kx);
@@ -591,6 +642,7 @@ GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
 
 /* dx, dw. */
 GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+#endif
 
 /* ---- ops/gather.c ---- */
 /* Entry b of axis 0, forward and backward. */
@@ -598,6 +650,7 @@ GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
 GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
+#ifndef GCKPT_NO_RECURRENT
 typedef struct {
     int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
     const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
@@ -635,3 +688,4 @@ GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
 
 /* dh0 and dc0 of row b. */
 GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);
+#endif

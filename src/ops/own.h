@@ -48,19 +48,32 @@ typedef struct {
 /* ---- ops/chains.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
-    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+    return gckpti_is_wide(call->grad_out) ? call->grad_out[at]
+                                          : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
+/* ---- ops/errors.c ---- */
+#define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
+    static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
+    {                                                                                              \
+        return gckpti_errors_shape(call, #name);                                                   \
+    }                                                                                              \
+    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
+               __VA_ARGS__)
+#define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
+
 /* ---- ops/conv.c ---- */
+#ifndef GCKPT_NO_IMAGES
 typedef struct {
     gckpt_window window;
     int transposed;
 } gckpti_conv2d;
-
-/* ---- ops/gather.c ---- */
-enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+#endif
 
 /* ---- ops/recurrent.c ---- */
+enum { GCKPTI_CELL_ROWS = 32 }; /* rows of an item of the fast kernels: speed only */
+
 typedef struct {
     int gates;       /* 3: gru, 4: lstm */
     int bias, start; /* which input; of two the first; 0: none */
@@ -109,8 +122,16 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows);
 GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l);
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name);
+GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
+
+/* ops/errors.c */
+GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void);
+GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name);
 
 /* ops/conv.c */
+#ifndef GCKPT_NO_IMAGES
 GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call);
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call);
+#endif
 #endif

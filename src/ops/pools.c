@@ -1,6 +1,7 @@
 #include "ops/own.h"
 #include "graph/graph.h"
 
+#ifndef GCKPT_NO_IMAGES
 /* =================================================================================================
  * images: convolutions, pools, norms of images; gather; recurrent layers
  *
@@ -234,3 +235,4 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
                           1)
              : NULL;
 }
+#endif

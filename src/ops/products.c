@@ -45,30 +45,6 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
  * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
 
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
-{
-    if (t->accumulate)
-        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
-    return t->start ? t->start[j] : 0.0f;
-}
-
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
-{
-    (void)call;
-    for (int64_t i = 0; i < t->batch * t->m; i++)
-        for (int64_t j = 0; j < t->n; j++) {
-            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
-            int64_t b = i / t->m * t->b.next + j * t->b.row;
-            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
-            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
-                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
-            if (t->c)
-                t->c[at] = d;
-            else
-                t->c_bf16[at] = gckpti_to_bf16(d);
-        }
-}
-
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next)
 {
@@ -105,9 +81,10 @@ GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t
 {
     float *c = t->c;
     (void)call;
-    if (!GCKPTI_LEAN && t->b.stored)
-        t->b.stored->packing->product(t);
-    for (int64_t matrix = 0; matrix < t->batch && !t->b.stored; matrix++)
+    const int stored = gckpti_is_stored(&t->b);
+    if (stored)
+        gckpti_fp32_stored(t);
+    for (int64_t matrix = 0; matrix < t->batch && !stored; matrix++)
         for (int64_t i = 0; i < t->m; i++, c += t->n) {
             const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
             const float *b = t->b.f32 + matrix * t->b.next;

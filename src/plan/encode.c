@@ -84,7 +84,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     (gckpti_byte)p->g->store->params[t->index].external,
                                     (gckpti_byte)p->g->store->params[t->index].p.storage };
             index = (int)plan->param_count++;
-            plan->packing = q.storage != GCKPT_STORED_F32 ? &gckpti_packed : plan->packing;
+            plan->packed |= gckpti_is_packed(q.storage);
             if (plan->block)
                 ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
         }

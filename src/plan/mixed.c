@@ -2,32 +2,15 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
- * fetched, as floats; copies and low parts of sums in front of a workspace ---- */
+ * fetched, as floats; f32 copies in front of a workspace ---- */
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision)
 {
-    if (GCKPTI_LEAN)
-        return GCKPT_FP32;
     if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
         precision = GCKPT_BF16;
     return batchless ? GCKPT_FP32 : precision;
-}
-
-GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
-{
-    return (size_t)gckpti_elements(&t->shape) *
-           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
-}
-
-GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return gckpti_bytes(p, t, GCKPTI_NARROW_VALUE);
-}
-
-GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
 }
 
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
@@ -56,12 +39,6 @@ static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *roundi
     for (int i = 0; i < inputs && portions; i++)
         portions = rows ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
     return portions && (!rows || row <= GCKPTI_PORTION_ROW);
-}
-
-GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
-{
-    *at = gckpti_round_up(c->bytes, 64);
-    c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
 GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
@@ -102,30 +79,13 @@ GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *round
         gckpti_copy_add(c, &c->gradient[0], n[0]);
 }
 
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped)
-{
-    if (!(op->needs[i] & GCKPT_SUMS))
-        return 0;
-    if (batchless_in && !batchless)
-        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
-    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
-}
-
-GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
-{
-    const gckpt_tensor *q = t->in[i];
-    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
-}
-
-/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
-GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+/* Those of an op. */
+GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                  gckpti_copies *c)
 {
     int rounding[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
     unsigned wanted = 0;
-    size_t low;
-    gckpti_copies c;
     for (int i = -1; i < t->inputs; i++) {
         const gckpt_tensor *q = i < 0 ? t : t->in[i];
         rounding[1 + i] = p->rounding[q->base->id];
@@ -136,9 +96,6 @@ GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *
     gckpti_copies_of(t->op, t->inputs, rounding, n, gckpti_last(&t->shape),
                      gckpti_made_for(p->desc->backend, p->plain),
                      gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
-                     gckpti_needs(p, t), wanted, &c);
-    for (int i = 0; i < t->inputs && backward; i++)
-        if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
-            gckpti_copy_add(&c, &low, n[1 + i]);
-    return c.bytes;
+                     gckpti_needs(p, t), wanted, c);
 }
+#endif

@@ -43,6 +43,19 @@ typedef struct {
     gckpti_keyed *keys;  /* to sort, and as many to spare */
 } gckpti_skyline;
 
+/* ---- plan/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                  gckpti_copies *c);
+#else
+static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                      gckpti_copies *c)
+{
+    (void)p, (void)t, (void)backward;
+    c->bytes = 0;
+}
+#endif
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -65,7 +78,7 @@ GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i);
 GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
 
-/* plan/mixed.c */
+/* plan/copies.c */
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow);
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i);

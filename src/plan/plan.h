@@ -301,7 +301,7 @@ struct gckpt_plan {
     size_t inputs;
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
-    const gckpti_packing *packing; /* NULL: no parameter is packed */
+    int packed;                    /* some parameter is */
     const gckpti_picking *picking; /* NULL: there are no picks */
     const gckpti_caching *caching; /* NULL: there are no caches */
     const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
@@ -531,26 +531,19 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* A parameter that is updated: trained or measured. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* ---- plan/mixed.c ---- */
+/* ---- plan/copies.c ---- */
+/* Bits of `rounding`; those of bf16 plans are 0 where there are none. */
 enum {
-    GCKPTI_ROUNDED = GCKPTI_LEAN ? 0 : 1,
-    GCKPTI_NARROW_VALUE = GCKPTI_LEAN ? 0 : 2,
-    GCKPTI_NARROW_GRADIENT = GCKPTI_LEAN ? 0 : 4
+    GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
+    GCKPTI_NARROW_VALUE = 2 * GCKPTI_WITH_BF16,
+    GCKPTI_NARROW_GRADIENT = 4 * GCKPTI_WITH_BF16
 };
 
 /* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
 enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
-/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision);
-
 /* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 
 /* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
  * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
@@ -571,6 +564,33 @@ enum {
 /* Adds room for so many floats behind what c has: at *at. */
 GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
+/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
+ * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
+ * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
+enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped);
+
+/* ---- plan/mixed.c ---- */
+/* Whether it is a bf16 plan; whether there may be such. */
+static inline int gckpti_plan_rounds(const gckpt_plan *p)
+{
+    return GCKPTI_WITH_BF16 && p->precision != GCKPT_FP32;
+}
+static inline int gckpti_has_precision(gckpt_precision precision)
+{
+    return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
+}
+
+#ifndef GCKPT_NO_BF16
+/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
+GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                              gckpt_precision precision);
+
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
+
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
  * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
  * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
@@ -579,13 +599,15 @@ GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *round
                                 const int64_t *n, int64_t row, int made_for,
                                 gckpt_precision precision, int backward, unsigned reads,
                                 unsigned wanted, gckpti_copies *c);
-
-/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
- * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
-enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped);
+#else
+static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
+                                                  gckpt_precision precision)
+{
+    (void)rounding, (void)batchless, (void)precision;
+    return GCKPT_FP32;
+}
+static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
+#endif
 
 /* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */

@@ -40,7 +40,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
         b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
     e->isa = (gckpt_isa)isa;
     e->backend = *b;
-    e->backend.unpack = e->plan->packing ? e->plan->packing->unpack : NULL;
+    e->backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -106,7 +106,7 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         else if (ins->kind >= GCKPT_OFFLOAD)
             can = e->moves;
         else if (!node->op)
-            can = p->params[node->index].storage == GCKPT_STORED_F32 || gckpti_on(e)->unpack;
+            can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
             can = (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL;
     }

@@ -107,7 +107,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
-    for (int i = 0; i < node->inputs && p->precision != GCKPT_FP32; i++)
+    for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
     c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
@@ -137,16 +137,24 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
         arg->data = (const float *)data;
 }
 
-/* Where it is in no arena: the packed parameter that this op reads. */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                  gckpti_stored *stored)
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
+GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
-    for (int i = 0; i < node->inputs; i++) {
-        const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-        if (q->kind != GCKPTI_PARAM || c->in[i].data)
-            continue;
-        stored->u = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
-        stored->packing = e->plan->packing;
-        c->packed = stored;
-    }
+    const gckpti_node *q = &p->nodes[node->in[i]];
+    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
+                           p->looped);
+}
+
+/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
+GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
+{
+    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
+    return (float *)p;
+}
+
+/* The op's own workspace begins behind all copies. */
+GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+{
+    if (c->work)
+        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
 }

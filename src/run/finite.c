@@ -8,7 +8,7 @@ enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
 /* No NaN, no infinity. */
 GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
-static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
     unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
     s->kinds |= kind;
@@ -37,24 +37,6 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
             gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
                        at + i);
     }
-}
-
-/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
-static int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
-{
-    const gckpti_node *node = &e->plan->nodes[id];
-    float x[64];
-    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
-        e->plan->params[node->index].storage == GCKPT_STORED_F32)
-        return 0;
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
-    for (int64_t at = 0, n; at < q->p.elements; at += n) {
-        n = gckpti_min(q->p.elements - at, 64);
-        e->plan->packing->unpack_piece(q, at, n, x);
-        for (int64_t i = 0; i < n; i++)
-            gckpti_see(s, (double)x[i], id, 0, at + i);
-    }
-    return 1;
 }
 
 /* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */

@@ -8,9 +8,9 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     const gckpti_exec_node *n = &e->nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (!GCKPTI_LEAN && portions)
-        gckpti_run_portions(e, ins, c, kernel);
-    else if (GCKPTI_LEAN || kernel)
+    if (gckpti_run_portions(e, ins, c, kernel, portions))
+        return;
+    if (GCKPTI_LEAN || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -22,28 +22,12 @@ static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, 
     const gckpti_param *q = &e->store->params[e->params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
-    gckpt_unpacking u = gckpti_unpacking_of(q);
-    u.to = to;
-    if (b->own_memory && b->unpack) { /* the mirror of a block */
-        u.scales = u.scales ? here : NULL;
-        u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
-    }
     if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
         return;
-    if (u.storage == GCKPT_STORED_F32) {
-        b->copy(b->context, to, here, (size_t)u.n * sizeof *to);
-        return;
-    }
-    gckpti_bare_call(e, c);
-    if (GCKPTI_LEAN)
-        e->plan->packing->unpack(c, &u);
-    else if (b->unpack)
-        b->unpack(c, &u);
-    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
-        n = gckpti_min(u.n - at, GCKPTI_JOB);
-        e->plan->packing->unpack_piece(q, at, n, (float *)(void *)e->borrowed);
-        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
-    }
+    if (gckpti_is_packed((int)q->p.storage))
+        gckpti_run_unpack(e, q, here, to, c);
+    else
+        b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);
 }
 
 /* A parameter comes into the arena, or an op is computed. */
@@ -52,7 +36,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpti_stored stored;
+    gckpt_unpacking stored;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
         gckpti_run_stage(e, node, gckpti_at(e, o.out), c);
@@ -64,24 +48,14 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
-    int portions = 0;
     c->out = (float *)out;
     c->aux = gckpti_at(e, o.aux);
     c->work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (p->packing)
+    if (p->packed)
         gckpti_call_stored(e, node, c, &stored);
-    if (gckpti_is_mixed(c)) {
-        gckpti_copies copies;
-        gckpti_copies_at(e, ins, &o, &copies);
-        gckpti_widen_inputs(e, c, &copies);
-        if (narrow)
-            c->out = gckpti_copy_at(c, copies.value[0]);
-        c->out_bf16 = c->out ? NULL : narrow;
-        gckpti_own_work(c, &copies);
-        portions = copies.portions;
-    }
+    int portions = gckpti_is_mixed(c) && gckpti_mixed_forward(e, ins, &o, narrow, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
@@ -98,26 +72,14 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
                                   gckpti_copies *copies, gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     gckpt_arg *arg = &c->in[i];
     int64_t n = gckpti_elements(&arg->shape);
     size_t low;
     arg->accumulate = (ins->accumulate >> i) & 1;
     arg->grad = gckpti_at(e, o->in[i].gradient);
     int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
-    if (!GCKPTI_LEAN && copies->gradient[1 + i] != GCKPTI_NONE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
-        if (arg->accumulate)
-            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, n);
-        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
-                 gckpti_same_shape(&arg->shape, &c->shape))
-            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (!GCKPTI_LEAN && arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT &&
-               o->in[i].total == GCKPTI_NONE) {
-        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = NULL;
-    }
+    if (gckpti_plan_rounds(e->plan))
+        gckpti_mixed_gradient(e, ins, o, copies, c, i);
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_HERE) {
@@ -132,7 +94,7 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
 static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
                                 gckpt_call *c, int i)
 {
-    if (e->plan->precision == GCKPT_FP32 && o->in[i].total == GCKPTI_NONE)
+    if (!gckpti_plan_rounds(e->plan) && o->in[i].total == GCKPTI_NONE)
         return;
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
@@ -170,19 +132,8 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (gckpti_is_mixed(c)) {
-        int64_t n = gckpti_elements(&c->shape);
-        gckpti_widen_inputs(e, c, &copies);
-        if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
-            const uint16_t *narrow = gckpti_at_bf16(e, o.out);
-            c->out = gckpti_widen_copy(e, c, copies.value[0], &narrow, n);
-            c->out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
-        }
-        if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
-            c->grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
-            c->grad_out = gckpti_widen_copy(e, c, copies.gradient[0], &c->grad_out_bf16, n);
-        }
-    }
+    if (gckpti_is_mixed(c))
+        gckpti_mixed_backward(e, ins, &o, &copies, c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, &copies, c, i);
     gckpti_own_work(c, &copies);

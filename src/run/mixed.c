@@ -1,5 +1,6 @@
 #include "run/own.h"
 
+#ifndef GCKPT_NO_BF16
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
 /* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
 GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
@@ -17,23 +18,8 @@ GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t s
     gckpti_on(e)->convert(c, &rounding);
 }
 
-/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
- * streams below 2^31. */
-GCKPTI_FN uint32_t gckpti_stream(int id, int which)
-{
-    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
-}
-
-/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
-GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
-{
-    const gckpti_node *q = &p->nodes[node->in[i]];
-    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
-                           p->looped);
-}
-
-/* Where the copies of this instruction are. Without bf16 there are none, and asking for them takes
- * as long as many an op. */
+/* Where the copies of this instruction are. A plan in f32 has none, and asking for them takes as
+ * long as many an op. */
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                                 const gckpti_operands *o, gckpti_copies *c)
 {
@@ -41,9 +27,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
     const gckpti_node *node = &p->nodes[ins->id];
     c->bytes = 0;
     c->portions = 0;
-    for (int i = 0; i <= node->inputs && !GCKPTI_LEAN; i++)
-        c->value[i] = c->gradient[i] = GCKPTI_NONE;
-    if (GCKPTI_LEAN || p->precision == GCKPT_FP32)
+    if (!gckpti_plan_rounds(p))
         return;
     int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
     int64_t n[1 + GCKPT_MAX_INPUTS];
@@ -62,16 +46,9 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                      e->nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
-/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
-GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
-{
-    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
-    return (float *)p;
-}
-
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                   const uint16_t **narrow, int64_t n)
+static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                const uint16_t **narrow, int64_t n)
 {
     float *copy = gckpti_copy_at(c, offset);
     if (copy) {
@@ -82,7 +59,7 @@ GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, siz
 }
 
 /* Those that the kernel takes as bf16 have no copy, and stay. */
-GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
         if (c->in[i].bf16)
@@ -90,9 +67,55 @@ GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gck
                                               gckpti_elements(&c->in[i].shape));
 }
 
-/* The op's own workspace begins behind all copies. */
-GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
 {
-    if (c->work)
-        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
+    gckpti_copies copies;
+    gckpti_copies_at(e, ins, o, &copies);
+    gckpti_widen_inputs(e, c, &copies);
+    if (narrow)
+        c->out = gckpti_copy_at(c, copies.value[0]);
+    c->out_bf16 = c->out ? NULL : narrow;
+    gckpti_own_work(c, &copies);
+    return copies.portions;
 }
+
+GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    int64_t n = gckpti_elements(&c->shape);
+    gckpti_widen_inputs(e, c, copies);
+    if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o->out);
+        c->out = gckpti_widen_copy(e, c, copies->value[0], &narrow, n);
+        c->out_bf16 = narrow ? gckpti_at_bf16(e, o->out) : NULL;
+    }
+    if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
+        c->grad_out_bf16 = gckpti_at_bf16(e, o->gradient);
+        c->grad_out = gckpti_widen_copy(e, c, copies->gradient[0], &c->grad_out_bf16, n);
+    }
+}
+
+GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c, int i)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    gckpt_arg *arg = &c->in[i];
+    if (copies->gradient[1 + i] != GCKPTI_NONE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
+        if (arg->accumulate)
+            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, gckpti_elements(&arg->shape));
+        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
+                 gckpti_same_shape(&arg->shape, &c->shape))
+            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
+    } else if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
+        arg->grad = NULL;
+    }
+}
+#endif

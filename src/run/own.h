@@ -6,6 +6,81 @@
 /* ---- run/layout.c ---- */
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
+/* ---- run/mixed.c, run/portions.c ---- */
+/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
+ * streams below 2^31. */
+static inline uint32_t gckpti_stream(int id, int which)
+{
+    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                            const uint16_t *from, float *x, int64_t n);
+GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                            uint16_t *to, int64_t n);
+GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                const gckpti_operands *o, gckpti_copies *c);
+
+/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if that
+ * is bf16), and whether it is to run in portions. */
+GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c);
+GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c);
+/* The gradient of input i. */
+GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, const gckpti_copies *copies,
+                                     gckpt_call *c, int i);
+/* 0: it is not to run in portions. */
+GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                  const gckpt_call *call, gckpt_kernel kernel, int portions);
+#else /* nothing is bf16, nor rounded */
+static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
+                                gckpt_conversion_kind kind, const uint16_t *from, float *x,
+                                int64_t n)
+{
+    (void)e, (void)c, (void)kind, (void)from, (void)x, (void)n;
+}
+static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                                uint16_t *to, int64_t n)
+{
+    (void)e, (void)c, (void)stream, (void)x, (void)to, (void)n;
+}
+static inline void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
+                                    const gckpti_operands *o, gckpti_copies *c)
+{
+    (void)e, (void)ins, (void)o;
+    c->bytes = 0;
+    c->portions = 0;
+}
+static inline int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
+                                       const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
+{
+    (void)e, (void)ins, (void)o, (void)narrow, (void)c;
+    return 0;
+}
+static inline void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpti_copies *copies,
+                                         gckpt_call *c)
+{
+    (void)e, (void)ins, (void)o, (void)copies, (void)c;
+}
+static inline void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
+                                         const gckpti_operands *o, const gckpti_copies *copies,
+                                         gckpt_call *c, int i)
+{
+    (void)e, (void)ins, (void)o, (void)copies, (void)c, (void)i;
+}
+static inline int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                      const gckpt_call *call, gckpt_kernel kernel, int portions)
+{
+    (void)e, (void)ins, (void)call, (void)kernel, (void)portions;
+    return 0;
+}
+#endif
+
 /* ---- run/finite.c ---- */
 /* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
 typedef struct {
@@ -14,6 +89,31 @@ typedef struct {
     int64_t at;       /* its element; -1: the sum of a loss */
     double value;
 } gckpti_look;
+
+/* ---- run/packed.c ---- */
+#ifndef GCKPT_NO_PACK
+GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                 float *to, gckpt_call *c);
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                  gckpt_unpacking *stored);
+GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id);
+#else
+static inline void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
+                                     float *to, gckpt_call *c)
+{
+    (void)e, (void)q, (void)here, (void)to, (void)c;
+}
+static inline void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+                                      gckpt_unpacking *stored)
+{
+    (void)e, (void)node, (void)c, (void)stored;
+}
+static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, int id)
+{
+    (void)e, (void)s, (void)id;
+    return 0;
+}
+#endif
 
 /* Defined further down than they are used. */
 GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
@@ -40,8 +140,9 @@ GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, i
                                  gckpt_call *c);
 GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
                                  gckpt_arg *arg);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                  gckpti_stored *stored);
+GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i);
+GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset);
+GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies);
 
 /* run/backend.c */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e);
@@ -103,25 +204,6 @@ GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
 
-/* run/mixed.c */
-GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                            const uint16_t *from, float *x, int64_t n);
-GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                            uint16_t *to, int64_t n);
-GCKPTI_FN uint32_t gckpti_stream(int id, int which);
-GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i);
-GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
-                                const gckpti_operands *o, gckpti_copies *c);
-GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset);
-GCKPTI_FN float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                   const uint16_t **narrow, int64_t n);
-GCKPTI_FN void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies);
-GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies);
-
-/* run/portions.c */
-GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpt_call *call, gckpt_kernel kernel);
-
 /* run/recompute.c */
 GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                                       const uint16_t *narrow);
@@ -141,6 +223,7 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
 
 /* run/finite.c */
 GCKPTI_FN int gckpti_finite(double x);
+GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at);
 GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
                                    int written);
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);

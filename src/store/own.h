@@ -3,15 +3,27 @@
 
 /* What the files of store share; no other folder uses it. */
 
+/* ---- store/packed.c ---- */
+#ifndef GCKPT_NO_PACK
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x);
+GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q);
+#else
+static inline void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                      int64_t *n, float *x)
+{
+    (void)s, (void)q, (void)at, (void)n, (void)x;
+}
+static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (void)s, (void)q; }
+#endif
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
 
 /* store/params.c */
 GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot);
-
-/* store/packed.c */
-GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
 
 /* store/mirror.c */
 GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q);
@@ -22,7 +34,13 @@ GCKPTI_FN int *gckpti_names_like(const gckpt_store *s, const char *name);
 GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 
 /* store/values.c */
-GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
-GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
-GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
+GCKPTI_FN float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float room[GCKPTI_DRAWN]);
+
+/* store/calls.c */
+GCKPTI_FN gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern,
+                                          const gckpti_param *q, gckpt_result *result);
+GCKPTI_FN gckpt_result gckpti_external(gckpt_store *store, const char *name,
+                                       const gckpt_shape *shape, const void *values, int writable,
+                                       gckpti_param **q);
 #endif

@@ -1,57 +1,9 @@
 #include "store/own.h"
 #include "num/num.h"
 
+#ifndef GCKPT_NO_PACK
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
  * block of the store's ---- */
-GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
-{
-    return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
-                                                : "not a gckpt_storage";
-}
-
-GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
-{
-    return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
-}
-
-GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
-{
-    if (p->storage != GCKPT_STORED_I8)
-        return 0;
-    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
-}
-
-GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
-{
-    return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
-}
-
-GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
-{
-    return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
-                                              : gckpti_values_bytes(&q->p);
-}
-
-GCKPTI_FN int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
-
-GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
-{
-    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
-    void *block = q->p.values;
-    if (first)
-        memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
-    return (unsigned char *)block;
-}
-
-GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
-{
-    void *at = block;
-    int floats = q->p.storage == GCKPT_STORED_F32;
-    q->p.values = floats ? (float *)at : NULL;
-    q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
-    q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
-}
-
 GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -69,18 +21,6 @@ GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
     return scale * 127 <= FLT_MAX; /* not NaN */
 }
 
-GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
-{
-    int large = 0;
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
-        half[i] = gckpti_to_bf16(x[i]);
-    for (int64_t i = 0; i < n && storage == GCKPT_STORED_F16; i++) {
-        large |= x[i] > 65504 || x[i] < -65504;
-        half[i] = gckpti_to_f16(x[i]);
-    }
-    return !large;
-}
-
 GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
     void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
@@ -95,46 +35,6 @@ GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const fl
         ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
     }
     return 1;
-}
-
-GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
-{
-    uint16_t half;
-    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
-    return half;
-}
-
-/* 16 packed values: a count that compilers make vectors of, since it is fixed. */
-static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
-{
-    float y[16];
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
-        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
-        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
-    for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
-        y[k] = (float)((const int8_t *)from)[k] * scale;
-    memcpy(to, y, sizeof y);
-}
-
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-    const int64_t each = gckpti_storages[u->storage].bytes;
-    const unsigned char *from = (const unsigned char *)u->packed + at * each;
-    uint16_t last[16] = { 0 };
-    float y[16];
-    for (int64_t row; n > 0; n -= row, at += row) {
-        float scale = u->scales ? u->scales[at / u->row] : 1;
-        row = gckpti_min(n, u->row - at % u->row);
-        int64_t i = 0;
-        for (; i + 16 <= row; i += 16, from += 16 * each)
-            gckpti_unpack_16(u->storage, from, scale, x + i);
-        memcpy(last, from, (size_t)((row - i) * each));
-        gckpti_unpack_16(u->storage, last, scale, y);
-        memcpy(x + i, y, (size_t)(row - i) * sizeof *x);
-        from += (row - i) * each;
-        x += row;
-    }
 }
 
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
@@ -159,29 +59,114 @@ GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n,
         gckpti_unpack(&u, at, n, x);
 }
 
-GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x)
 {
-    int n = 0;
-    while (n < 4 && q->p.state[n])
-        n++;
-    return n;
+    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
+    void *block = memory;
+    gckpti_param piece = *q;
+    const int scaled = q->p.storage == GCKPT_STORED_I8;
+    if (scaled) {
+        float room[GCKPTI_DRAWN];
+        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
+        for (int64_t i = begin, some; i < begin + row; i += some) {
+            some = begin + row - i;
+            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
+            peak = gckpti_peak(peak, drawn, some);
+        }
+        *n = gckpti_min(*n, begin + row - at);
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
+    }
+    piece.p.elements = *n;
+    gckpti_set_block(&piece, (unsigned char *)block);
+    if (scaled)
+        (void)gckpti_set_scale(&piece, 0, peak);
+    (void)gckpti_pack_piece(&piece, 0, *n, x);
+    gckpti_unpack_piece(&piece, 0, *n, x);
 }
 
-GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+/* Room for a row of floats in memory of later rows of I8, which are packed after it; NULL: they are
+ * too few. */
+static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
 {
-    for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
-        gckpti_delete(&s->memory, q->p.state[i], gckpti_array_bytes(s, q, 1), 1);
+    unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
+    void *aligned = at + (sizeof(float) - (uintptr_t)at % sizeof(float)) % sizeof(float);
+    int64_t needs = 4 * gckpti_row_length(&to->p) + 3;
+    return to->p.elements - end >= needs ? (float *)aligned : NULL;
 }
 
-GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
+ * twice, and no memory is needed besides. 0: a value does not fit. */
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
-    int had = gckpti_state_slots(q);
-    for (int i = had; i < slots; i++) {
-        q->p.state[i] = (float *)gckpti_new(&s->memory, gckpti_array_bytes(s, q, 1), 1);
-        if (!q->p.state[i]) {
-            gckpti_state_shrink(s, q, had);
-            return 0;
+    float room[GCKPTI_DRAWN], *kept = NULL;
+    const float *x;
+    int64_t row = gckpti_row_length(&to->p);
+    int fits = 1, scaled = to->p.storage == GCKPT_STORED_I8;
+    for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
+        uint32_t peak = 0;
+        end = begin + row;
+        kept = scaled ? gckpti_later_rows(to, end) : NULL;
+        for (int64_t at = begin; at < end && scaled; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            peak = gckpti_peak(peak, x, n);
+            if (kept)
+                memcpy(kept + (at - begin), x, (size_t)n * sizeof *x);
+        }
+        fits = !scaled || gckpti_set_scale(to, begin, peak);
+        if (fits && kept)
+            fits = gckpti_pack_piece(to, begin, row, kept);
+        for (int64_t at = begin; at < end && fits && !kept; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            fits = gckpti_pack_piece(to, at, n, x);
         }
     }
-    return 1;
+    return fits;
 }
+
+GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
+{
+    (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
+}
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
+}
+
+/* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
+{
+    const gckpt_unpacking *u = t->b.stored;
+    const int links = t->b.row != 1; /* what lies side by side */
+    const int64_t width = links ? t->k : t->n;
+    float w[64];
+    for (int64_t i = 0; i < t->m * t->n; i++)
+        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
+    for (int64_t at = 0, n; at < u->n; at += n) {
+        const int64_t row = at / width, first = at % width;
+        n = gckpti_min(64, width - first);
+        gckpti_unpack(u, at, n, w);
+        for (int64_t i = 0; i < t->m; i++) {
+            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
+            float *c = t->c + i * t->n + (links ? row : first);
+            if (!links)
+                gckpti_link(*a, w, n, c);
+            for (int64_t p = 0; links && p < n; p++)
+                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
+        }
+    }
+}
+#endif

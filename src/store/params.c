@@ -1,11 +1,6 @@
 #include "store/own.h"
 #include "num/num.h"
 
-GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call)
-{
-    return GCKPTI_LEAN ? NULL : (const gckpti_stored *)call->packed;
-}
-
 /* ---- shares of ranks ---- */
 GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
 {

@@ -6,9 +6,8 @@
  *
  * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
- * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales
- * (gckpti_packing, reached only where something packs). Where a backend has memory of its own, a
- * gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
+ * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
+ * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
  * block (gckpti_share, gckpti_own). Notes are pairs of texts that go into files.
  * ============================================================================================== */
 
@@ -46,30 +45,12 @@ typedef struct gckpti_binding {
     struct gckpti_binding *next;
 } gckpti_binding;
 
-struct gckpti_factors;
-
-/* What packed values need; reached only where something packs them, or a plan that has some. */
-typedef struct {
-    void (*unpack)(const gckpt_call *call, const gckpt_unpacking *unpacking);
-    void (*unpack_piece)(const gckpti_param *q, int64_t at, int64_t n, float *x);
-    void (*draw)(const gckpt_store *s, gckpti_param *q);
-    /* what reads a parameter as it is stored: elements at..at+n-1; a product whose b that is */
-    void (*read)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-    void (*product)(const struct gckpti_factors *t);
-} gckpti_packing;
-
-/* A parameter that an op reads as it is stored: call->packed. */
-typedef struct gckpti_stored {
-    gckpt_unpacking u;
-    const gckpti_packing *packing;
-} gckpti_stored;
-
 /* Operands of a product (ops/products), in floats, in bf16, or as they are stored. */
 typedef struct gckpti_factor {
     const float *f32;
-    const uint16_t *bf16;        /* one of the two, */
-    int64_t row, step, next;     /* to the next row of c (column for b), link, matrix */
-    const gckpti_stored *stored; /* or this, of one matrix */
+    const uint16_t *bf16;          /* one of the two, */
+    int64_t row, step, next;       /* to the next row of c (column for b), link, matrix */
+    const gckpt_unpacking *stored; /* or this, of one matrix */
 } gckpti_factor;
 
 typedef struct gckpti_factors {
@@ -82,13 +63,18 @@ typedef struct gckpti_factors {
     void *room;       /* scratch of the fast kernels: call->work */
 } gckpti_factors;
 
-GCKPTI_FN const gckpti_stored *gckpti_stored_of(const gckpt_call *call);
+static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
+
+/* The parameter that an op reads as it is stored; NULL: there is none. */
+static inline const gckpt_unpacking *gckpti_stored_of(const gckpt_call *call)
+{
+    return GCKPTI_WITH_PACK ? (const gckpt_unpacking *)call->packed : NULL;
+}
 
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
     uint64_t seed, step;
-    const gckpti_packing *packing; /* NULL: all values are floats */
     uint64_t packs; /* calls of gckpt_store_pack, which moves values and takes state away */
     gckpti_param *params;
     size_t count, capacity;
@@ -170,7 +156,7 @@ GCKPTI_FN int gckpti_note_reserved(const char *key);
  * that reads or writes them asks here. */
 GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
 
-/* ---- store/packed.c ---- */
+/* ---- store/arrays.c ---- */
 /* Name (in files, too) and bytes of an element, by gckpt_storage. */
 static const struct {
     const char *name;
@@ -194,25 +180,6 @@ GCKPTI_FN int gckpti_is_made(const gckpti_param *q);
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
 GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block);
 
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
-
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
-
-/* n floats as BF16 or F16. 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
-
-/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
- * 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
-
-/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
- * float is written over it. No scales: 1. */
-GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-
-/* On the host, to nowhere yet. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q);
 
 /* Gives state arrays back until `slots` are left. */
@@ -220,6 +187,82 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
 GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots);
+
+/* ---- store/unpack.c ---- */
+#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
+/* n floats as BF16 or F16. 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
+
+/* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
+ * float is written over it. No scales: 1. */
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
+#endif
+
+/* ---- store/packed.c ---- */
+/* Whether values of this gckpt_storage are packed; whether there may be such. */
+static inline int gckpti_is_packed(int storage)
+{
+    return GCKPTI_WITH_PACK && storage != GCKPT_STORED_F32;
+}
+static inline int gckpti_has_storage(int storage)
+{
+    return GCKPTI_WITH_PACK || storage == GCKPT_STORED_F32;
+}
+
+#ifndef GCKPT_NO_PACK
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
+
+/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
+ * 0: F16 cannot hold one. */
+GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
+
+/* On the host, to nowhere yet. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+
+/* The floats that n stored values from element `at` on stand for; all of them, to u->to. */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
+
+/* What reads a parameter as it is stored: elements at..at+n-1; a product whose b that is. */
+static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    gckpti_unpack(u, at, n, x);
+}
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
+#else /* nothing is packed */
+static inline uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    (void)x, (void)n;
+    return seen;
+}
+static inline int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    (void)q, (void)at, (void)peak;
+    return 0;
+}
+static inline int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    (void)q, (void)at, (void)n, (void)x;
+    return 0;
+}
+static inline void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    (void)q, (void)at, (void)n, (void)x;
+}
+static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    (void)call, (void)unpacking;
+}
+static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    (void)u, (void)at, (void)n, (void)x;
+}
+static inline void gckpti_fp32_stored(const gckpti_factors *t) { (void)t; }
+#endif
 
 /* ---- store/mirror.c ---- */
 /* One of the two copies was changed. */
@@ -279,9 +322,6 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
-#ifdef GCKPTI_ROOMS
-extern const gckpti_packing gckpti_packed;
-#endif
 /* Draws all raw values. */
 GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
 

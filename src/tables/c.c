@@ -269,8 +269,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %s, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packing ? "&gckpti_packed" : "NULL", p->picking ? "&gckpti_picked" : "NULL",
+    gckpti_print(k, " %z, %i, %i, %i, %i, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
+                 p->packed, p->picking ? "&gckpti_picked" : "NULL",
                  p->caching ? "&gckpti_cached" : "NULL");
     gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
                  p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
@@ -282,6 +282,31 @@ static int gckpti_c_fits_small(const gckpt_plan *p)
     return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
+}
+
+/* Builds that leave out what it has do not compile it, and say why. */
+static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+#define GCKPTI_OF_RECURRENT(op) { #op, "GCKPT_NO_RECURRENT" },
+#define GCKPTI_OF_IMAGES(op)    { #op, "GCKPT_NO_IMAGES" },
+#define GCKPTI_OF_LOSSES(op)    { #op, "GCKPT_NO_LOSSES" },
+    static const char *const parts[][2] = { GCKPTI_ALL_OPS(GCKPTI_LEFT_OUT, GCKPTI_LEFT_OUT,
+                                                           GCKPTI_OF_RECURRENT, GCKPTI_OF_IMAGES,
+                                                           GCKPTI_OF_LOSSES) };
+#undef GCKPTI_OF_RECURRENT
+#undef GCKPTI_OF_IMAGES
+#undef GCKPTI_OF_LOSSES
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int has = 0;
+        for (size_t n = 0; n < p->node_count && !has; n++)
+            has = p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
+                  !strcmp(p->nodes[n].op->name, parts[i][0]);
+        if (has)
+            gckpti_print(k,
+                         "#ifdef %s\n#error \"plan %s: it has %s, which this build leaves out "
+                         "(%s)\"\n#endif\n",
+                         parts[i][1], name, parts[i][0], parts[i][1]);
+    }
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -327,11 +352,22 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
             "#endif\n",
             name);
+    if (gckpti_plan_rounds(plan))
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
+                     "without GCKPT_NO_BF16\"\n#endif\n",
+                     name);
+    if (plan->packed)
+        gckpti_print(&k,
+                     "#ifdef GCKPT_NO_PACK\n#error \"plan %s: of packed parameters: compile "
+                     "without GCKPT_NO_PACK\"\n#endif\n",
+                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
+    gckpti_c_parts(&k, plan, name);
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);

@@ -162,6 +162,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             "shard %s (gckpt_store_ranks)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard));
+    if (!gckpti_has_precision(d->precision))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: its precision is one of GCKPT_BF16, which this build "
+                            "leaves out (GCKPT_NO_BF16)");
     if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
@@ -187,6 +191,12 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
+        if (!gckpti_has_storage(word / 2))
+            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
+                                      "load plan: %T was stored as %s, which this build leaves out "
+                                      "(GCKPT_NO_PACK)",
+                                      g->tensors[i],
+                                      gckpti_storage_name((gckpt_storage)(word / 2)));
         if (trained != gckpti_is_updated(&r->p, (int)i))
             return gckpti_graph_error(
                 r->p.g, GCKPT_E_ARG,

@@ -7,6 +7,9 @@
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
 #endif
+#ifdef DEVICE
+#define GCKPT_NO_PACK
+#endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #ifdef TABLE

@@ -4,7 +4,7 @@
  *     host run        trains with it and prints what device.c prints
  *     host read       the same with the plan that standard input has
  * A further word: auto, for a plan of that mode; packed, for weights in flash (model_flash); leaves, for a
- * batch that is summed up in four. */
+ * batch that is summed up in four; bf16, for a plan of that precision. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
@@ -80,6 +80,7 @@ int main(int argc, char **argv)
     desc.mode = strcmp(how, "auto") ? GCKPT_SEGMENTS : GCKPT_AUTO; /* which may choose another form of the loss */
     desc.batch = BATCH;
     desc.leaves = strcmp(how, "leaves") ? 1 : 4;
+    desc.precision = strcmp(how, "bf16") ? GCKPT_FP32 : GCKPT_BF16;
     desc.plain = 1;
     desc.alignment = 8;
     desc.fetch = &pick;

@@ -39,6 +39,7 @@ static void bend_backward(const gckpt_call *call)
 static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, bend_backward, NULL, NULL,
                                { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL };
 
+#ifndef GCKPT_NO_PACK
 /* Weights that lie in flash: "w" as bytes, with a scale a row. */
 static gckpt_result model_flash(gckpt_store *s)
 {
@@ -50,6 +51,9 @@ static gckpt_result model_flash(gckpt_store *s)
     }
     return gckpt_store_external_packed(s, "w", gckpt_shape2(C, 3 * C), GCKPT_STORED_I8, w, scale);
 }
+#else
+#define model_flash(s) ((void)(s), GCKPT_E_ARG)
+#endif
 
 /* The data of all rows. */
 static int32_t model_tokens[BATCH * T], model_targets[BATCH * T];

@@ -95,6 +95,33 @@ check "two tables of one graph" "$work/tables" two
 check "GCKPT_SMALL has no leaves" fails_saying "and have one leaf" $CC -std=c99 $include -DGCKPT_SMALL -UTABLE \
     '-DTABLE="leaves.h"' -DPLAN=leaves -fsyntax-only tests/firmware/device.c
 
+# Weights in flash that are read where they are.
+check "a forward over stored weights" $LINKED -std=c99 -O1 $warnings -I. tests/firmware/stored.c -o "$work/stored"
+check "is printed" sh -c "$work/stored > $work/want_stored && $work/stored c > $work/stored.h"
+check "is compiled small" $CC -std=c99 -O0 $warnings -Wno-unused-function -I. -I$work -DDEVICE '-DTABLE="stored.h"' \
+    tests/firmware/stored.c -o "$work/device_stored"
+check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
+
+# A table or file that needs a part which this build leaves out.
+check "host prints a plan of bf16" sh -c "$work/host c bf16 bf16 > $work/bf16.h"
+lacks()                 # lacks TABLE WHAT MACRO
+{
+    check "without $3 a table of $2 is refused" fails_saying "of $2.*: compile without $3" $CC -std=c99 $include -D$3 \
+        -UTABLE "-DTABLE=\"$1.h\"" -DPLAN=$1 -fsyntax-only tests/firmware/device.c
+}
+lacks bf16 "precision GCKPT_BF16" GCKPT_NO_BF16
+lacks packed "packed parameters" GCKPT_NO_PACK
+if [ -n "$WIDE$WHOLE" ]; then
+    check "host without both" $CC -std=c99 -O0 $include -DGCKPT_NO_FAST -DGCKPT_NO_BF16 -DGCKPT_NO_PACK tests/firmware/host.c \
+        -lm -o "$work/lean"
+    check "it trains in fp32 to the same bits" sh -c "$work/lean run | cmp - $work/want"
+    check "and plans nothing else" fails_saying "which this build leaves out (GCKPT_NO_BF16)" "$work/lean" run - bf16
+    check "nor reads such a file" fails_saying "which this build leaves out (GCKPT_NO_BF16)" \
+        sh -c "$work/host file - bf16 | $work/lean read"
+    check "nor one of packed parameters" fails_saying "stored as I8, which this build leaves out (GCKPT_NO_PACK)" \
+        sh -c "$work/host file - packed | $work/lean read"
+fi
+
 # What is in the device compiled as C with nothing static: no planner, no graph, no files, only the rows of the plan's ops; no
 # writable constant.
 if [ -n "$WIDE$WHOLE" ] && [ "$sections" != -Os ] && command -v nm > /dev/null; then

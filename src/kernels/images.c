@@ -1,0 +1,255 @@
+#ifndef GCKPT_NO_IMAGES
+/* ---- conv2d: a piece of a product whose a is the matrix of all windows, which is not made ---- */
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
+static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
+                                    int64_t first, int64_t links, float *d, int64_t d_row)
+{
+    const gckpti_reach *r = s->r;
+    const int64_t tap = first / s->run;
+    int64_t j = row % r[1].results, i = row / r[1].results % r[0].results;
+    const float *from = s->from + row / r[1].results / r[0].results * s->image;
+    for (; rows > 0; rows--, d += d_row) {
+        int64_t ky = tap / s->across, kx = tap % s->across, c = first % s->run;
+        for (int64_t l = 0, n; l < links; l += n, c = 0) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            const int64_t x = j * s->step + kx * s->tap + s->first + c;
+            const float *line = from + y * s->width + x;
+            n = gckpti_min(links - l, s->run - c);
+            int64_t at = x < 0 ? gckpti_min(-x, n) : 0, end = gckpti_min(s->width - x, n);
+            if (y < 0 || y >= r[0].size || end < at)
+                at = end = n;
+            for (int64_t e = 0; e < at; e++)
+                d[l + e] = 0.0f;
+            for (; at < end; at += W)
+                V(store_n)(d + l + at, V(load_n)(line + at, end - at), end - at);
+            for (int64_t e = end; e < n; e++)
+                d[l + e] = 0.0f;
+            if (++kx == s->across)
+                kx = 0, ky++;
+        }
+        if (++j == r[1].results) {
+            j = 0;
+            if (++i == r[0].results)
+                i = 0, from += s->image;
+        }
+    }
+}
+
+/* Links p.., columns j.. of b, as V(pack_panels); a panel's links are those of tap after tap. */
+static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64_t k, int64_t j,
+                                       int64_t n, float *d, int64_t deep)
+{
+    const gckpti_product *t = &s->t;
+    const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
+    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
+        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+        for (int64_t l = 0, links; l < k; l += links) {
+            const int64_t tap = (p + l) / run, o = (p + l) % run;
+            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            links = gckpti_min(run - o, k - l);
+            if (s->kind == GCKPTI_CONV_UP)
+                b += gckpti_windows_b(s, tap);
+            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+        }
+    }
+}
+
+/* The tiles of some rows of c, whose part of a is gathered. */
+static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
+                                           int64_t n, const float *b, const float *panels,
+                                           int64_t deep, int in_place)
+{
+    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
+    const gckpti_tile first = u;
+    for (int64_t i = 0, high; i < rows; i += high) {
+        high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
+        u.a = first.a + i * u.a_row;
+        for (int64_t q = 0; q < count; q++) {
+            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+            u.last = gckpti_min(n - at - width + W, W);
+            u.b = panels + at * deep, u.b_step = width;
+            if (in_place && u.last == W)
+                u.b = b + at, u.b_step = s->t.b_step;
+            u.c = first.c + i * u.c_row + at;
+            u.from = first.from ? first.from + i * u.from_row + at : NULL;
+            u.next = q + 1 < count ? u.c + width : u.c;
+            V(tiles)[width / W - 1][high - 1](&u);
+        }
+    }
+}
+
+/* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
+ * their tiles; where c has those of other phases between them, no
+ * more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+{
+    const gckpti_product *t = &s->t;
+    const int dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
+    const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
+    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
+    room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
+    by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
+    by.wide = gckpti_min(GCKPTI_NC, (room / by.deep - most) / GCKPTI_PANEL * GCKPTI_PANEL);
+    float *const panels = pack + most * by.deep;
+    int64_t p = 0;
+    do {
+        const int64_t k = gckpti_min(t->k - p, by.deep);
+        for (int64_t j = j0, n; j < j1; j += n) {
+            const float *b = t->b + p * t->b_step + j * t->b_col;
+            n = gckpti_min(j1 - j, by.wide);
+            if (!by.in_place || n % W)
+                V(pack_taps)(s, p, k, j, n, panels, by.deep);
+            for (int64_t i = i0, some; i < i1; i += some) {
+                const int64_t at = gckpti_windows_c(s, i) + j;
+                gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
+                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    0,       NULL };
+                some = gckpti_min(i1 - i, most);
+                if (lines)
+                    some = gckpti_min(some, s->r[1].results - i % s->r[1].results);
+                if (dw)
+                    V(unfold)(s, p, k, i, some, pack, GCKPTI_GATHERED);
+                else
+                    V(unfold)(s, i, some, p, k, pack, by.deep);
+                if (!dw)
+                    u.a_row = by.deep, u.a_step = 1;
+                u.c = t->c + at;
+                u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
+                if (p || t->from == t->c)
+                    u.from = u.c, u.from_row = u.c_row;
+                else if (t->from)
+                    u.from = t->from + j;
+                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+            }
+        }
+        p += k;
+    } while (p < t->k);
+}
+
+/* gckpti_plain_multiply_add */
+static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W) {
+        FLOATS a = x ? V(load_n)(x + i, n - i) : V(zero)();
+        V(store_n)(d + i, V(fma)(a, V(load_n)(y + i, n - i), V(load_n)(d + i, n - i)), n - i);
+    }
+}
+
+/* ---- max_pool: as gckpti_max_window ---- */
+static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x, int64_t p,
+                                        int64_t q, float *y, uint16_t *tap)
+{
+    int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
+    int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end), n = s->channels;
+    for (int64_t c = 0; c < n; c += W) {
+        const INTS none = V(bits)(V(zero)());
+        INTS at = none + (uint32_t)(h_begin * s->o.size[1] + w_begin);
+        FLOATS best = V(load_n)(x + ((h + h_begin) * s->in[1] + w + w_begin) * n + c, n - c);
+        for (int64_t i = h_begin; i < h_end; i++)
+            for (int64_t j = w_begin; j < w_end; j++) {
+                FLOATS v = V(load_n)(x + ((h + i) * s->in[1] + w + j) * n + c, n - c);
+                INTS take = (INTS)(best == best) & ~(INTS)(v <= best);
+                best = V(floats)((take & V(bits)(v)) | (~take & V(bits)(best)));
+                at = (take & (none + (uint32_t)(i * s->o.size[1] + j))) | (~take & at);
+            }
+        if (y)
+            V(store_n)(y + c, best, n - c);
+        for (int64_t k = 0; tap && k < W && k < n - c; k++)
+            tap[c + k] = (uint16_t)at[k];
+    }
+}
+
+/* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
+#define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
+/* Channels j..j+n-1, at most 4 vectors; kind: 0 of x, 1 of (x - mean)^2, 2 of g, 3 also of g h. */
+GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n, int kind)
+{
+    const float *from = kind < 2 ? p->x : p->g;
+    const FLOATS zero = V(zero)();
+#define GCKPTI_LEFT(i) (n - W * (i))
+#define GCKPTI_SUM_START(i)                                                                        \
+    FLOATS s##i = zero, s_low##i = zero, t##i = zero, t_low##i = zero, mean##i = zero,             \
+           rstd##i = zero;                                                                         \
+    if ((kind == 1 || kind == 3) && GCKPTI_LEFT(i) > 0)                                            \
+        mean##i = V(load_n)(p->mean + j + W * (i), GCKPTI_LEFT(i));                                \
+    if (kind == 3 && GCKPTI_LEFT(i) > 0)                                                           \
+        rstd##i = V(load_n)(p->rstd + j + W * (i), GCKPTI_LEFT(i));
+#define GCKPTI_SUM_PLACE(i)                                                                        \
+    if (GCKPTI_LEFT(i) > 0) {                                                                      \
+        FLOATS a = V(load_n)(from + at + W * (i), GCKPTI_LEFT(i));                                 \
+        if (kind == 1) {                                                                           \
+            a = a - mean##i;                                                                       \
+            a = V(fma)(a, a, zero);                                                                \
+        }                                                                                          \
+        V(sum_add)(&s##i, &s_low##i, a);                                                           \
+        if (kind == 3) {                                                                           \
+            FLOATS h = V(load_n)(p->x + at + W * (i), GCKPTI_LEFT(i)) - mean##i;                   \
+            V(sum_add)(&t##i, &t_low##i, V(fma)(a, h * rstd##i, zero));                            \
+        }                                                                                          \
+    }
+#define GCKPTI_SUM_END(i)                                                                          \
+    V(sum_store)(p->s, j + W * (i), s##i, GCKPTI_LEFT(i));                                         \
+    if (kind == 3)                                                                                 \
+        V(sum_store)(p->t, j + W * (i), t##i, GCKPTI_LEFT(i));                                     \
+    (void)t_low##i, (void)rstd##i, (void)mean##i;
+    GCKPTI_EACH_SUM(GCKPTI_SUM_START)
+    for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels) {
+        GCKPTI_EACH_SUM(GCKPTI_SUM_PLACE)
+    }
+    GCKPTI_EACH_SUM(GCKPTI_SUM_END)
+#undef GCKPTI_LEFT
+#undef GCKPTI_SUM_START
+#undef GCKPTI_SUM_PLACE
+#undef GCKPTI_SUM_END
+}
+#undef GCKPTI_EACH_SUM
+
+static GCKPTI_TARGET void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t j = first, n; j < end; j += n) {
+        n = gckpti_min(end - j, 4 * W);
+        if (p->g && p->t)
+            V(channel_sums_of)(p, j, n, 3);
+        else if (p->g)
+            V(channel_sums_of)(p, j, n, 2);
+        else if (p->mean)
+            V(channel_sums_of)(p, j, n, 1);
+        else
+            V(channel_sums_of)(p, j, n, 0);
+    }
+}
+
+static GCKPTI_TARGET void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t place = 0; place < p->places; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            FLOATS y = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            if (p->gain)
+                h = h * y, y = V(load_n)(p->gain + c, end - c);
+            if (p->bias)
+                y = V(fma)(h, y, V(load_n)(p->bias + c, end - c));
+            else
+                y = h * y;
+            V(store_n)(p->to + at, y, end - c);
+        }
+}
+
+static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    const FLOATS zero = V(zero)();
+    for (int64_t place = 0; place < p->places; place++)
+        for (int64_t c = first, at = place * p->channels + first; c < end; c += W, at += W) {
+            const FLOATS rstd = V(load_n)(p->rstd + c, end - c);
+            FLOATS h = V(load_n)(p->x + at, end - c) - V(load_n)(p->mean + c, end - c);
+            FLOATS u = V(load_n)(p->g + at, end - c);
+            if (p->gain)
+                u = V(fma)(u, V(load_n)(p->gain + c, end - c), zero);
+            u = V(fnma)(h * rstd, V(load_n)(p->t + c, end - c), u - V(load_n)(p->s + c, end - c));
+            V(put)(p->to + at, rstd, u, p->accumulate, end - c);
+        }
+}
+#endif

@@ -1,0 +1,34 @@
+/* In the order of struct gckpti_kernels (cpu/cpu.h). */
+#define GCKPTI_KERNELS(mixed)                                                                      \
+    V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
+        V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
+        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
+        V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
+        V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
+        mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
+GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
+#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
+    &gckpti_mixed_kernels_bf16) };
+#endif
+#undef GCKPTI_KERNELS
+
+#undef GCKPTI_ALWAYS
+#undef GCKPTI_EACH_LANE
+#undef GCKPTI_EACH_ROW
+#undef GCKPTI_INLINED
+#undef GCKPTI_ISA
+#undef GCKPTI_LANES
+#undef GCKPTI_BAND
+#undef GCKPTI_DOUBLES
+#undef GCKPTI_MM
+#undef GCKPTI_TARGET
+#undef GCKPTI_TILE_ROWS
+#undef GCKPTI_TILE_VECTORS
+#pragma pop_macro("V")
+#pragma pop_macro("W")
+#pragma pop_macro("FLOATS")
+#pragma pop_macro("INTS")
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
