@@ -27,43 +27,43 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1180
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1205
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                819
  *                 arithmetic, math, random, halves, sums, optimisers, chains
- *     >>store     parameters and optimiser state, however they are stored                     1577
- *                 params, arrays, unpack, mirror, names, create, notes, values, packed, calls,
- *                 pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        685
+ *     >>store     parameters and optimiser state, however they are stored                     1609
+ *                 params, arrays, unpack, mirror, names, create, ranks, notes, values, packed,
+ *                 calls, pack
+ *     >>graph     tensors, views, segments, gckpt_apply                                        684
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4679
- *                 op, curves, broadcast, axis, chains, embed, products, mixed, norms,
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4684
+ *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, conv_shape, gather, recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2377
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3824
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3691
  *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
  *                 gradients, order, model, makers, schedule, live, draft, place, modes,
  *                 encode
  *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1821
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1830
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4078
- *                 exchange, call, backend, checks, layout, memory, bind, params, caches, open,
- *                 host, feeds, losses, mixed, portions, recompute, paint, instruction,
- *                 offload, finite, packed, update, picks, begin, advance, step, stream,
- *                 values
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5096
+ *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
+ *                 caches, open, host, feeds, losses, mixed, portions, recompute, paint,
+ *                 instruction, offload, finite, packed, update, picks, begin, advance, step,
+ *                 stream, values
  *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 1845
  *                 write, header, places, data, read, path
- *     >>ranks     a step in leaves and by several ranks; their files                          1264
- *                 crew, rounds, load, save
- *     >>tables    plans as files and as C constants                                            868
+ *     >>ranks     checkpoints of several ranks                                                 711
+ *                 load, save
+ *     >>tables    plans as files and as C constants                                            883
  *                 write, read, paths, c
  *     >>kernels   what is done with an item, for each instruction set                         3430
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
@@ -158,9 +158,10 @@
  *    GCKPT_NO_FIT       gckpt_fit, gckpt_fit_timed
  *    GCKPT_NO_FRONTIER  gckpt_frontier_new and what asks it
  *    GCKPT_NO_SEARCH    GCKPT_OPTIMAL; AUTO is store-all, nothing is proven (and FRONTIER, FIT)
- *    GCKPT_NO_RANKS     leaves, gckpt_store_ranks of several, gckpt_ranks_save, _load
+ *    GCKPT_NO_RANKS     desc.leaves; gckpt_store_ranks, gckpt_ranks_.., gckpt_gather_.., _exec_sent
  *    GCKPT_NO_PICKS     desc.fetch: gckpt_fetch, gckpt_collect
- *    GCKPT_NO_CACHES    gckpt_cache, gckpt_rotary_at, gckpt_positions_at, gckpt_position, _rewind
+ *    GCKPT_NO_CACHES    gckpt_cache, gckpt_position, gckpt_rewind; desc.caches_of
+ *    GCKPT_NO_DEBUG     gckpt_exec_desc.debug; gckpt_bytes_measured
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
@@ -497,6 +498,10 @@
 #define GCKPT_NO_FAST
 #undef GCKPT_NO_TEXT
 #define GCKPT_NO_TEXT
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_DEBUG
+#define GCKPT_NO_DEBUG
 #undef GCKPT_NO_BF16
 #define GCKPT_NO_BF16
 #pragma push_macro("int64_t")
@@ -616,6 +621,7 @@ typedef enum {
     GCKPT_SHARD_GRADIENTS,
     GCKPT_SHARD_VALUES
 } gckpt_shard;
+#ifndef GCKPT_NO_RANKS
 /* This process is `rank` of `ranks` (a power of two), 0 of 1 at first. Parameters of more than 4096
  * elements are cut into blocks of so many; each rank holds its share of the blocks (gckpt_parameter
  * has first and count), in memory for the largest share. Frozen ones are cut by VALUES, too, but
@@ -623,6 +629,7 @@ typedef enum {
  * Plans are made for a store's ranks and shard, and are the same for all its ranks. */
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks,
                                          gckpt_shard shard);
+#endif
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
  * E_ARG: nothing matches. They are read when a plan is made (frozen) or a step updates (group). */
@@ -942,6 +949,7 @@ GCKPT_API gckpt_tensor *gckpt_gru(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tenso
 GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tensor *wh,
                                    gckpt_tensor *bias, gckpt_tensor *h0, gckpt_tensor *c0);
 #endif
+#ifndef GCKPT_NO_CACHES
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
  * generates token by token, to the bits of one call with all of them. Its result may only be read
@@ -950,6 +958,7 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
  * activations; their bytes are GCKPT_BYTES_CACHES. This is the key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
+#endif
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
@@ -1789,12 +1798,14 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
+#ifndef GCKPT_NO_CACHES
 /* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
  * that is more than they have room for, or when it has more rows than the one before. rewind
  * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
  * many. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
+#endif
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
  * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
@@ -1813,6 +1824,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's ne
  * gckpt_fetch and gckpt_collect; not for plans that update in the backward (E_ARG). */
 GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, gckpt_report *report);
+#ifndef GCKPT_NO_PICKS
 /* A tensor or gradient of desc.fetch, valid until the next call that runs on this executor, or on
  * one that shares its arena. NULL, and the executor's error text says why: not picked; or not
  * computed yet, within a step (gckpt_run_some; in each micro-batch anew) or because it ended early.
@@ -1826,9 +1838,13 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient);
  * call fails, rows of micro-batches that were done are there. */
 GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, float *to,
                                      size_t size);
+#endif
+#ifndef GCKPT_NO_DEBUG
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
+#endif
+#ifndef GCKPT_NO_RANKS
 /* Brings all values of a parameter (its index in the store) together, to `to` (NULL: not here); or
  * hashes all, as gckpt_store_hash does for one process. All ranks call it, between steps. */
 GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to);
@@ -1846,6 +1862,7 @@ GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path);
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path);
 #endif
+#endif /* GCKPT_NO_RANKS */
 /* The instruction set an executor uses; its name; whether this build and processor have it. */
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
@@ -2120,6 +2137,26 @@ extern "C" {
 #define GCKPTI_LEAN 0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_RANKS
+#define GCKPTI_WITH_RANKS 0
+#else
+#define GCKPTI_WITH_RANKS 1
+#endif
+#ifdef GCKPT_NO_PICKS
+#define GCKPTI_WITH_PICKS 0
+#else
+#define GCKPTI_WITH_PICKS 1
+#endif
+#ifdef GCKPT_NO_DEBUG
+#define GCKPTI_WITH_DEBUG 0
+#else
+#define GCKPTI_WITH_DEBUG 1
+#endif
+#ifdef GCKPT_NO_CACHES
+#define GCKPTI_WITH_CACHES 0
+#else
+#define GCKPTI_WITH_CACHES 1
+#endif
 #ifdef GCKPT_NO_BF16
 #define GCKPTI_WITH_BF16 0
 #else
@@ -2347,6 +2384,11 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 }
 GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
 GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
+
+static inline int gckpti_is_plain(const gckpt_call *call) { return GCKPTI_LEAN || call->plain; }
+
+/* Whether threads pay for n items; GCKPT_SMALL has one. */
+static inline int gckpti_is_shared(int64_t n) { return !GCKPTI_LEAN && n > 4; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
@@ -4024,6 +4066,8 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
+/* ---- store/ranks.c ---- */
+#ifndef GCKPT_NO_RANKS
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
  * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
@@ -4042,6 +4086,33 @@ GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
  * them, are in memory then, with room for the largest share. Neither values that are the program's
  * nor packed ones are. */
 GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
+#else /* all is whole */
+static inline int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    (void)rank, (void)ranks;
+    *first = 0;
+    return elements;
+}
+
+static inline int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                       int64_t elements)
+{
+    (void)ranks, (void)shard, (void)least;
+    return elements;
+}
+
+static inline int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return (void)s, (void)elements, 0;
+}
+
+static inline int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return (void)s, (void)q, (void)slot, 0;
+}
+#endif
+
+/* ---- store/params.c ---- */
 
 /* How many of them are this rank's own, and which is the first. */
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
@@ -4286,40 +4357,6 @@ static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (
 #endif
 
 /* >>store/params */
-/* ---- shares of ranks ---- */
-GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
-{
-    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        *(rank & bit ? &low : &high) = middle;
-    }
-    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
-    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
-}
-
-GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                   int64_t elements)
-{
-    int64_t first;
-    if (GCKPTI_LEAN || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
-        return elements;
-    return gckpti_share(elements, 0, ranks, &first);
-}
-
-GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
-{
-    return !GCKPTI_LEAN && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
-           elements > GCKPT_UPDATE_BLOCK;
-}
-
-GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_is_cut(s, q->p.elements) &&
-           (slot >= 0 ||
-            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
-}
-
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
 {
     const int cut = gckpti_array_cut(s, q, slot);
@@ -4740,7 +4777,7 @@ static void gckpti_link_names(gckpt_store *s, int all)
 }
 
 /* What this rank updates of a parameter. */
-static void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
+GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
 {
     p->first = 0;
     p->count = p->elements;
@@ -4776,10 +4813,46 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
+/* >>store/ranks */
+#ifndef GCKPT_NO_RANKS
+
+/* ---- shares of ranks ---- */
+GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        *(rank & bit ? &low : &high) = middle;
+    }
+    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
+    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
+}
+
+GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                   int64_t elements)
+{
+    int64_t first;
+    if (ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return elements;
+    return gckpti_share(elements, 0, ranks, &first);
+}
+
+GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return s->ranks > 1 && s->shard != GCKPT_SHARD_NONE && elements > GCKPT_UPDATE_BLOCK;
+}
+
+GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_is_cut(s, q->p.elements) &&
+           (slot >= 0 ||
+            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
+}
+
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
 {
     if (ranks < 1 || (ranks & (ranks - 1)) || rank < 0 || rank >= ranks ||
-        (unsigned)shard > GCKPT_SHARD_VALUES || (GCKPTI_LEAN && ranks > 1))
+        (unsigned)shard > GCKPT_SHARD_VALUES)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "rank %i of %i, shard %i: ranks must be a power of two, rank 0 to ranks - "
@@ -4802,6 +4875,7 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
         gckpti_param_share(store, &store->params[i].p);
     return gckpti_ok(store);
 }
+#endif
 
 /* >>store/notes */
 #ifndef GCKPT_NO_NOTES
@@ -5602,7 +5676,12 @@ GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result r
 /* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
  * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
-GCKPTI_FN int gckpti_is_cache(const gckpt_op *op);
+static inline int gckpti_is_cache(const gckpt_op *op)
+{
+    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
+    return GCKPTI_WITH_CACHES && op && (op->flags & cache) == cache;
+}
+
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
@@ -5998,12 +6077,6 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     gckpt_tensor *y = block(x, user);
     gckpt_segment_end(g);
     return y;
-}
-
-GCKPTI_FN int gckpti_is_cache(const gckpt_op *op)
-{
-    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return op && (op->flags & cache) == cache;
 }
 
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
@@ -7772,58 +7845,6 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
     return t;
 }
 
-/* cache: its T rows of x after the `position` that are there. An instruction with a result that
- * lies in the executor's caches, not in the arena. */
-static gckpt_result gckpti_cache_shape(gckpt_call *call)
-{
-    int capacity = *(const int *)call->attributes;
-    call->shape = call->in[0].shape;
-    if (call->shape.n != 3 || call->shape.d[1] > capacity)
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
-                          &call->shape, capacity);
-    call->shape.d[1] = capacity;
-    return GCKPT_OK;
-}
-GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
-{
-    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
-    int64_t from = 0, to = call->position * c;
-    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
-        for (int64_t i = 0; i < n; i++)
-            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
-}
-/* clang-format off */
-GCKPTI_DATA const gckpt_op gckpti_op_cache = {
-    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
-    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
-};
-/* clang-format on */
-GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
-{
-    gckpt_graph *g = x ? x->graph : NULL;
-    int rows = (int)capacity;
-    if (!x || capacity < 1 || capacity > INT32_MAX)
-        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
-                           capacity, INT32_MAX);
-    if (x->batchless || x->capacity)
-        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
-                           x->capacity ? "is one already"
-                                       : "depends on parameters only; it needs none");
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
-    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
-        return gckpti_fail(
-            g, GCKPT_E_SHAPE,
-            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
-            "same T; here %I, T = %I",
-            x, &x->shape, capacity, g->cached, g->news);
-    if (!t)
-        return NULL;
-    g->cached = t->capacity = capacity;
-    g->news = x->shape.d[1];
-    return gckpti_moves_fit(g) ? t : NULL;
-}
-
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
  * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
 static gckpt_result gckpti_reduce_shape(gckpt_call *call)
@@ -7888,6 +7909,62 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
     return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
 }
 
+/* >>ops/cache */
+#ifndef GCKPT_NO_CACHES
+
+/* cache: its T rows of x after the `position` that are there. An instruction with a result that
+ * lies in the executor's caches, not in the arena. */
+static gckpt_result gckpti_cache_shape(gckpt_call *call)
+{
+    int capacity = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
+                          &call->shape, capacity);
+    call->shape.d[1] = capacity;
+    return GCKPT_OK;
+}
+GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
+    int64_t from = 0, to = call->position * c;
+    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
+        for (int64_t i = 0; i < n; i++)
+            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
+}
+/* clang-format off */
+GCKPTI_DATA const gckpt_op gckpti_op_cache = {
+    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
+    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
+};
+/* clang-format on */
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    gckpt_graph *g = x ? x->graph : NULL;
+    int rows = (int)capacity;
+    if (!x || capacity < 1 || capacity > INT32_MAX)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
+                           capacity, INT32_MAX);
+    if (x->batchless || x->capacity)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
+                           x->capacity ? "is one already"
+                                       : "depends on parameters only; it needs none");
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+        return gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+            "same T; here %I, T = %I",
+            x, &x->shape, capacity, g->cached, g->news);
+    if (!t)
+        return NULL;
+    g->cached = t->capacity = capacity;
+    g->news = x->shape.d[1];
+    return gckpti_moves_fit(g) ? t : NULL;
+}
+#endif
+
 /* >>ops/chains */
 /* =================================================================================================
  * layers: embed, matmul, linear, norms, attention, rotary, losses
@@ -7922,7 +7999,7 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 /* Either, as the call's plan needs it; in floats for all threads. */
 GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    if (GCKPTI_LEAN || call->plain)
+    if (gckpti_is_plain(call))
         return 0;
     return call->threads *
            (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
@@ -7949,7 +8026,7 @@ GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    if (call->plain)
+    if (gckpti_is_plain(call))
         return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
     if (gckpti_is_mixed(call))
         return backward
@@ -8485,9 +8562,10 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    if (!call->plain || gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
+    if (!gckpti_is_plain(call) ||
+        gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
         int64_t unit =
-            call->plain ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
+            gckpti_is_plain(call) ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
         int64_t most = INT64_MAX / 4096 / unit;
         int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
         call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);
@@ -9198,7 +9276,7 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
-    if (!call->plain)
+    if (!gckpti_is_plain(call))
         p.block = gckpti_min(rows, once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
     int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
@@ -9309,7 +9387,7 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
     const int *once = (const int *)call->attributes;
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
-    if (once && !call->plain && *once < GCKPTI_LOSS_ROWS)
+    if (once && !gckpti_is_plain(call) && *once < GCKPTI_LOSS_ROWS)
         more = (rows + (uint64_t)*once - 1) / (uint64_t)*once -
                (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
@@ -9644,7 +9722,7 @@ static gckpt_result gckpti_max_pool_shape(gckpt_call *call)
 
 static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 {
-    if (!call->plain)
+    if (!gckpti_is_plain(call))
         call->work_backward =
             (size_t)call->threads * (size_t)gckpti_last(&call->in[0].shape) * sizeof(float);
     return gckpti_pool_shape(call, "average_pool");
@@ -10368,7 +10446,7 @@ static void gckpti_conv_work(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int64_t taps = z.taps[0] * z.taps[1], places = z.rows * z.places[0] * z.places[1];
-    if (call->plain || z.group_c * z.group_o == 1)
+    if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
         return;
     int64_t down = gckpti_windows_room(places, z.group_o, taps * z.group_c);
     int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);
@@ -10594,7 +10672,7 @@ GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
 GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
 {
     int64_t each = gckpti_sequence_each(call, rows);
-    return call->plain ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
+    return gckpti_is_plain(call) ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
@@ -10604,7 +10682,7 @@ static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
     int64_t rows = gckpti_sequence_rows(call, s.rows);
     if (!backward)
         return rows * (s.state + s.gates);
-    if (call->plain)
+    if (gckpti_is_plain(call))
         return s.steps * s.gates + s.state + s.units;
     return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
            call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);
@@ -11482,7 +11560,7 @@ GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
 {
     int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-    if (!GCKPTI_LEAN && n > 4)
+    if (gckpti_is_shared(n))
         gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
     else
         for (int64_t i = 0; i * s->each < n; i++)
@@ -13399,127 +13477,6 @@ typedef struct {
     size_t offset;
 } gckpti_plan_pick;
 
-/* Hooks: what an executor does for some plans only is reached through these, so that a program
- * whose plans are compiled in (gckpt_plan_c) and do without has none of it. All but `make`,
- * `tables` and `bind` find the executor complete. A hook that returns an error leaves its text in
- * the executor or, while that is being made, in its store.
- *
- * Picks (gckpt_fetch, gckpt_collect); run/picks.c defines them. */
-typedef struct {
-    /* An executor is made, its nodes are bound: finds when each pick is complete. */
-    void (*bind)(gckpt_exec *e);
-    /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of
-     * this rank in the step up to then? Changes nothing. */
-    gckpt_result (*check_collected)(gckpt_exec *e, int64_t rows);
-    /* Behind the body's last instruction, e->row at the micro-batch: copies its rows. */
-    void (*collect_rows)(gckpt_exec *e);
-    /* At the end of a step: adds up gradients that no instruction does. */
-    void (*add_uses)(gckpt_exec *e);
-} gckpti_picking;
-
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
-GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
-GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
-
-/* Caches of attention; run/caches.c defines them. */
-typedef struct {
-    /* An executor is made and has all but its arena: takes the caches, or finds another's. */
-    gckpt_result (*make)(gckpt_exec *e);
-    /* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
-    gckpt_result (*check)(gckpt_exec *e, int64_t rows);
-} gckpti_caching;
-
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
-
-/* Leaves and other ranks; ranks/crew.c defines the first of them, ranks/rounds.c those from `round`
- * on. Whether a step goes on all ranks decide together, where they meet: a rank that fails says so
- * at the next meeting, and up to there goes on without computing. So whatever could end a step on
- * this rank goes through `failed`, or `meet`. */
-typedef enum {
-    GCKPTI_CALL_NONE,
-    GCKPTI_CALL_STEP,
-    GCKPTI_CALL_STREAM,
-    GCKPTI_CALL_GATHER,
-    GCKPTI_CALL_SAVE
-} gckpti_ranks_call;
-
-typedef struct {
-    /* An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
-    void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
-    /* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
-    gckpt_result (*bind)(gckpt_exec *e);
-    /* It is freed, in a step perhaps: lets the others go on. */
-    void (*leave)(gckpt_exec *e);
-
-    /* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
-     * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so
-     * it is called twice. */
-    int64_t (*rows)(gckpt_exec *e, int64_t rows);
-    /* How many micro-batches the last `rows` of this rank's rows are, up to e->row_end: a leaf's
-     * last may be short. Changes nothing. */
-    int64_t (*batches)(const gckpt_exec *e, int64_t rows);
-    /* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan
-     * and hyper must be alike. Then what losses will count is that of all ranks; of a stream, where
-     * `rows` is 0, only when `end` was called. */
-    gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
-    /* The same for other calls that all ranks make: which one, and a number that must be alike. */
-    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                         gckpt_result result);
-    /* What a result comes to between meetings. OK: the step goes on; a failure of this rank's own
-     * is kept for the meeting. GCKPT_E_PEER, and e is idle: an exchange failed (called with OK, it
-     * asks for that). Where there is one rank, or no meeting to come, the result itself. */
-    gckpt_result (*failed)(gckpt_exec *e, gckpt_result result);
-    /* All ranks meet: OK if all come with it. Else the step is over on each of them, e is idle, and
-     * all return the failure of the lowest rank that has one. The rest as of `failed`. */
-    gckpt_result (*meet)(gckpt_exec *e, gckpt_result result);
-
-    /* Readies the next round (e->pc, feeds): when a step has begun, and when rows were added to a
-     * stream. 0: there is none, or not yet. `next` and `end` do it themselves. */
-    int (*round)(gckpt_exec *e);
-    /* At the end of a round, e->pc at the epilogue: readies the next one; behind the last, sums
-     * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
-    gckpt_result (*next)(gckpt_exec *e);
-    /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
-    gckpt_result (*end)(gckpt_exec *e);
-    /* Before each instruction, and again when the user's callback was asked, which may have failed
-     * this rank: 1: it is not to be run here. Lets a sum that is under way go on. */
-    int (*skips)(gckpt_exec *e, const gckpti_ins *ins);
-    /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
-    void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
-    /* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
-     * done. */
-    int (*gather)(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
-    /* Narrows a pass over a parameter to what this rank updates. */
-    void (*share)(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-    /* A parameter was updated: where each rank has all its values, brings them together. */
-    void (*updated)(gckpt_exec *e, const gckpti_param *q);
-    /* Before the norm is taken: e->squares become those of all ranks; once a step. */
-    void (*squares)(gckpt_exec *e);
-} gckpti_ranking;
-
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
-GCKPTI_FN void gckpti_leave(gckpt_exec *e);
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
-GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
-GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                        gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
-GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
-                                float *to);
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
-GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
-
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -13555,12 +13512,16 @@ struct gckpt_plan {
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
     int packed;                    /* some parameter is */
-    const gckpti_picking *picking; /* NULL: there are no picks */
-    const gckpti_caching *caching; /* NULL: there are no caches */
-    const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
-    int leaves, ranks;
+    int leaves, ranks;             /* 1, 1: REDUCE does not occur */
     gckpt_shard shard;
     uint64_t link_work;
+};
+
+/* What plans may have that run in this build. */
+enum {
+    GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
+    GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
+    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES
 };
 
 /* The node that an instruction is about; an update's is its parameter's. */
@@ -14114,19 +14075,6 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     }
     o->more = stored;
 }
-
-GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
-                                                   gckpti_collect_rows, gckpti_add_uses };
-
-GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
-
-GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,
-    gckpti_crew_batches,   gckpti_crew_begin,    gckpti_crew_call,  gckpti_drain,
-    gckpti_meet,           gckpti_set_round,     gckpti_next_round, gckpti_end_stream,
-    gckpti_skips,          gckpti_run_reduce,    gckpti_run_gather, gckpti_pass_share,
-    gckpti_gather_updated, gckpti_gather_squares
-};
 
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 {
@@ -16980,7 +16928,6 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
     plan->link_work = desc->link_work;
-    plan->ranking = plan->leaves > 1 || plan->ranks > 1 ? &gckpti_ranked : NULL;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -16988,11 +16935,9 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)desc->fetches;
-    plan->picking = plan->pick_count ? &gckpti_picked : NULL;
     plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
-    plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
 }
 
 GCKPTI_FN int gckpti_counted(const gckpt_op *op)
@@ -20524,6 +20469,11 @@ static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d
     int leaves = d->leaves ? d->leaves : 1, ranks = g->store->ranks;
     if (leaves & (leaves - 1))
         return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", leaves);
+    if (leaves > 1 && !GCKPTI_RUNS_LEAVES)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.leaves is %i; this build leaves out leaves and ranks "
+                            "(GCKPT_NO_RANKS)",
+                            leaves);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
     if (ranks > leaves)
@@ -20556,6 +20506,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.fetch: this build leaves out what fetches tensors "
+                            "(GCKPT_NO_PICKS)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.precision is one of GCKPT_BF16, which this build leaves "
@@ -22044,7 +21998,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
- *   gckpti_run_copies   (offload) OFFLOAD, RELOAD. REDUCE is in folder ranks.
+ *   gckpti_run_copies   (offload) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
  *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
@@ -22058,18 +22012,22 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *   losses              what they count and sum up, and what a gradient of them is worth
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
  *   stream, values      rows that come bit by bit; values that several ranks have shares of
- *   exchange            between ranks
+ *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
  *   recompute, paint, finite: debug aids
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
- * Where a step goes by leaves or ranks there is e->crew, and what this changes is done in folder
- * ranks, by the hooks of plan->ranking (plan.h). Here it is looked up which rows and which leaf are
- * run, whether this rank has failed, and by which exchanges values come together.
+ * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the last
+ * round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all those
+ * of the other ranks. Ranks meet at the beginning of a call, behind the body and before and after
+ * the updates (gckpti_meet). What one of them failed with is told there; until then it drains: it
+ * takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What crew and
+ * rounds have for the other files does what one rank with one leaf needs where there is no crew, so
+ * nobody asks.
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (e->copies), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.copies), or in f32 (gckpti_copies).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
@@ -22094,12 +22052,12 @@ typedef struct {
     int index;     /* in the store */
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
-    size_t square; /* its first block's in exec->squares */
+    size_t square; /* its first block's in update.squares */
 } gckpti_exec_param;
 
 typedef struct {
-    int node;                         /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed;        /* the program's rows, or copies of them, from feed_row on */
+    int node;                  /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed; /* the program's rows, or copies of them, from feeds.first on */
     unsigned char *copy, *on_backend; /* desc.copy_feeds; a micro-batch in memory of its own */
 } gckpti_exec_input;
 
@@ -22114,79 +22072,133 @@ typedef struct {
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
+/* What an executor has, by who writes it. A table's length is that of the plan's. */
+typedef struct {           /* backend, open */
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    const void *kernels; /* of that instruction set, for the processor's backends */
+    gckpti_runner runner;
+    gckpt_isa isa;
+    int team; /* threads of a run */
+} gckpti_exec_on;
+
+typedef struct { /* memory, layout: tables and copies are the host's, the others the backend's */
+    unsigned char *arena;
+    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, copies_size, side_size;
+    unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
+} gckpti_exec_blocks;
+
+typedef struct { /* bind; of a leaf or cache, `data` by who has it */
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+} gckpti_exec_bound;
+
+typedef struct {            /* begin, advance: where this step is */
+    uint64_t number, packs; /* the store's when it began */
+    int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+    int state, streamed;    /* streamed: rows stream in, nothing is known of those to come */
+    int pc, finished;       /* finished: it came to its end */
+} gckpti_exec_step;
+
+typedef struct { /* feeds */
+    gckpti_exec_input *inputs;
+    int64_t first; /* row of the feeds */
+} gckpti_exec_feeds;
+
+typedef struct { /* losses */
+    gckpti_exec_term *terms;
+    gckpti_loss_total *totals; /* by term and leaf */
+    int settled; /* what they counted was checked, or is promised: a step may update */
+} gckpti_exec_losses;
+
+typedef struct { /* update */
+    double grad_norm;
+    double rest[2];    /* 1 - beta^number, */
+    uint64_t unbiased; /* of the update with this number, or 0 */
+    gckpt_hyper hyper;
+    float clip_scale;
+    float *squares; /* square sums by block, of all parameters */
+    size_t square_count;
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
+    int cleared;         /* accumulators of this step are */
+    int begun;           /* a parameter was changed, or the sums were divided */
+    int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+} gckpti_exec_update;
+
+typedef struct {              /* advance: micro-batches that the backend repeats */
+    gckpt_loss_scale *scales; /* by term */
+    int possible;             /* it may, */
+    int asked;                /* and is asked to: this run is not in pieces; */
+    int now;                  /* it had none, and is told at this one's end */
+} gckpti_exec_recording;
+
+typedef struct {        /* offload */
+    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+} gckpti_exec_offload;
+
+typedef struct {           /* picks */
+    gckpti_exec_pick *at;  /* by pick of the plan */
+    unsigned char *copies; /* own memory: what gckpt_fetch returns */
+} gckpti_exec_picks;
+
+typedef struct {    /* caches */
+    gckpt_exec *of; /* whose they are: this executor, if they are its own */
+    unsigned char *memory;
+    size_t size;
+    int64_t capacity, news; /* positions of each; those that a call adds */
+    int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
+} gckpti_exec_caches;
+
+typedef struct {       /* recompute, paint */
+    uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    size_t next_death; /* of plan->lives */
+    size_t touched;    /* GCKPT_DEBUG_MEASURE */
+    int painted_steps;
+} gckpti_exec_debug;
+
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
     const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    gckpt_isa isa;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    int team; /* threads of a run */
-    /* memory: tables and copies are the host's, arena and side the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size, caches_size;
-    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-    gckpti_exec_input *inputs;
-    gckpti_exec_term *terms;
-    gckpti_exec_pick *picked;  /* by pick of the plan */
-    gckpti_crew *crew;         /* NULL: one leaf and one rank */
-    uint64_t *hashes;          /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *borrowed;   /* own memory: what the host looks at or works on just now, */
-    unsigned char *picks;      /* and what gckpt_fetch returns */
-    gckpti_loss_total *losses; /* by term and leaf */
-    gckpt_loss_scale *scales;  /* by term: of a micro-batch that the backend repeats */
-    float *squares;            /* square sums by block, of all parameters */
-    size_t square_count;
-    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
-    gckpt_exec *caches_of;
-    unsigned char *caches;
-    int64_t capacity, news;       /* positions of each; those that a call adds */
-    int64_t position, cache_rows; /* what they hold: positions, of so many rows of the batch */
-    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-    /* this step */
-    int state;
-    uint64_t step, packs; /* the store's when it began */
-    gckpt_hyper hyper;
-    float clip_scale;
-    double grad_norm;
-    uint64_t unbiased;              /* 0, or the update's number that these are of: */
-    double rest[2];                 /* 1 - beta^number */
-    int pc, finished;               /* finished: it came to its end */
-    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
-    int accumulators_cleared;
-    int streamed;       /* rows stream in: nothing is known of those to come */
-    int counts_settled; /* what the losses counted was checked, or is promised: it may update */
-    int updating;       /* a parameter was changed, or the sums were divided */
-    int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
-    size_t next_death;  /* of plan->lives */
-    int repeats;        /* the backend may repeat micro-batches, */
-    int repeating;      /* and is asked to: this run is not in pieces; */
-    int recording;      /* it had none, and is told at this one's end */
-    int painted_steps;  /* GCKPT_DEBUG_MEASURE */
-    size_t touched;
+    gckpti_exec_on on;
+    gckpti_exec_blocks blocks;
+    gckpti_exec_bound bound;
+#ifndef GCKPT_NO_RANKS
+    gckpti_crew *crew; /* NULL: one leaf and one rank */
+#endif
+    gckpti_exec_step step;
+    gckpti_exec_feeds feeds;
+    gckpti_exec_losses losses;
+    gckpti_exec_update update;
+    gckpti_exec_recording recording;
+    gckpti_exec_offload offload;
+#ifndef GCKPT_NO_PICKS
+    gckpti_exec_picks picks;
+#endif
+#ifndef GCKPT_NO_CACHES
+    gckpti_exec_caches caches;
+#endif
+#ifndef GCKPT_NO_DEBUG
+    gckpti_exec_debug debug;
+#endif
 };
 
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
-/* NULL: one leaf and one rank. */
-static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
+enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG };
+
+static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? NULL : p->ranking;
+    return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
 }
-
-static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
 /* ---- run/call.c ---- */
 /* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
@@ -22216,9 +22228,6 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
  * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
 GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
 
-/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
-
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
  * a device whose pointers may be larger than those here (gckpti_c_needs). */
 GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
@@ -22226,8 +22235,8 @@ GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc 
 GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
 
 /* ---- run/host.c ---- */
-/* n floats as the host can read them: where they are, or a copy in e->borrowed: until that is used
- * again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
+/* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
+ * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
 GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
 
 /* ---- run/feeds.c ---- */
@@ -22277,9 +22286,48 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report);
 
+/* ---- run/crew.c ---- */
+/* Calls that all ranks make. */
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_ranks_call;
+
+#ifndef GCKPT_NO_RANKS
+/* How many micro-batches the last `rows` of this rank's rows are, up to step.row_end: a leaf's last
+ * may be short. */
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
+
+/* All ranks meet in a call, with a number that must be alike, and with what it has come to here. */
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result);
+
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. */
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard,
+                                                       size_t bytes));
+
 /* ---- run/values.c ---- */
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
+#else
+static inline int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    return (rows + e->plan->rows - 1) / e->plan->rows;
+}
+#endif
+
+/* What the files of run share; no other folder uses it. */
+
+/* Defined further down than they are used. */
+GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
+
+/* ---- run/layout.c ---- */
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 
 /* ---- run/exchange.c ---- */
 enum { GCKPTI_ALIKE = 7 };
@@ -22320,31 +22368,7 @@ typedef struct {
     gckpti_meeting told, heard;
 } gckpti_peers;
 
-/* There will be no exchange any more; the program is told to give up. */
-GCKPTI_FN void gckpti_break(gckpti_peers *s);
-
-/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
- * where an exchange fails (s->broken). */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes));
-
-/* A merge: adds. */
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
-
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
-
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-
-/* ---- ranks ---- */
+/* ---- run/crew.c, run/rounds.c ---- */
 /* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
  * largest of those that other ranks run at this time has micro-batches, one at least; those that
  * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
@@ -22371,11 +22395,232 @@ struct gckpti_crew {
     size_t room; /* bytes of peers.out, and of peers.in */
 };
 
-/* What the files of run share; no other folder uses it. */
+#ifndef GCKPT_NO_RANKS
+/* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
+static inline int gckpti_has_crew(const gckpt_plan *p) { return p->leaves > 1 || p->ranks > 1; }
+static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return e->crew; }
 
-/* ---- run/layout.c ---- */
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
+static inline int gckpti_own_leaves(const gckpt_plan *p)
+{
+    return p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
+}
 
+/* All of these but `tables` and `bind` find the executor complete, and the last three a parameter's
+ * pass or values. Whether a step goes on all ranks decide together, where they meet: a rank that
+ * fails says so at the next meeting, and up to there goes on without computing. So whatever could
+ * end a step on this rank goes through gckpti_drain, or gckpti_meet. An error's text is in the
+ * executor or, while that is being made, in its store.
+ *
+ * An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+
+/* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
+
+/* It is freed, in a step perhaps: lets the others go on. */
+GCKPTI_FN void gckpti_leave(gckpt_exec *e);
+
+/* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
+ * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so it
+ * is called twice. */
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
+
+/* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan and
+ * hyper must be alike. Then what losses will count is that of all ranks; of a stream, where `rows`
+ * is 0, only when gckpti_end_stream was called. */
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
+
+/* What a result comes to between meetings. OK: the step goes on; a failure of this rank's own is
+ * kept for the meeting. GCKPT_E_PEER, and e is idle: an exchange failed (called with OK, it asks
+ * for that). Where there is one rank, or no meeting to come, the result itself. */
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
+
+/* The failure that this rank keeps for the meeting; OK: there is none. */
+GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e);
+
+/* All ranks meet: OK if all come with it. Else the step is over on each of them, e is idle, and all
+ * return the failure of the lowest rank that has one. The rest as of gckpti_drain. */
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
+
+/* Readies the next round (step.pc, feeds): when a step has begun, and when rows were added to a
+ * stream. 0: there is none, or not yet. next_round and end_stream do it themselves. */
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
+
+/* At the end of a round, step.pc at the epilogue: readies the next one; behind the last, sums
+ * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
+
+/* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
+
+/* Before each instruction, and again when the user's callback was asked, which may have failed this
+ * rank: 1: it is not to be run here. Lets a sum that is under way go on. */
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
+
+/* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
+
+/* Before the norm is taken: update.squares become those of all ranks; once a step. */
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
+
+/* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
+ * done. */
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
+                                float *to);
+
+/* Narrows a pass over a parameter to what this rank updates. */
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+
+/* A parameter was updated: where each rank has all its values, brings them together. */
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
+#else /* one leaf and one rank */
+static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e)
+{
+    (void)e;
+    return NULL;
+}
+
+static inline int gckpti_own_leaves(const gckpt_plan *p) { return (void)p, 1; }
+static inline void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline gckpt_result gckpti_crew_bind(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline void gckpti_leave(gckpt_exec *e) { (void)e; }
+static inline int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows) { return (void)e, rows; }
+static inline gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    return (void)e, (void)rows, result;
+}
+
+static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    return (void)e, result;
+}
+
+static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    return (void)e, result;
+}
+
+static inline int gckpti_set_round(gckpt_exec *e)
+{
+    gckpti_feed_rows(e);
+    return 1;
+}
+
+static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
+static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    return (void)e, (void)ins, 0;
+}
+
+static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins) { (void)e, (void)ins; }
+static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
+static inline int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
+                                    float *to)
+{
+    return (void)e, (void)q, (void)share, (void)to, 0;
+}
+
+static inline void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    (void)e, (void)ins, (void)pass;
+}
+
+static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
+#endif
+
+/* ---- run/picks.c: all of these, without picks, too ---- */
+#ifndef GCKPT_NO_PICKS
+/* Carve what the host has of picks out of base, as gckpti_exec_tables, gckpti_exec_copies. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used);
+
+/* Whether updates must leave divided gradients where they are, since one of them is picked. */
+GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
+
+/* An executor is made, its nodes are bound: finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
+
+/* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of this
+ * rank in the step up to then? Changes nothing. */
+GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
+
+/* Behind the body's last instruction, step.row at the micro-batch: copies its rows. */
+GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
+
+/* At the end of a step: adds up gradients that no instruction does. */
+GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
+#else
+static inline void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline int gckpti_picks_write_back(const gckpt_plan *p) { return (void)p, 0; }
+static inline void gckpti_bind_picks(gckpt_exec *e) { (void)e; }
+static inline gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
+{
+    return (void)e, (void)rows, GCKPT_OK;
+}
+
+static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
+static inline void gckpti_add_uses(gckpt_exec *e) { (void)e; }
+#endif
+
+/* ---- run/caches.c: all of these but cache_at, without caches, too ---- */
+#ifndef GCKPT_NO_CACHES
+/* Bytes of an executor's own caches. */
+GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e);
+
+/* An executor is made and has all but its arena: takes the caches, or finds another's. */
+GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
+GCKPTI_FN void gckpti_free_caches(gckpt_exec *e);
+
+/* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
+
+/* Positions that the caches hold before this call; 0 where there are none yet. */
+static inline int64_t gckpti_position(const gckpt_exec *e)
+{
+    return e->caches.of ? e->caches.of->caches.position : 0;
+}
+
+/* A forward of so many rows has succeeded. */
+GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
+
+/* The place of cache `id` in the caches, to be written. */
+GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
+#else
+static inline size_t gckpti_size_caches(gckpt_exec *e) { return (void)e, 0; }
+static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+static inline void gckpti_free_caches(gckpt_exec *e) { (void)e; }
+static inline gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    return (void)e, (void)rows, GCKPT_OK;
+}
+
+static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
+static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
+static inline void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    (void)e, (void)id;
+    return NULL;
+}
+
+#endif
+
+/* ---- run/recompute.c, run/paint.c, run/finite.c: by gckpti_debug(e) ---- */
 /* ---- run/mixed.c, run/portions.c ---- */
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
  * streams below 2^31. */
@@ -22451,7 +22696,6 @@ static inline int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins
 }
 #endif
 
-/* ---- run/finite.c ---- */
 /* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
 typedef struct {
     unsigned kinds, sought;
@@ -22459,6 +22703,86 @@ typedef struct {
     int64_t at;       /* its element; -1: the sum of a loss */
     double value;
 } gckpti_look;
+
+/* No NaN, no infinity. */
+static inline int gckpti_finite(double x) { return x - x == 0; }
+
+#ifndef GCKPT_NO_DEBUG
+GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at);
+
+/* Carves hashes of values out of base, as gckpti_exec_tables; none without RECOMPUTE. */
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+
+/* RECOMPUTE: what an instruction has made, or a reload brought, must be what it was. */
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow);
+
+/* PAINT: what died with this instruction. */
+GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e);
+
+/* MEASURE, PAINT: before a step; after it. */
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
+
+/* FINITE: looks at what an instruction is about to read, or has written. */
+GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                   int written);
+
+/* FINITE: what an instruction wrote, when it had read such kinds; a parameter's gradient before its
+ * update, and what that made of it; what a step begins with; what is fed. */
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
+GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
+                                         int64_t n, int trained);
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows);
+#else
+static inline void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+{
+    (void)s, (void)x, (void)id, (void)gradient, (void)at;
+}
+
+static inline void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    (void)e, (void)base, (void)used;
+}
+
+static inline gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                          const uint16_t *narrow)
+{
+    return (void)e, (void)ins, (void)c, (void)narrow, GCKPT_OK;
+}
+
+static inline void gckpti_paint_dead(gckpt_exec *e) { (void)e; }
+static inline void gckpti_measure_start(gckpt_exec *e) { (void)e; }
+static inline void gckpti_measure_end(gckpt_exec *e) { (void)e; }
+static inline void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                       int written)
+{
+    (void)e, (void)s, (void)ins, (void)written;
+}
+
+static inline gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    return (void)e, (void)ins, (void)read, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    return (void)e, (void)ins, (void)done, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
+                                             int64_t first, int64_t n, int trained)
+{
+    return (void)e, (void)id, (void)values, (void)first, (void)n, (void)trained, GCKPT_OK;
+}
+
+static inline gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
+                                            int64_t rows)
+{
+    return (void)e, (void)in, (void)rows, GCKPT_OK;
+}
+#endif
 
 /* ---- run/packed.c ---- */
 #ifndef GCKPT_NO_PACK
@@ -22485,11 +22809,9 @@ static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, i
 }
 #endif
 
-/* Defined further down than they are used. */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick);
-GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-
 /* >>run/exchange */
+#ifndef GCKPT_NO_RANKS
+
 /* =================================================================================================
  * exchange: sums and values of several processes, by exchanges
  *
@@ -22503,6 +22825,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
  * one block) are exchanged whole at each level.
  * ============================================================================================== */
 /* ---- exchanges ---- */
+/* There will be no exchange any more; the program is told to give up. */
 GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
@@ -22585,6 +22908,8 @@ static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
         gckpti_break(s);
 }
 
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
+ * where an exchange fails (s->broken). */
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
                                 void (*merge)(void *mine, const void *heard, size_t bytes))
 {
@@ -22596,11 +22921,14 @@ GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t
     }
 }
 
+/* A merge: adds. */
 GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
 {
     gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
 }
 
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
 GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
 {
     static const char *const names[GCKPTI_ALIKE] = { "the call they make",
@@ -22647,6 +22975,9 @@ static void gckpti_tree_level(gckpti_peers *s)
         gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
 }
 
+/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
+ * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
+ * it to its end, before anything else is exchanged. */
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work)
 {
@@ -22662,6 +22993,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
         gckpti_tree_level(s);
 }
 
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
@@ -22689,6 +23021,7 @@ GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
 }
+#endif
 
 /* >>run/call */
 GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
@@ -22702,7 +23035,7 @@ GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, 
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
-    return offset == GCKPTI_NONE ? NULL : e->arena + offset;
+    return offset == GCKPTI_NONE ? NULL : e->blocks.arena + offset;
 }
 
 GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
@@ -22726,14 +23059,15 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t left = (g ? g->stop : e->step.row_end) - e->step.row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
 GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
 {
-    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
+    return gckpti_crew_of(e) ? gckpti_crew_of(e)->rows : e->step.row_end;
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
@@ -22744,12 +23078,12 @@ GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
     c->inputs = 0;
     memset((unsigned char *)c + rest, 0, sizeof *c - rest);
     c->seed = e->store->seed;
-    c->step = e->step;
+    c->step = e->step.number;
     c->threads = e->plan->threads;
     c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
     c->training = e->plan->mode != GCKPT_INFERENCE;
-    c->runner = &e->runner;
-    c->kernels = e->kernels;
+    c->runner = &e->on.runner;
+    c->kernels = e->on.kernels;
     c->backend = gckpti_on(e)->context;
 }
 
@@ -22792,9 +23126,9 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->row = node->batchless ? 0 : e->row;
+    c->row = node->batchless ? 0 : e->step.row;
     c->rows = node->batchless ? 1 : rows;
-    c->position = e->caches_of ? e->caches_of->position : 0;
+    c->position = gckpti_position(e);
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
@@ -22818,7 +23152,7 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
 {
     int base = e->plan->nodes[node->in[i]].base;
     const gckpti_node *q = &e->plan->nodes[base];
-    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
+    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->bound.nodes[base].data;
     if (q->rounding & GCKPTI_NARROW_VALUE)
         arg->bf16 = (const uint16_t *)data;
     else if (q->type == GCKPT_I32)
@@ -22864,7 +23198,7 @@ GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 {
-    return exec ? exec->isa : GCKPT_ISA_AUTO;
+    return exec ? exec->on.isa : GCKPT_ISA_AUTO;
 }
 
 /* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
@@ -22873,7 +23207,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
     if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
-        e->isa = GCKPT_ISA_PLAIN;
+        e->on.isa = GCKPT_ISA_PLAIN;
         return GCKPT_OK;
     }
     if (!gckpt_isa_available(wish))
@@ -22885,12 +23219,12 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
     if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
-    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
+    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
     while (!b)
-        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
-    e->isa = (gckpt_isa)isa;
-    e->backend = *b;
-    e->backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
+        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
+    e->on.isa = (gckpt_isa)isa;
+    e->on.backend = *b;
+    e->on.backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -22903,20 +23237,20 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "finish but workspace are needed",
                             b->name);
 
-    e->isa = GCKPT_ISA_PLAIN;
-    e->kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->backend.unpack;
-    e->backend = *b;
-    e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
-    e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    e->backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    e->backend.copy = b->copy ? b->copy : plain->copy;
-    e->backend.fill = b->fill ? b->fill : plain->fill;
-    e->backend.add = b->add ? b->add : plain->add;
-    e->backend.convert = b->convert ? b->convert : plain->convert;
-    e->backend.update = b->update ? b->update : plain->update;
-    e->backend.finish = b->finish ? b->finish : plain->finish;
-    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    e->on.isa = GCKPT_ISA_PLAIN;
+    e->on.kernels = NULL;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->on.backend.unpack;
+    e->on.backend = *b;
+    e->on.backend.writes_back = b->update ? b->writes_back : plain->writes_back;
+    e->on.backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    e->on.backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    e->on.backend.copy = b->copy ? b->copy : plain->copy;
+    e->on.backend.fill = b->fill ? b->fill : plain->fill;
+    e->on.backend.add = b->add ? b->add : plain->add;
+    e->on.backend.convert = b->convert ? b->convert : plain->convert;
+    e->on.backend.update = b->update ? b->update : plain->update;
+    e->on.backend.finish = b->finish ? b->finish : plain->finish;
+    e->on.backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
 
@@ -22949,12 +23283,12 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_ranking_of(p))
+        if (!n || gckpti_crew_of(e))
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->moves;
+            can = e->offload.moves;
         else if (!node->op)
             can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else
@@ -23032,7 +23366,7 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
     const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
                                     { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      GCKPTI_LEAN ? 0 : 2 * GCKPT_DEBUG_FINITE - 1 } };
+                                      2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_check_plan(s, p);
@@ -23057,6 +23391,14 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (result == GCKPT_OK && desc && desc->debug && !GCKPTI_RUNS_DEBUG)
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: desc.debug: this build leaves out debug modes "
+                              "(GCKPT_NO_DEBUG)");
+    if (result == GCKPT_OK && desc && desc->caches_of && !GCKPTI_RUNS_CACHES)
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: desc.caches_of: this build leaves out caches "
+                              "(GCKPT_NO_CACHES)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -23090,11 +23432,6 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
     return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
 
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
-{
-    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
-}
-
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
 GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
@@ -23105,17 +23442,20 @@ GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
-    e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
-    e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
-    e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
-    e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
-    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
-    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
-    void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
-    e->hashes = hashes ? (uint64_t *)at : NULL;
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->tables(e, base, &used);
+    size_t used = 0;
+    e->bound.nodes =
+        (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->bound.nodes);
+    e->bound.params =
+        (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->bound.params);
+    e->feeds.inputs =
+        (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->feeds.inputs);
+    e->losses.terms =
+        (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
+    e->recording.scales =
+        (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
+    gckpti_hash_tables(e, base, &used);
+    gckpti_picks_tables(e, base, &used);
+    gckpti_crew_tables(e, base, &used);
     return used;
 }
 
@@ -23125,8 +23465,8 @@ GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t n = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        if (e->params)
-            e->params[i].square = n;
+        if (e->bound.params)
+            e->bound.params[i].square = n;
         if (p->params[i].trained)
             n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     }
@@ -23140,11 +23480,12 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0;
-    e->losses = (gckpti_loss_total *)gckpti_carve(
-        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses);
-    e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    e->losses.totals = (gckpti_loss_total *)gckpti_carve(
+        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses.totals);
+    e->update.squares =
+        (float *)gckpti_carve(base, &used, e->update.square_count, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
-        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
+        e->update.nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->update.nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -23152,9 +23493,9 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
         if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
             to = gckpti_carve(base, &used, bytes, 1);
         if (base && q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)to;
+            e->feeds.inputs[q->index].on_backend = (unsigned char *)to;
         if (base && q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = to ? to : q->data;
+            e->bound.nodes[i].data = to ? to : q->data;
         if (to && q->kind == GCKPTI_CONSTANT)
             gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
     }
@@ -23167,7 +23508,7 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    size_t most = e->square_count * sizeof(float);
+    size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
         int64_t n = p->params[i].trained                       ? p->params[i].elements
                     : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
@@ -23201,7 +23542,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    size_t used = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
@@ -23209,14 +23550,12 @@ GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
                                       gckpti_row_bytes(p, q))
                        : NULL;
         if (to)
-            e->inputs[q->index].copy = (unsigned char *)to;
+            e->feeds.inputs[q->index].copy = (unsigned char *)to;
     }
-    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
-        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
-    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
-    if (!e->moves && !e->desc.offload)
-        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
+    e->blocks.borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
+    gckpti_picks_copies(e, base, &used);
+    if (!e->offload.moves && !e->desc.offload)
+        e->offload.far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
     return used;
 }
 
@@ -23228,20 +23567,19 @@ GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     const gckpt_backend *b = gckpti_on(e);
     const size_t host = !b->own_memory;
     size_t used = 0;
-    e->square_count = gckpti_exec_squares(e);
-    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
-    e->tables_size = gckpti_exec_tables(e, NULL);
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
-    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
-    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    e->update.square_count = gckpti_exec_squares(e);
+    e->offload.moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->blocks.tables_size = gckpti_exec_tables(e, NULL);
+    e->blocks.side_size = gckpti_exec_side(e, NULL);
+    e->blocks.copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
+    e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
-    gckpti_count_piece(&used, times, e->tables_size);
-    gckpti_count_piece(&used, host, e->side_size);
-    gckpti_count_piece(&used, 1, e->copies_size);
-    gckpti_count_piece(&used, host, e->caches_size);
-    gckpti_count_piece(&used, host, e->owned_size);
+    gckpti_count_piece(&used, times, e->blocks.tables_size);
+    gckpti_count_piece(&used, host, e->blocks.side_size);
+    gckpti_count_piece(&used, 1, e->blocks.copies_size);
+    gckpti_count_piece(&used, host, gckpti_size_caches(e));
+    gckpti_count_piece(&used, host, e->blocks.owned_size);
     return gckpti_count_block(used);
 }
 
@@ -23300,6 +23638,596 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
+/* >>run/crew */
+#ifndef GCKPT_NO_RANKS
+
+/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
+GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
+{
+    return p->ranks > 1 && p->leaves >= p->ranks;
+}
+
+/* Whether each rank has but its share of a parameter's values. */
+GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
+{
+    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+}
+
+/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
+ * to where they are, half of the largest array. */
+GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = e->desc.ranks;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK;
+    most = most > e->update.square_count * sizeof(float) ? most
+                                                         : e->update.square_count * sizeof(float);
+    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
+         id++) {
+        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
+            n = gckpti_share(n, 0, 2, &first);
+        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
+            most = (size_t)n * sizeof(float);
+    }
+    return most;
+}
+
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    if (!gckpti_has_crew(e->plan))
+        return;
+    const gckpt_plan *p = e->plan;
+    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
+    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
+    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
+    void *sums =
+        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
+    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
+    if (!base)
+        return;
+    e->crew = g;
+    g->peers.out = (unsigned char *)out;
+    g->peers.in = (unsigned char *)in;
+    g->room = room;
+    g->totals = (gckpti_loss_total *)sums;
+    g->heard = (gckpti_loss_total *)heard;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
+}
+
+/* Joins the others, through what the program gave. */
+GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
+    gckpti_peers *s = &e->crew->peers;
+    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
+                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
+                            "exchange%s",
+                            e->store->rank, e->store->ranks,
+                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    s->engine = by;
+    s->on = gckpti_on(e);
+    s->rank = s->told.rank = e->store->rank;
+    s->ranks = p->ranks;
+    e->crew->listed = gckpti_hash_listed(e);
+    return GCKPT_OK;
+}
+
+/* Lets the others go on without this one, wherever it is. */
+GCKPTI_FN void gckpti_leave(gckpt_exec *e)
+{
+    if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
+        gckpti_break(&e->crew->peers);
+}
+
+/* What is left of the sum under way: as far as that goes without waiting, or all. */
+GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
+{
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    gckpt_call c;
+    int64_t first, n;
+    if (!g->reducing)
+        return;
+    gckpti_bare_call(e, &c);
+    g->reducing = !gckpti_tree_poll(s, &c, wait);
+    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    if (!g->reducing && g->shard && !s->broken)
+        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+}
+
+/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
+GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    gckpti_peers *s = &e->crew->peers;
+    if (s->broken) {
+        e->crew->over = 1;
+        e->step.state = GCKPTI_IDLE;
+        return gckpti_error(
+            e, GCKPT_E_PEER,
+            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+            "executor is of no more use%s",
+            s->peer < 0 ? "one of ranks 0 to " : "rank ", s->peer < 0 ? s->ranks - 1 : s->peer,
+            e->update.begun ? ", and parameters may have changed: go back to what was "
+                              "saved"
+                            : "");
+    }
+    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
+        return result;
+    if (s->told.result == GCKPT_OK) {
+        s->told.result = (int32_t)result;
+        memcpy(s->told.text, e->object.text, sizeof s->told.text);
+    }
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e)
+{
+    const gckpti_meeting *told = e->crew ? &e->crew->peers.told : NULL;
+    return told && told->result != GCKPT_OK
+               ? gckpti_error(e, (gckpt_result)told->result, "%s", told->text)
+               : GCKPT_OK;
+}
+
+/* All ranks meet; what one of them ended with all do. */
+GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    gckpti_crew *g = e->crew;
+    gckpti_peers *s = &g->peers;
+    if (s->ranks == 1 || g->over)
+        return result;
+    (void)gckpti_drain(e, result);
+    gckpti_go_on(e, 1);
+    s->told.alike[0] += (uint64_t)++g->meetings << 8;
+    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
+    const gckpti_meeting met = s->told;
+    memset(&s->told, 0, sizeof s->told);
+    s->told.rank = s->rank;
+    if (s->broken)
+        return gckpti_drain(e, GCKPT_OK);
+    if (met.result == GCKPT_OK)
+        return GCKPT_OK;
+    g->over = 1;
+    e->step.state = GCKPTI_IDLE;
+    return met.rank < 0
+               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
+               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+}
+
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard, size_t bytes))
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    gckpti_merge_all(&e->crew->peers, mine, heard, bytes, merge);
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and one more count. */
+GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e)
+{
+    gckpti_crew *g = e->crew;
+    if (gckpti_shares_rows(e->plan))
+        gckpti_merge_all(&g->peers, g->totals, g->heard,
+                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    size_t n = e->plan->term_count;
+    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < n; i++)
+        g->totals[i].count = e->losses.terms[i].expected;
+    g->totals[n].count = rows;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < n; i++)
+        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_same(gckpt_exec *e)
+{
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
+            size_t left = (size_t)q->p.elements * sizeof(float);
+            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
+                continue;
+            for (size_t n; left > 0; left -= n, x += n) {
+                n = left < g->room ? left : g->room;
+                b->copy_out(b->context, g->peers.out, x, n);
+                for (size_t k = 0; k < n; k += 4) {
+                    uint32_t word;
+                    memcpy(&word, g->peers.out + k, 4);
+                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
+                }
+            }
+        }
+    }
+    return hash;
+}
+
+/* Puts a step of so many rows to this rank's first; returns how many it has. */
+GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
+{
+    if (!e->crew)
+        return rows;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
+    g->end = g->first + n;
+    e->step.row = e->step.row_end = e->feeds.first = g->stop = g->first;
+    g->rows = rows;
+    g->leaf = g->round = g->again = g->squared = 0;
+    g->in_body = 1;
+    return n;
+}
+
+/* Into how many micro-batches the last `rows` rows are cut. */
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    if (!e->crew)
+        return (rows + e->plan->rows - 1) / e->plan->rows;
+    const gckpt_plan *p = e->plan;
+    int64_t end = e->step.row_end, begin = end - rows, n = 0;
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
+        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
+        at = at > begin ? at : begin;
+        to = gckpti_min(to, end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+    }
+    return n;
+}
+
+/* All ranks make the same call, with the same number; which may have failed here already. */
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
+    e->crew->over = 0;
+    memcpy(e->crew->peers.told.alike, same, sizeof same);
+    return gckpti_meet(e, result);
+}
+
+/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    gckpti_crew *g = e->crew;
+    uint64_t *alike = g->peers.told.alike;
+    alike[2] = e->store->step;
+    alike[3] = e->store->seed;
+    alike[4] = g->listed;
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
+    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
+        alike[6] = gckpti_hash_same(e);
+    result =
+        gckpti_crew_call(e, e->step.streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    if (result != GCKPT_OK)
+        return result;
+    g->same = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_drain(e, GCKPT_OK);
+}
+#endif
+
+/* >>run/rounds */
+#ifndef GCKPT_NO_RANKS
+
+/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
+static int gckpti_rounds(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    for (; leaf < p->leaves; leaf += step) {
+        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        most = n > most ? n : most;
+    }
+    return (int)most;
+}
+
+/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
+ * the rank's last leaf, since the sums of that are exchanged. */
+GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
+{
+    if (!e->crew) {
+        gckpti_feed_rows(e);
+        return 1;
+    }
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
+    if (g->leaf == leaves)
+        return 0;
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
+                                  g->peers.rank * before + g->leaf + 1);
+    g->stop = gckpti_min(end, e->step.row_end);
+    if (!e->step.streamed)
+        g->last = g->round + 1 == gckpti_rounds(e);
+    else if (e->step.state == GCKPTI_STREAMING)
+        g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else
+        g->last = 1;
+    g->hollow = e->step.row == g->stop;
+    if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
+        return 0;
+    e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    if (!g->hollow)
+        gckpti_feed_rows(e);
+    return 1;
+}
+
+/* Behind the last round: sums of losses, of leaves and ranks. */
+static gckpt_result gckpti_sum_losses(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    gckpti_go_on(e, 1);
+    gckpt_result result = gckpti_wait(e);
+    for (size_t i = 0; i < p->term_count; i++) {
+        int n = gckpti_own_leaves(p);
+        gckpti_loss_total *t = g->totals;
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses.totals[i * (size_t)n],
+                               (size_t)n * sizeof *t);
+        for (; n > 1; n /= 2)
+            for (int k = 0; k < n / 2; k++) {
+                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
+                t[k].count = t[2 * k].count + t[2 * k + 1].count;
+            }
+        e->losses.terms[i].seen = *t;
+    }
+    result = gckpti_meet(e, result);
+    if (result != GCKPT_OK)
+        return result;
+    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
+    for (size_t i = 0; i < p->term_count; i++)
+        g->totals[i] = e->losses.terms[i].seen;
+    gckpti_sum_totals(e);
+    for (size_t i = 0; i < p->term_count; i++)
+        e->losses.terms[i].seen = g->totals[i];
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+/* As gckpti_next_rows, at the end of a round. */
+GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
+{
+    if (!e->crew)
+        return gckpti_next_rows(e);
+    gckpti_crew *g = e->crew;
+    if (!g->in_body)
+        return GCKPT_OK;
+    e->step.row += gckpti_micro_rows(e);
+    g->again = 1;
+    g->round++;
+    if (g->last) {
+        g->leaf++;
+        g->round = 0;
+        if (g->leaf < gckpti_own_leaves(e->plan))
+            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
+    }
+    if (gckpti_set_round(e))
+        return GCKPT_OK;
+    if (e->step.state == GCKPTI_STREAMING)
+        return GCKPT_MORE;
+    g->in_body = 0;
+    gckpt_result result = gckpti_sum_losses(e);
+    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
+    return result;
+}
+
+/* No more rows stream in on any rank. */
+GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t own = e->step.row_end - g->first;
+    gckpt_result result = gckpti_meet(e, GCKPT_OK);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_sum_counts(e, own);
+    g->rows = g->totals[p->term_count].count;
+    result = gckpti_drain(e, GCKPT_OK);
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
+        result = gckpti_error(e, GCKPT_E_ARG,
+                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                              "%I are this rank's (gckpt_plan_share)",
+                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    result = gckpti_meet(e, result);
+    if (result == GCKPT_OK)
+        gckpti_set_round(e);
+    return result;
+}
+
+/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
+GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
+{
+    if (!e->crew)
+        return 0;
+    const gckpt_plan *p = e->plan;
+    const gckpti_crew *g = e->crew;
+    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+    int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
+    gckpti_go_on(e, 0);
+    if (ins->kind == GCKPT_REDUCE)
+        return !g->last;
+    if (ins->kind == GCKPT_UPDATE ||
+        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
+         gckpti_is_gathered_here(e, &e->store->params[e->bound.params[node->index].index])))
+        return 0;
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
+}
+
+/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
+ * like the digits of a binary counter. The rank's own sum is then added to the others'. */
+GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    gckpti_crew *g = e->crew;
+    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
+    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    gckpti_operands o;
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_operands_of(p->operands, ins, 0, &o);
+    float *sum = gckpti_at(e, o.gradient);
+    const size_t *waits = o.more + ins->uses - 1;
+    gckpti_go_on(e, 1);
+    if (g->hollow && !p->looped) /* no backward has begun it */
+        gckpti_on(e)->fill(&c, sum, 0, n);
+    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
+    for (; g->leaf >> level & 1; level++)
+        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
+    if (!last)
+        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
+    else if (p->ranks > 1) {
+        g->shard = gckpti_at(e, o.shard);
+        g->reducing = 1;
+        gckpti_tree_begin(&g->peers,
+                          e->desc.fast_reduce ? GCKPTI_ENGINE
+                          : ins->accumulate   ? GCKPTI_SCATTER
+                                              : GCKPTI_SUM_ALL,
+                          sum, n, gckpti_at(e, o.work));
+        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
+    }
+}
+
+/* Brings the shares of n floats together. */
+static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    gckpti_go_on(e, 1);
+    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
+    gckpti_tree_poll(&e->crew->peers, &c, 1);
+}
+
+/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
+GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
+{
+    if (!gckpti_is_gathered_here(e, q))
+        return 0;
+    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
+                       (size_t)q->p.count * sizeof *to);
+    gckpti_gather_floats(e, to, q->p.elements);
+    return 1;
+}
+
+/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
+ * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
+ * further accumulators are whole, so they are read from the share on. */
+GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    const int64_t first = q->p.first;
+    size_t shard = GCKPTI_NONE, x = 0;
+    gckpti_operands o;
+    if (!gckpti_is_cut(e->store, q->p.elements))
+        return;
+    for (; x < p->length && shard == GCKPTI_NONE; x++)
+        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
+            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
+            shard = o.shard;
+        }
+    pass->elements = q->p.count;
+    pass->gradient += shard == GCKPTI_NONE ? first : 0;
+    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
+    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
+    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+}
+
+/* What the ranks have updated, where each has all values. */
+GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
+{
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
+GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    gckpti_crew *g = e->crew;
+    size_t bytes = e->update.square_count * sizeof(float);
+    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
+        return;
+    void *out = g->peers.out;
+    float *squares = (float *)out;
+    g->squared = 1;
+    gckpti_go_on(e, 1);
+    b->copy_out(b->context, squares, e->update.squares, bytes);
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
+        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        if (!gckpti_is_cut(e->store, q->p.elements))
+            last = g->peers.rank ? 0 : n;
+        for (int64_t k = 0; k < n && p->params[i].trained; k++)
+            if (k < first || k >= last)
+                squares[e->bound.params[i].square + (size_t)k] = 0;
+    }
+    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    b->copy_in(b->context, e->update.squares, squares, bytes);
+}
+#endif
+
 /* >>run/memory */
 /* More about a lack of the backend's memory. */
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
@@ -23342,21 +24270,22 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
 GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    if (e->moves)
-        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
-    if (e->moves && !e->far)
+    if (e->offload.moves)
+        e->offload.far =
+            (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
+    if (e->offload.moves && !e->offload.far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
                             gckpti_on(e)->name, p->offloaded);
-    int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
-    if (e->copies_size && !large)
-        e->copies = gckpti_new(&e->memory, e->copies_size, 1);
-    if (e->copies_size && !e->copies)
+    int large = e->blocks.copies_size >= (size_t)PTRDIFF_MAX / 2;
+    if (e->blocks.copies_size && !large)
+        e->blocks.copies = gckpti_new(&e->memory, e->blocks.copies_size, 1);
+    if (e->blocks.copies_size && !e->blocks.copies)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             large ? "exec: copies of the feeds are too large"
                                   : "exec: no memory for %z bytes of copied feeds and operands",
-                            e->copies_size);
-    if (e->copies)
-        gckpti_exec_copies(e, (unsigned char *)e->copies);
+                            e->blocks.copies_size);
+    if (e->blocks.copies)
+        gckpti_exec_copies(e, (unsigned char *)e->blocks.copies);
     return GCKPT_OK;
 }
 
@@ -23372,18 +24301,34 @@ GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
                 e->store, GCKPT_E_ARG,
                 "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
                 e->desc.arena_size, p->arena, p->alignment);
-        e->arena = (unsigned char *)e->desc.arena;
+        e->blocks.arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
-    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
-    if (!e->owned)
+    e->blocks.owned =
+        p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->blocks.owned_size, p->alignment) : NULL;
+    if (!e->blocks.owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for the step arena of %z bytes%s", p->arena,
                             gckpti_shortage(e));
-    size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
-    e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
+    size_t past = (size_t)((uintptr_t)e->blocks.owned % p->alignment);
+    e->blocks.arena = (unsigned char *)e->blocks.owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->blocks.arena + p->arena, canary, sizeof canary);
+    return GCKPT_OK;
+}
+
+/* That nothing was written behind it. */
+GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
+{
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->blocks.owned)
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
+                               sizeof canary);
+    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
+        if (canary[i] != GCKPTI_CANARY_BYTE)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "step: a kernel wrote behind the arena of %z bytes",
+                                e->plan->arena);
     return GCKPT_OK;
 }
 
@@ -23411,11 +24356,11 @@ GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
-        e->params[i].index = index;
+        e->bound.params[i].index = index;
         size_t at = i;
-        for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
-            e->params[at].nth = e->params[at - 1].nth;
-        e->params[at].nth = (int)i;
+        for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
+            e->bound.params[at].nth = e->bound.params[at - 1].nth;
+        e->bound.params[at].nth = (int)i;
     }
     return GCKPT_OK;
 }
@@ -23427,9 +24372,9 @@ GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (node->kind == GCKPTI_INPUT)
-            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+            e->feeds.inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
         else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->nodes[i] = gckpti_bind_kernels(e, node);
+            e->bound.nodes[i] = gckpti_bind_kernels(e, node);
     }
 }
 
@@ -23446,11 +24391,11 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     const gckpt_store *s = e->store;
     size_t used = s->memory.used;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[e->params[i].nth].index];
+        const gckpti_param *q = &s->params[e->bound.params[e->bound.params[i].nth].index];
         gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
     }
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[i].index];
+        const gckpti_param *q = &s->params[e->bound.params[i].index];
         int slots = p->params[i].trained ? p->state_slots : 0;
         for (int slot = gckpti_state_slots(q); slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
@@ -23467,7 +24412,7 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     gckpt_result result = GCKPT_OK;
     size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[i].index];
+        const gckpti_param *q = &s->params[e->bound.params[i].index];
         int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
         if (wanted && gckpti_others_state(p, q))
             return gckpti_error(s, GCKPT_E_ARG,
@@ -23476,18 +24421,19 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 q->p.name);
         bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
         bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
-        e->params[i].had = had;
+        e->bound.params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
         result = gckpti_error(s, GCKPT_E_MEMORY,
                               "exec: no memory for the %z bytes of values and optimiser state that "
                               "the plan's %z parameters, \"%s\" first, still need",
                               bytes, p->param_count,
-                              s->params[e->params[e->params[0].nth].index].p.name);
+                              s->params[e->bound.params[e->bound.params[0].nth].index].p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
-        result = gckpti_values_new(s, &s->params[e->params[e->params[i].nth].index], "exec");
+        result =
+            gckpti_values_new(s, &s->params[e->bound.params[e->bound.params[i].nth].index], "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
-        gckpti_param *q = &s->params[e->params[states].index];
+        gckpti_param *q = &s->params[e->bound.params[states].index];
         if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
@@ -23500,7 +24446,8 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     }
     gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
     while (states-- > 0)
-        gckpti_state_shrink(s, &s->params[e->params[states].index], e->params[states].had);
+        gckpti_state_shrink(s, &s->params[e->bound.params[states].index],
+                            e->bound.params[states].had);
     gckpti_values_undo(s);
     return result;
 }
@@ -23558,23 +24505,26 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 }
 
 /* >>run/caches */
+#ifndef GCKPT_NO_CACHES
+
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
+static gckpt_result gckpti_make_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
-    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
-    int fit = !bytes || e->caches_of == e ||
-              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+    e->caches.of = e->desc.caches_of && bytes ? e->desc.caches_of->caches.of : e;
+    int fit = !bytes || e->caches.of == e ||
+              (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches_of == e && bytes) {
-        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
-        if (!e->caches)
+    if (e->caches.of == e && bytes) {
+        e->caches.memory = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches.memory)
             return gckpti_error(e->store, GCKPT_E_MEMORY,
                                 "exec: no memory for %z bytes of caches%s", bytes,
                                 gckpti_shortage(e));
-        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+        gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+                    bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -23583,9 +24533,10 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
         fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
-        e->capacity = node->shape.d[1];
-        e->news = p->nodes[node->in[0]].shape.d[1];
-        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+        e->caches.capacity = node->shape.d[1];
+        e->caches.news = p->nodes[node->in[0]].shape.d[1];
+        e->bound.nodes[i].data =
+            gckpti_carve(e->caches.of->caches.memory, &used, gckpti_node_bytes(node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -23594,59 +24545,79 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
-/* Without caches, too: their position is that of e->caches_of. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    e->caches_of = e;
-    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
+    e->caches.of = e;
+    return e->plan->kind_bytes[GCKPT_BYTES_CACHES] ? gckpti_make_caches(e) : GCKPT_OK;
 }
 
-/* Whether caches have room for what a forward of so many rows adds. */
+GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e)
+{
+    e->caches.size = e->desc.caches_of ? 0 : e->plan->kind_bytes[GCKPT_BYTES_CACHES];
+    return e->caches.size;
+}
+
+GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
+{
+    gckpti_give(e, e->caches.memory, e->caches.size);
+}
+
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const gckpt_exec *c = e->caches_of;
+    const gckpti_exec_caches *c = &e->caches.of->caches;
+    if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
+        return GCKPT_OK;
     if (e->plan->leaves > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i leaves would cut it: "
                             "plan with desc.leaves 1",
                             e->plan->leaves);
-    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
             "other rows, the plan's %I at most)",
-            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
-    if (e->news > e->capacity - c->position)
+            rows, c->position > 0 ? c->rows : e->plan->rows, e->plan->rows);
+    if (e->caches.news > e->caches.capacity - c->position)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
-            e->news, c->position, e->capacity);
+            e->caches.news, c->position, e->caches.capacity);
     return GCKPT_OK;
 }
 
-/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
+GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
+{
+    if (!e->caches.capacity)
+        return;
+    e->caches.of->caches.position += e->caches.news;
+    e->caches.of->caches.rows = rows;
+}
+
+/* Nodes' data are const, since leaves' are. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
-    unsigned char *caches = e->caches_of->caches;
-    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+    unsigned char *caches = e->caches.of->caches.memory;
+    return caches + ((const unsigned char *)e->bound.nodes[id].data - caches);
 }
 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
-    return exec ? exec->caches_of->position : 0;
+    return exec ? exec->caches.of->caches.position : 0;
 }
 
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches_of->position)
+    if (position < 0 || position > exec->caches.of->caches.position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
-                            position, exec->caches_of->position);
-    exec->caches_of->position = position;
+                            position, exec->caches.of->caches.position);
+    exec->caches.of->caches.position = position;
     return gckpti_ok(exec);
 }
+#endif
 
 /* >>run/open */
 /* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
@@ -23671,8 +24642,8 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
     e->store = store;
     if (desc)
         e->desc = *desc;
-    e->runner.parallel_for = e->desc.parallel_for;
-    e->runner.user = e->desc.user;
+    e->on.runner.parallel_for = e->desc.parallel_for;
+    e->on.runner.user = e->desc.user;
     return e;
 }
 
@@ -23681,28 +24652,26 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     (void)gckpti_exec_sizes(e, 1);
-    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
-    if (!e->tables)
+    e->blocks.tables = gckpti_new(&e->memory, e->blocks.tables_size, 1);
+    if (!e->blocks.tables)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpti_exec_tables(e, (unsigned char *)e->blocks.tables);
     gckpt_result result = gckpti_bind_params(e);
     if (result != GCKPT_OK)
         return result;
-    if (gckpti_ranking_of(e->plan))
-        result = gckpti_ranking_of(e->plan)->bind(e);
+    result = gckpti_crew_bind(e);
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
-    if (e->plan->picking)
-        e->plan->picking->bind(e);
+    gckpti_bind_picks(e);
     (void)gckpti_exec_squares(e);
-    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
-    if (!e->side)
+    e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
+    if (!e->blocks.side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->side);
-    e->due = INT32_MAX;
+                            e->blocks.side_size, gckpti_shortage(e));
+    gckpti_exec_side(e, (unsigned char *)e->blocks.side);
+    e->offload.due = INT32_MAX;
     result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
     if (result == GCKPT_OK)
         result = gckpti_bind_caches(e);
@@ -23720,10 +24689,10 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
-        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        !gckpti_bind(e->store, &e->on.binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+        result = gckpti_bring(e, &e->store->params[e->bound.params[i].index]);
     return result;
 }
 
@@ -23762,13 +24731,10 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     }
     int team =
         !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
-    e->team = team ? plan->threads : 1;
-    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++) {
-        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
-        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
-    }
-    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
+    e->on.team = team ? plan->threads : 1;
+    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
+                            gckpti_picks_write_back(plan);
+    e->recording.possible = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -23779,17 +24745,16 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
-    if (gckpti_ranking_of(p) && exec->crew)
-        gckpti_ranking_of(p)->leave(exec);
+    gckpti_leave(exec);
     gckpti_forget(exec);
-    gckpti_unbind(&exec->binding);
-    if (!GCKPTI_LEAN && exec->moves && exec->far)
-        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
-    gckpti_give(exec, exec->side, exec->side_size);
-    gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, exec->caches_size);
-    gckpti_delete(&a, exec->copies, exec->copies_size, 1);
-    gckpti_delete(&a, exec->tables, exec->tables_size, 1);
+    gckpti_unbind(&exec->on.binding);
+    if (!GCKPTI_LEAN && exec->offload.moves && exec->offload.far)
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
+    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
+    gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
+    gckpti_free_caches(exec);
+    gckpti_delete(&a, exec->blocks.copies, exec->blocks.copies_size, 1);
+    gckpti_delete(&a, exec->blocks.tables, exec->blocks.tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
@@ -23800,8 +24765,8 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 {
     if (!gckpti_on(e)->own_memory)
         return x;
-    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->borrowed, x, n * sizeof *x);
-    return (const float *)(const void *)e->borrowed;
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->blocks.borrowed, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.borrowed;
 }
 
 typedef struct {
@@ -23824,7 +24789,7 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->borrowed, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(s->e->blocks.borrowed, &s->used, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
@@ -23865,7 +24830,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
     c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
     c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
+    c.work = c.work ? e->blocks.borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
@@ -23880,7 +24845,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
 /* Of a constant, or as fed: all rows of the latest feeds. */
 GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
-    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
+    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
     return (const int32_t *)data;
 }
 
@@ -23915,7 +24880,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     if (count < 0 || (count > 0 && !feeds))
         return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
     for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].feed = NULL;
+        e->feeds.inputs[i].feed = NULL;
     for (int i = 0; i < count; i++) {
         const gckpti_node *q = NULL;
         if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
@@ -23926,31 +24891,15 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
                 !feeds[i].data
                     ? "its data is NULL"
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
-        if (e->inputs[q->index].feed)
+        if (e->feeds.inputs[q->index].feed)
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
                                 p->names + q->name);
-        e->inputs[q->index].feed = (const unsigned char *)feeds[i].data;
+        e->feeds.inputs[q->index].feed = (const unsigned char *)feeds[i].data;
     }
     for (size_t i = 0; i < p->inputs; i++)
-        if (e->inputs[i].node >= 0 && !e->inputs[i].feed)
+        if (e->feeds.inputs[i].node >= 0 && !e->feeds.inputs[i].feed)
             return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
-                                p->names + p->nodes[e->inputs[i].node].name);
-    return GCKPT_OK;
-}
-
-/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
-static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
-{
-    const gckpti_node *q = &e->plan->nodes[in->node];
-    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
-    const void *fed = in->feed;
-    const float *x = (const float *)fed;
-    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
-        if (x[i] != x[i])
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                e->plan->names + q->name, e->row_end + i / row, i % row);
+                                p->names + p->nodes[e->feeds.inputs[i].node].name);
     return GCKPT_OK;
 }
 
@@ -23969,7 +24918,7 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        gckpti_exec_input *in = &e->inputs[i];
+        gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
             result = gckpti_check_fed(e, in, rows);
         if (!in->copy || result != GCKPT_OK)
@@ -23984,15 +24933,15 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->inputs; i++) {
-        const gckpti_exec_input *in = &e->inputs[i];
+        const gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node < 0)
             continue;
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
-        const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
+        const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first) * row;
         if (in->on_backend)
             gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
                                   row * (size_t)gckpti_micro_rows(e));
-        e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
+        e->bound.nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }
 
@@ -24010,8 +24959,8 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
-    return &e->losses[term * gckpti_own_leaves(p) + leaf];
+    int leaf = gckpti_crew_of(e) && !p->terms[term].regulariser ? gckpti_crew_of(e)->leaf : 0;
+    return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
@@ -24021,16 +24970,17 @@ GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_ranking_of(e->plan) ||
+        if (!gckpti_crew_of(e) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
-            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
-                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
+            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->losses.terms[i].seen,
+                                   gckpti_loss_at(e, (int)i), sizeof *e->losses.totals);
     return GCKPT_OK;
 }
 
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
 {
-    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
+    return e->losses.terms[0].expected >= 0 ? e->losses.terms[0].expected
+                                            : e->losses.terms[0].seen.count;
 }
 
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
@@ -24038,14 +24988,14 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
     float weight = gckpti_float(t->weight);
-    double own = (double)e->terms[term].expected;
+    double own = (double)e->losses.terms[term].expected;
     if (term == 0)
         return weight;
-    if (t->regulariser && e->terms[0].expected < 0)
+    if (t->regulariser && e->losses.terms[0].expected < 0)
         (void)gckpti_read_losses(e); /* an error comes again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_count(e));
-    if (e->streamed) /* the same count */
+    if (e->step.streamed) /* the same count */
         return weight;
     return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
@@ -24057,8 +25007,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
-    times = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->batches(e, rows) : times;
+    int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
     if (!q->batchless && n % p->rows == 0) {
         n = n / p->rows * rows;
         times = 1;
@@ -24074,8 +25023,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
-        if (e->terms[i].expected >= 0)
-            e->terms[i].expected +=
+        if (e->losses.terms[i].expected >= 0)
+            e->losses.terms[i].expected +=
                 gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
 }
 
@@ -24088,9 +25037,9 @@ GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->streamed);
-        memset(&e->terms[i], 0, sizeof e->terms[i]);
-        e->terms[i].expected = rule && !node->batchless ? 0 : -1;
+        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->step.streamed);
+        memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
+        e->losses.terms[i].expected = rule && !node->batchless ? 0 : -1;
     }
 }
 
@@ -24121,15 +25070,16 @@ GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
+    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->losses.terms[0].seen.count);
     for (size_t i = 0; i < p->term_count && trains; i++)
-        if (e->terms[i].expected >= 0 && e->terms[i].expected != e->terms[i].seen.count)
+        if (e->losses.terms[i].expected >= 0 &&
+            e->losses.terms[i].expected != e->losses.terms[i].seen.count)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
                 "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->terms[i].seen.count,
-                e->terms[i].expected);
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].seen.count,
+                e->losses.terms[i].expected);
     return GCKPT_OK;
 }
 
@@ -24143,11 +25093,11 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
                                 p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->counts_settled && !promised)
+    if (!e->losses.settled && !promised)
         result = gckpti_read_losses(e);
-    if (!e->counts_settled && !promised && result == GCKPT_OK)
+    if (!e->losses.settled && !promised && result == GCKPT_OK)
         result = gckpti_check_counts(e);
-    e->counts_settled = result == GCKPT_OK;
+    e->losses.settled = result == GCKPT_OK;
     return result;
 }
 
@@ -24195,7 +25145,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
             wanted |= 1u << i;
     }
     gckpti_copies_of(node->op, node->inputs, rounding, n, gckpti_last(&node->shape), p->made_for,
-                     e->nodes[ins->id].precision, backward, reads, wanted, c);
+                     e->bound.nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
@@ -24387,6 +25337,8 @@ GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
 #endif
 
 /* >>run/recompute */
+#ifndef GCKPT_NO_DEBUG
+
 /* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
 static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
 {
@@ -24420,7 +25372,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
     for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->hashes[2 * ins->id + k];
+        uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
             *seen = 0;
         if (!data[k])
@@ -24439,34 +25391,47 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     return GCKPT_OK;
 }
 
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
+    e->debug.hashes = (uint64_t *)gckpti_carve(base, used, n, sizeof *e->debug.hashes);
+}
+#endif
+
 /* >>run/paint */
-/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
+#ifndef GCKPT_NO_DEBUG
+
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* What died with instruction e->pc. What began before a loop's body outlives each round. */
+/* What died with instruction e->step.pc. What began before a loop's body outlives each round. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
-        const gckpt_buffer *life = &p->lives[e->next_death++];
-        if (life->end == e->pc &&
-            !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
-            gckpti_fill(e, e->arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
+    size_t *next = &e->debug.next_death;
+    if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
+        *next = 0;
+    while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
+        const gckpt_buffer *life = &p->lives[(*next)++];
+        if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
+                                         e->step.pc >= p->body && e->step.pc < p->epilogue))
+            gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
     }
 }
 
 static int gckpti_measures(const gckpt_exec *e)
 {
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.painted_steps < 2;
 }
 
 /* Before a step: the arena is all paint; each step that measures has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
-        gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
+        gckpti_fill(e, e->blocks.arena, e->debug.painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
+                    e->plan->arena);
     else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
-        gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
+        gckpti_fill(e, e->blocks.arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
 /* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
@@ -24476,7 +25441,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
         n = top - low < sizeof piece ? top - low : sizeof piece;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->blocks.arena + top - n, n);
         for (left = n; left > 0 && piece[left - 1] == paint;)
             left--;
         if (left > 0)
@@ -24485,42 +25450,34 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
-/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
-GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched. */
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
-    unsigned char canary[GCKPTI_CANARY];
-    if (gckpti_measures(e)) {
-        e->touched = gckpti_highest_touched(e, e->touched, e->painted_steps ? 0x5a : 0xa5);
-        for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
-            const gckpt_buffer *life = &e->plan->lives[i];
-            if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->touched)
-                e->touched = life->offset + life->size;
-        }
-        e->painted_steps++;
+    if (!gckpti_measures(e))
+        return;
+    e->debug.touched =
+        gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
+    for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
+        const gckpt_buffer *life = &e->plan->lives[i];
+        if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->debug.touched)
+            e->debug.touched = life->offset + life->size;
     }
-    if (e->owned)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
-                               sizeof canary);
-    for (size_t i = 0; e->owned && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
+    e->debug.painted_steps++;
 }
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->touched
+                      exec->debug.touched
                 : 0;
 }
+#endif
 
 /* >>run/instruction */
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                               int portions)
 {
-    const gckpti_exec_node *n = &e->nodes[ins->id];
+    const gckpti_exec_node *n = &e->bound.nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
     if (gckpti_run_portions(e, ins, c, kernel, portions))
@@ -24534,10 +25491,10 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
 static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
 {
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
-    if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
+    if (gckpti_run_gather(e, q, here, to))
         return;
     if (gckpti_is_packed((int)q->p.storage))
         gckpti_run_unpack(e, q, here, to, c);
@@ -24558,7 +25515,8 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
-    int first = ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->row > 0));
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int first = ins->first && !(prologue && (g ? g->again : e->step.row > 0));
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
@@ -24578,7 +25536,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     gckpti_run_kernel(e, ins, c, portions);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
@@ -24666,9 +25624,9 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
 /* Waits, before what comes next, for moves that were begun. */
 GCKPTI_FN void gckpti_join(gckpt_exec *e)
 {
-    if (!GCKPTI_LEAN && e->due < INT32_MAX)
+    if (!GCKPTI_LEAN && e->offload.due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
-    e->due = INT32_MAX;
+    e->offload.due = INT32_MAX;
 }
 
 /* Begins a move, and finds the first instruction that must wait for it: one that may read what
@@ -24676,18 +25634,18 @@ GCKPTI_FN void gckpti_join(gckpt_exec *e)
 static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    void *host = e->far + far, *here = e->arena + offset;
+    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
     gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     if (!out)
-        e->due = e->pc + 1;
+        e->offload.due = e->step.pc + 1;
     for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
+        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
             p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->due, p->lives[i].start);
-    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
+            gckpti_lower(&e->offload.due, p->lives[i].start);
+    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
         if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->due, x);
-    gckpti_lower(&e->due, (int)p->length);
+            gckpti_lower(&e->offload.due, x);
+    gckpti_lower(&e->offload.due, (int)p->length);
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
@@ -24698,8 +25656,8 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_at_any(e, offset);
-    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
-    if (e->moves) {
+    void *host = !d->offload ? e->offload.far + far : b->own_memory ? e->blocks.borrowed : here;
+    if (e->offload.moves) {
         gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
     } else if (ins->kind == GCKPT_OFFLOAD) {
         if (host != here)
@@ -24736,7 +25694,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
+    if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
+        result != GCKPT_OK)
         return result;
     gckpti_join(e);
     gckpt_call c;
@@ -24748,11 +25707,10 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 }
 
 /* >>run/finite */
+#ifndef GCKPT_NO_DEBUG
+
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
-
-/* No NaN, no infinity. */
-GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -24815,8 +25773,8 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
                                gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
-                        0);
+        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
+                        ins->id, 0, 0);
     }
     if (backward && !written)
         gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
@@ -24827,7 +25785,7 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
         if (!written && needs & GCKPT_IN(i))
             gckpti_see_node(e, s,
                             o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
-                                                         : e->nodes[id].data,
+                                                         : e->bound.nodes[id].data,
                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
             gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
@@ -24852,7 +25810,7 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
         gckpti_text_add(&t, " at %S of %S", &at, &shape);
     if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
         gckpti_text_add(&t, ", row %I of the batch",
-                        e->row + s->at / (gckpti_elements(&shape) / rows));
+                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
     return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
                         s->value,
                         s->at < 0     ? "the sum of"
@@ -24873,7 +25831,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
-    if (e->updating) /* in the backward */
+    if (e->update.begun) /* in the backward */
         why = "parameters have changed, go back to what was saved";
     return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                              node->op ? node->op->name : "param", why);
@@ -24883,7 +25841,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
     gckpt_pass pass;
@@ -24899,7 +25857,7 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
     const char *why = "nothing was changed";
-    if (done || e->updating)
+    if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }
@@ -24919,6 +25877,23 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
+
+/* What is fed: an infinity may be meant, a NaN is not. */
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                e->plan->names + q->name, e->step.row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+#endif
 
 /* >>run/packed */
 #ifndef GCKPT_NO_PACK
@@ -24940,8 +25915,8 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
         b->unpack(c, &u);
     for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
-        gckpti_unpack_piece(q, at, n, (float *)(void *)e->borrowed);
-        b->copy_in(b->context, to + at, e->borrowed, (size_t)n * sizeof *to);
+        gckpti_unpack_piece(q, at, n, (float *)(void *)e->blocks.borrowed);
+        b->copy_in(b->context, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
     }
 }
 
@@ -24953,7 +25928,7 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
         if (q->kind != GCKPTI_PARAM || c->in[i].data)
             continue;
-        *stored = gckpti_unpacking_of(&e->store->params[e->params[q->index].index]);
+        *stored = gckpti_unpacking_of(&e->store->params[e->bound.params[q->index].index]);
         c->packed = stored;
     }
 }
@@ -24966,7 +25941,7 @@ GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
     if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
         !gckpti_is_packed(e->plan->params[node->index].storage))
         return 0;
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
     for (int64_t at = 0, n; at < q->p.elements; at += n) {
         n = gckpti_min(q->p.elements - at, 64);
         gckpti_unpack_piece(q, at, n, x);
@@ -25011,15 +25986,14 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     memset(pass, 0, sizeof *pass);
     pass->elements = q->elements;
     pass->gradient = gckpti_at(e, o.gradient);
-    pass->base = e->arena;
+    pass->base = e->blocks.arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
     pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
-    pass->write_back = e->writes_back;
-    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
-    pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->share(e, ins, pass);
+    pass->write_back = e->update.writes_back;
+    pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
+    pass->values = gckpti_values_here(e, &e->store->params[e->bound.params[ins->id].index], -1);
+    gckpti_pass_share(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -25037,11 +26011,11 @@ GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins 
 GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const float *squares = gckpti_on_host(e, e->update.squares, e->update.square_count);
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
+        size_t param = (size_t)e->bound.params[i].nth, first = e->bound.params[param].square;
         size_t n =
             ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double own = 0;
@@ -25050,10 +26024,11 @@ GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
         bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
-    e->grad_norm = gckpti_sqrt_double(sum);
-    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
-                        ? (float)((double)e->hyper.clip / e->grad_norm)
-                        : 1;
+    e->update.grad_norm = gckpti_sqrt_double(sum);
+    e->update.clip_scale =
+        e->update.hyper.clip > 0 && e->update.grad_norm > (double)e->update.hyper.clip
+            ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
+            : 1;
     return bad;
 }
 
@@ -25062,7 +26037,8 @@ GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
     gckpti_call_between(e, &c);
-    gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    gckpti_on(e)->nonfinite(&c, e->update.squares, (int64_t)e->update.square_count,
+                            e->update.nonfinite);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -25072,15 +26048,14 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->squares(e);
+    gckpti_gather_squares(e);
     for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
-    if (e->nonfinite && e->square_count)
+    if (e->update.nonfinite && e->update.square_count)
         gckpti_count_nonfinite(e);
-    if (e->nonfinite && !(e->hyper.clip > 0))
+    if (e->update.nonfinite && !(e->update.hyper.clip > 0))
         return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
@@ -25101,11 +26076,11 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
     for (int i = 0; i < e->plan->state_slots; i++)
         u.state[i] = gckpti_array(q, i);
-    u.clip_scale = e->clip_scale;
+    u.clip_scale = e->update.clip_scale;
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
     u.step = step;
-    u.hyper = &e->hyper;
+    u.hyper = &e->update.hyper;
     e->desc.own_optimiser(e->desc.user, &u);
     gckpti_changed(e->store, q, GCKPTI_HOST);
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
@@ -25116,13 +26091,13 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
 static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
                               uint64_t step, gckpt_pass *pass)
 {
-    const gckpt_hyper *h = &e->hyper;
+    const gckpt_hyper *h = &e->update.hyper;
     gckpt_rates *a = &pass->rates;
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
           beta2 = gckpti_setting(h->beta2, 0.999f);
     pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
     pass->momentum = gckpti_setting(h->momentum, 0.9f);
-    a->scale = param->measured ? 1 : e->clip_scale;
+    a->scale = param->measured ? 1 : e->update.clip_scale;
     a->decay =
         param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
     a->rate = param->measured ? -a->decay : lr;
@@ -25133,13 +26108,13 @@ static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, con
     a->beta2 = beta2;
     a->rest2 = (float)(1 - (double)beta2);
     a->eps = gckpti_setting(h->eps, 1e-8f);
-    if (e->unbiased != step) { /* most parameters have the same */
-        e->unbiased = step;
-        e->rest[0] = 1 - gckpti_powi((double)beta1, step);
-        e->rest[1] = 1 - gckpti_powi((double)beta2, step);
+    if (e->update.unbiased != step) { /* most parameters have the same */
+        e->update.unbiased = step;
+        e->update.rest[0] = 1 - gckpti_powi((double)beta1, step);
+        e->update.rest[1] = 1 - gckpti_powi((double)beta2, step);
     }
-    a->rate = (float)((double)lr / e->rest[0]);
-    a->correct2 = (float)(1 / e->rest[1]);
+    a->rate = (float)((double)lr / e->update.rest[0]);
+    a->correct2 = (float)(1 / e->update.rest[1]);
 }
 
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
@@ -25147,8 +26122,8 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    uint64_t step = e->step + 1;
+    gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_pass pass;
     if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
@@ -25160,8 +26135,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
-        if (gckpti_ranking_of(p))
-            gckpti_ranking_of(p)->updated(e, q);
+        gckpti_gather_updated(e, q);
         return;
     }
     gckpti_call_between(e, &c);
@@ -25169,17 +26143,16 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
         pass.adds = 0;
         pass.squares = NULL;
-        pass.count = e->writes_back ? 0 : pass.count;
+        pass.count = e->update.writes_back ? 0 : pass.count;
     }
     pass.update = 1;
-    pass.unless = e->nonfinite;
+    pass.unless = e->update.nonfinite;
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->updated(e, q);
+    gckpti_gather_updated(e, q);
 }
 
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */
@@ -25187,15 +26160,17 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
+        gckpti_param *q = &e->store->params[e->bound.params[i].index];
         if (p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }
 }
 
 /* >>run/picks */
+#ifndef GCKPT_NO_PICKS
+
 /* A picked value or gradient, as floats. */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
@@ -25214,7 +26189,29 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
     return backward && (p->nodes[id].batchless ? own == id : reads);
 }
 
-/* Finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const size_t n = e->plan->pick_count;
+    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, used, n, sizeof *e->picks.at);
+}
+
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < e->plan->pick_count && gckpti_on(e)->own_memory; i++)
+        gckpti_carve(NULL, &bytes, gckpti_pick_bytes(e->plan, &e->plan->picks[i]), 1);
+    e->picks.copies = (unsigned char *)gckpti_carve(base, used, bytes, 1);
+}
+
+GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
+{
+    int picked = 0;
+    for (size_t i = 0; i < p->pick_count; i++)
+        picked |=
+            p->picks[i].gradient && p->nodes[p->nodes[p->picks[i].id].base].kind == GCKPTI_PARAM;
+    return picked;
+}
+
 GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -25223,7 +26220,7 @@ GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
         int x = (int)p->length, id = p->nodes[pick->id].base;
         while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
             continue;
-        e->picked[k].ready = x < 0 ? (int)p->length : x;
+        e->picks.at[k].ready = x < 0 ? (int)p->length : x;
     }
 }
 
@@ -25247,11 +26244,11 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
     int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
     if (k < 0)
         return NULL;
-    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
+    if (!exec->step.finished && exec->step.pc <= exec->picks.at[k].ready) {
         gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
                      gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
                      id,
-                     exec->picked[k].ready < (int)exec->plan->length
+                     exec->picks.at[k].ready < (int)exec->plan->length
                          ? "the step has not come so far"
                          : "it is complete at the end of the step");
         return NULL;
@@ -25260,10 +26257,10 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         return gckpti_at(exec, exec->plan->picks[k].offset);
     for (int i = 0; i <= k; i++) {
         bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
-        copy = gckpti_carve(exec->picks, &used, bytes, 1);
+        copy = gckpti_carve(exec->picks.copies, &used, bytes, 1);
     }
     gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
-                              exec->arena + exec->plan->picks[k].offset, bytes);
+                              exec->blocks.arena + exec->plan->picks[k].offset, bytes);
     return (const float *)copy;
 }
 
@@ -25273,12 +26270,11 @@ static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Whether all that is collected has room for so many rows. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_exec_pick *at = &e->picked[k];
+        const gckpti_exec_pick *at = &e->picks.at[k];
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
         if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
@@ -25300,36 +26296,30 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return gckpti_error(exec, GCKPT_E_ARG,
                             "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
                             gckpt_plan_name(exec->plan, id), id);
-    gckpti_exec_pick before = exec->picked[k];
-    exec->picked[k].to = to;
-    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
+    gckpti_exec_pick before = exec->picks.at[k];
+    exec->picks.at[k].to = to;
+    exec->picks.at[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    int64_t rows =
+        exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end; /* of the step under way */
     if (gckpti_check_collected(exec, rows) == GCKPT_OK)
         return gckpti_ok(exec);
-    exec->picked[k] = before;
+    exec->picks.at[k] = before;
     return GCKPT_E_ARG;
 }
 
-/* At the end of a micro-batch: its rows of all that is collected. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
+    int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
-        if (e->picked[k].to)
+        if (e->picks.at[k].to)
             gckpti_on(e)->copy_out(gckpti_on(e)->context,
-                                   e->picked[k].to + gckpti_elements_of(p, n, e->row - first),
-                                   e->arena + p->picks[k].offset, count * sizeof(float));
+                                   e->picks.at[k].to +
+                                       gckpti_elements_of(p, n, e->step.row - first),
+                                   e->blocks.arena + p->picks[k].offset, count * sizeof(float));
     }
-}
-
-/* At the end of a micro-batch, before e->row moves on. */
-GCKPTI_FN void gckpti_collect(gckpt_exec *e)
-{
-    if (e->plan->picking)
-        e->plan->picking->collect_rows(e);
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
@@ -25369,15 +26359,16 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         for (size_t i = 0; i < k; i++) /* picked twice */
             done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
-            e->picked[k].ready < (int)p->length)
+            e->picks.at[k].ready < (int)p->length)
             continue;
-        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+        for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
             if (p->nodes[user].batchless == (i >= p->node_count))
                 gckpti_add_use(e, user, id, sum);
         }
     }
 }
+#endif
 
 /* >>run/begin */
 /* As many rows as the plan takes in a step or call. */
@@ -25385,26 +26376,26 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    int64_t end = e->streamed && gckpti_ranking_of(p) ? e->crew->end : p->batch, own = rows;
-    if (rows < 1 || (!inference && rows > end - e->row_end))
-        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
-                            rows, p->batch,
-                            e->row_end ? " (all calls of the step together)" : " (desc.batch)");
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t end = e->step.streamed && g ? g->end : p->batch, own = rows;
+    if (rows < 1 || (!inference && rows > end - e->step.row_end))
+        return gckpti_error(
+            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
+            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
+    int whole = p->mixer >= 0 && (e->step.streamed || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && gckpti_ranking_of(p) && !rest; leaf++)
-        rest = gckpti_leaf_rows(p, e->streamed ? p->batch : rows, leaf) % p->rows;
+    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
+        rest = gckpti_leaf_rows(p, e->step.streamed ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (gckpti_ranking_of(p) && !e->streamed)
-        own = gckpti_ranking_of(p)->rows(e, rows);
-    own += e->row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
-    return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
+    if (!e->step.streamed)
+        own = gckpti_crew_rows(e, rows);
+    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
 }
 
 /* Finite and in range, each of them. */
@@ -25435,7 +26426,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
+        gckpti_param *q = &e->store->params[e->bound.params[i].index];
         if (p->params[i].storage != (gckpti_byte)q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
@@ -25455,7 +26446,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
                                 gckpti_on(e)->name, p->names + p->params[i].name,
                                 gckpti_shortage(e));
-        const void **data = &e->nodes[p->params[i].node].data;
+        const void **data = &e->bound.nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
@@ -25467,8 +26458,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0, gckpti_elements(&p->nodes[i].shape),
-                              0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->bound.nodes[i].data, 0,
+                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -25478,7 +26469,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
@@ -25498,17 +26489,16 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     if (result != GCKPT_OK)
         return result;
     if (hyper)
-        e->hyper = *hyper;
-    e->unbiased = 0;
-    e->step = e->store->step;
-    e->packs = e->store->packs;
-    e->streamed = 0;
-    e->counts_settled = 0;
-    e->updating = 0;
-    e->next_death = 0;
-    e->row = e->row_end = e->feed_row = 0;
-    e->grad_norm = 0;
-    e->clip_scale = 1;
+        e->update.hyper = *hyper;
+    e->update.unbiased = 0;
+    e->step.number = e->store->step;
+    e->step.packs = e->store->packs;
+    e->step.streamed = 0;
+    e->losses.settled = 0;
+    e->update.begun = 0;
+    e->step.row = e->step.row_end = e->feeds.first = 0;
+    e->update.grad_norm = 0;
+    e->update.clip_scale = 1;
     return gckpti_ok(e);
 }
 
@@ -25516,10 +26506,11 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
 GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
-    e->pc = e->finished = 0;
-    e->accumulators_cleared = 0;
-    gckpti_fill(e, e->losses, 0,
-                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) * sizeof *e->losses);
+    e->step.pc = e->step.finished = 0;
+    e->update.cleared = 0;
+    gckpti_fill(e, e->losses.totals, 0,
+                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) *
+                    sizeof *e->losses.totals);
 }
 
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
@@ -25542,17 +26533,16 @@ GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
 }
 
 /* >>run/advance */
-/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
- * done, others may come. */
-static gckpt_result gckpti_next_rows(gckpt_exec *e)
+/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
+ * the rows at hand are done, others may come. */
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
-    if (e->row == e->row_end)
+    if (e->step.row == e->step.row_end)
         return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
-    if (e->row == e->row_end)
-        return e->state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
-    e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
-    e->next_death = 0;
+    e->step.row += gckpti_micro_rows(e);
+    if (e->step.row == e->step.row_end)
+        return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
+    e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
     gckpti_feed_rows(e);
     return GCKPT_OK;
 }
@@ -25563,29 +26553,33 @@ static gckpt_result gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = {
-        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
-        e->step, e->scales, (int)p->term_count
-    };
+    gckpt_moment m = { e,
+                       e->step.row,
+                       gckpti_micro_rows(e),
+                       gckpti_position(e),
+                       e->store->seed,
+                       e->step.number,
+                       e->recording.scales,
+                       (int)p->term_count };
     for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->terms[0].expected < 0)
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
             return 0;
-        e->scales[i].id = p->terms[i].id;
-        e->scales[i].scale = gckpti_loss_scale(e, (int)i);
+        e->recording.scales[i].id = p->terms[i].id;
+        e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->pc = e->recording ? p->body : p->epilogue;
-    return !e->recording;
+    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
+    e->step.pc = e->recording.now ? p->body : p->epilogue;
+    return !e->recording.now;
 }
 
 /* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
  * was done yet: the micro-batch is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
-    e->recording = 0;
+    e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
-        e->repeats = e->repeating = 0;
-        e->pc = e->plan->body;
+        e->recording.possible = e->recording.asked = 0;
+        e->step.pc = e->plan->body;
     }
 }
 
@@ -25596,18 +26590,17 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
     if (!e->desc.progress)
         return GCKPT_OK;
     gckpt_progress progress = {
-        e->pc,      (int)p->length,        e->row,
-        e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
+        e->step.pc,      (int)p->length,        e->step.row,
+        e->step.row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
     };
-    if (!e->desc.progress(e->desc.user, &progress) || e->updating)
+    if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
     gckpt_result result = gckpti_error(e, GCKPT_CANCELLED,
                                        "cancelled by the progress callback before instruction %i; "
                                        "nothing was changed",
-                                       e->pc);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+                                       e->step.pc);
+    result = gckpti_drain(e, result);
+    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
     return result;
 }
 
@@ -25616,16 +26609,16 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
 static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
-    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
-    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
+    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
         result = gckpti_check_update(e, ins, 0);
-    if (gckpti_ranking_of(e->plan) && !e->updating)
-        result = gckpti_ranking_of(e->plan)->meet(e, result);
+    if (!e->update.begun)
+        result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->updating = 1;
-    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+    e->update.begun = 1;
+    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
@@ -25654,7 +26647,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
-        gckpti_ranking_of(e->plan)->reduce(e, ins);
+        gckpti_run_reduce(e, ins);
     else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
@@ -25664,29 +26657,28 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
-    if (!e->accumulators_cleared) /* here, where a team can do it */
+    if (!e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
-    e->accumulators_cleared = 1;
-    if (e->pc == p->epilogue)
-        result = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->next(e) : gckpti_next_rows(e);
-    if (e->pc >= (int)p->length || result != GCKPT_OK)
+    e->update.cleared = 1;
+    if (e->step.pc == p->epilogue)
+        result = gckpti_next_round(e);
+    if (e->step.pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
-    if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect(e);
+    if (!GCKPTI_LEAN && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect_rows(e);
         return GCKPT_MORE;
     }
-    const gckpti_ins *ins = &p->list[e->pc];
-    int skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
-    if (!GCKPTI_LEAN && e->pc >= e->due)
+    const gckpti_ins *ins = &p->list[e->step.pc];
+    int skipped = gckpti_skips(e, ins);
+    if (!GCKPTI_LEAN && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
-        if (gckpti_ranking_of(p))
-            result = gckpti_ranking_of(p)->failed(e, result);
+        result = gckpti_drain(e, result);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
-            e->pc++;
-            if (e->pc == p->epilogue)
-                gckpti_collect(e);
+            e->step.pc++;
+            if (e->step.pc == p->epilogue)
+                gckpti_collect_rows(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
@@ -25694,7 +26686,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         result = gckpti_ask(e, ins);
         if (result != GCKPT_OK)
             return result;
-        skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+        skipped = gckpti_skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins, c);
@@ -25702,17 +26694,16 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         gckpti_join(e);
         gckpti_paint_dead(e);
     }
-    e->pc++;
-    if (e->pc == p->epilogue) /* the next micro-batch begins anew */
+    e->step.pc++;
+    if (e->step.pc == p->epilogue) /* the next micro-batch begins anew */
         gckpti_join(e);
-    if (!GCKPTI_LEAN && e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
+    if (!GCKPTI_LEAN && e->recording.now && (e->step.pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
-    if (e->pc == p->epilogue && result == GCKPT_OK)
-        gckpti_collect(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
+    if (e->step.pc == p->epilogue && result == GCKPT_OK)
+        gckpti_collect_rows(e);
+    result = gckpti_drain(e, result);
     if (result != GCKPT_OK)
-        e->state = GCKPTI_IDLE;
+        e->step.state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
 }
 
@@ -25736,28 +26727,27 @@ static void gckpti_run_here(void *context)
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
-    if (e->packs != e->store->packs) {
+    if (e->step.packs != e->store->packs) {
         r.result = gckpti_error(
             e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
-        if (gckpti_ranking_of(e->plan))
-            r.result = gckpti_ranking_of(e->plan)->failed(e, r.result);
+        r.result = gckpti_drain(e, r.result);
         if (r.result != GCKPT_OK) {
-            e->state = GCKPTI_IDLE;
+            e->step.state = GCKPTI_IDLE;
             return r.result;
         }
         r.result = GCKPT_MORE;
     }
-    e->repeating = e->repeats && instructions == INT64_MAX;
-    gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
+    e->recording.asked = e->recording.possible && instructions == INT64_MAX;
+    gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
     gckpti_join(e); /* what comes next may be another executor's, in the same arena */
-    e->repeating = 0;
+    e->recording.asked = 0;
     return r.result;
 }
 
 /* >>run/step */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
-    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
+    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
         return 0;
     gckpti_error(e, GCKPT_E_ARG,
                  "step: one is under way, and the other ranks are within it: end it first");
@@ -25771,31 +26761,26 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     int64_t own = rows;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->plan->caching)
-        result = e->plan->caching->check(e, rows);
-    if (result == GCKPT_OK && ranking)
-        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK)
+        result = gckpti_check_caches(e, rows);
+    if (result == GCKPT_OK)
+        own = gckpti_crew_rows(e, rows);
     if (result == GCKPT_OK && own)
         result = gckpti_take_feeds(e, feeds, count, own);
     if (result == GCKPT_OK) {
-        e->row_end += own;
+        e->step.row_end += own;
         gckpti_start_counts(e);
         gckpti_expect_counts(e, own);
     }
-    if (ranking)
-        result = ranking->begin(e, rows, result);
+    result = gckpti_crew_begin(e, rows, result);
     if (result != GCKPT_OK)
         return result;
     gckpti_start_step(e);
-    e->state = GCKPTI_RUNNING;
-    if (ranking)
-        ranking->round(e);
-    else
-        gckpti_feed_rows(e);
+    e->step.state = GCKPTI_RUNNING;
+    gckpti_set_round(e);
     return GCKPT_OK;
 }
 
@@ -25804,25 +26789,25 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
-    e->state = GCKPTI_IDLE;
-    if (p->picking)
-        p->picking->add_uses(e);
+    e->step.state = GCKPTI_IDLE;
+    gckpti_add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
-        result = gckpti_measure_end(e);
-    int64_t count = p->term_count ? e->terms[0].seen.count : 0;
-    if (gckpti_ranking_of(p) && p->mode != GCKPT_INFERENCE && count > 0)
-        gckpti_ranking_of(p)->squares(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->meet(e, result);
+        gckpti_measure_end(e);
+    if (result == GCKPT_OK)
+        result = gckpti_check_canary(e);
+    int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
+    if (p->mode != GCKPT_INFERENCE && count > 0)
+        gckpti_gather_squares(e);
+    result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->finished = gckpti_step_rows(e) > 0;
+    e->step.finished = gckpti_step_rows(e) > 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
-        const gckpti_loss_total *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         if (p->terms[i].regulariser)
             loss += weight * seen->sum;
         else if (seen->count > 0)
@@ -25831,14 +26816,14 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
         bad = gckpti_total_norm(e);
-        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
-        if (bad && e->nonfinite)
+        bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+        if (bad && e->update.nonfinite)
             gckpti_uncount_updates(e);
-        e->store->step += e->updating && !bad;
+        e->store->step += e->update.begun && !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
-        report->grad_norm = count > 0 ? e->grad_norm : 0;
+        report->grad_norm = count > 0 ? e->update.grad_norm : 0;
         report->count = count;
         report->step = e->store->step;
     }
@@ -25860,7 +26845,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_RUNNING)
+    if (exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
     gckpti_ok(exec); /* of what was fetched too early */
     gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
@@ -25870,13 +26855,13 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
 {
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
-    if (!exec || exec->state == GCKPTI_IDLE)
+    if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
-    const gckpti_crew *g = exec->crew;
-    int more = exec->pc == exec->plan->epilogue &&
+    const gckpti_crew *g = gckpti_crew_of(exec);
+    int more = exec->step.pc == exec->plan->epilogue &&
                (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
-                  : exec->row_end - exec->row > exec->plan->rows);
-    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->pc, &next);
+                  : exec->step.row_end - exec->step.row > exec->plan->rows);
+    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
 }
 
@@ -25900,10 +26885,8 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
     if (result == GCKPT_OK)
         result = gckpti_run_all(exec, report);
-    if (result == GCKPT_OK && exec->capacity) {
-        exec->caches_of->position += exec->news;
-        exec->caches_of->cache_rows = rows;
-    }
+    if (result == GCKPT_OK)
+        gckpti_add_positions(exec, rows);
     return result;
 }
 
@@ -25917,16 +26900,13 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report)
 {
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     if (result == GCKPT_OK)
         result = gckpti_settle_counts(e);
-    if (ranking)
-        result = ranking->failed(e, result);
+    result = gckpti_drain(e, result);
     if (result == GCKPT_OK && gckpti_count(e))
         result = gckpti_finish_gradients(e);
-    if (ranking)
-        result = ranking->meet(e, result);
+    result = gckpti_meet(e, result);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 
@@ -25949,7 +26929,6 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
 {
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(exec->plan);
     gckpt_result result = gckpti_begin(exec, hyper, 0);
     if (result == GCKPT_OK && !exec->plan->looped)
         result = gckpti_error(
@@ -25964,16 +26943,15 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
                          "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
-    exec->streamed = 1;
-    if (result == GCKPT_OK && ranking)
-        ranking->rows(exec, exec->plan->batch);
-    if (ranking)
-        result = ranking->begin(exec, 0, result);
+    exec->step.streamed = 1;
+    if (result == GCKPT_OK)
+        (void)gckpti_crew_rows(exec, exec->plan->batch);
+    result = gckpti_crew_begin(exec, 0, result);
     if (result != GCKPT_OK)
         return result;
     gckpti_start_counts(exec);
     gckpti_start_step(exec);
-    exec->state = GCKPTI_STREAMING;
+    exec->step.state = GCKPTI_STREAMING;
     return GCKPT_OK;
 }
 
@@ -25982,52 +26960,47 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_STREAMING)
+    if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
-    const gckpti_crew *g = exec->crew;
-    if (g && g->peers.told.result != GCKPT_OK) /* all ranks' gckpt_step_end will say so */
-        return gckpti_error(exec, (gckpt_result)g->peers.told.result, "%s", g->peers.told.text);
-    gckpt_result result = gckpti_check_rows(exec, rows);
+    gckpt_result result = gckpti_failed_here(exec);
+    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
+        result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(exec, feeds, count, rows);
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
     gckpti_ok(exec);
-    if (exec->row_end > 0) {
-        exec->pc = exec->plan->body;
-        exec->next_death = 0;
-    }
-    exec->feed_row = exec->row = exec->row_end;
-    exec->row_end += rows;
+    if (exec->step.row_end > 0)
+        exec->step.pc = exec->plan->body;
+    exec->feeds.first = exec->step.row = exec->step.row_end;
+    exec->step.row_end += rows;
     gckpti_expect_counts(exec, rows);
-    if (gckpti_ranking_of(exec->plan))
-        gckpti_ranking_of(exec->plan)->round(exec);
-    else
-        gckpti_feed_rows(exec);
+    gckpti_set_round(exec);
     result = gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
-    return g && result == GCKPT_OK ? (gckpt_result)g->peers.told.result : result;
+    return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_STREAMING)
+    if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
-    exec->state = GCKPTI_RUNNING;
-    exec->pc = exec->plan->epilogue;
-    gckpt_result result =
-        gckpti_ranking_of(exec->plan) ? gckpti_ranking_of(exec->plan)->end(exec) : GCKPT_OK;
+    exec->step.state = GCKPTI_RUNNING;
+    exec->step.pc = exec->plan->epilogue;
+    gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;
     if (gckpti_step_rows(exec) > 0)
         return gckpti_run_all(exec, report);
-    exec->pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
 }
 
 /* >>run/values */
+#ifndef GCKPT_NO_RANKS
+
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 {
     int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
@@ -26071,14 +27044,12 @@ static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, in
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float room[GCKPTI_DRAWN];
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = GCKPT_OK;
     if (gckpti_is_under_way(e))
         return GCKPT_E_ARG;
     if (first < 0 || last >= (int)e->store->count)
         result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    if (ranking)
-        result = ranking->call(e, GCKPTI_CALL_GATHER, first, result);
+    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
     for (int i = first; i <= last && result == GCKPT_OK; i++) {
         const gckpti_param *q = &e->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
@@ -26087,7 +27058,7 @@ static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float 
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (hash)
                 *hash = gckpti_hash_floats(*hash, x, n);
-            result = ranking ? ranking->failed(e, GCKPT_OK) : GCKPT_OK;
+            result = gckpti_drain(e, GCKPT_OK);
         }
     }
     return result == GCKPT_OK ? gckpti_ok(e) : result;
@@ -26108,6 +27079,7 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
         *hash = result == GCKPT_OK ? all : 0;
     return result;
 }
+#endif
 
 /* =================================================================================================
  * >>check: gradients against finite differences; what ops cost here; races
@@ -26152,10 +27124,10 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     if (result != GCKPT_OK)
         return result;
     result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
-    int keeps = b->e->writes_back;
-    b->e->writes_back = 1;
+    int keeps = b->e->update.writes_back;
+    b->e->update.writes_back = 1;
     result = gckpti_batch_end(b, result, "check_gradients", &report);
-    b->e->writes_back = keeps;
+    b->e->update.writes_back = keeps;
     *loss = result == GCKPT_OK ? report.loss : 0;
     return result;
 }
@@ -26207,7 +27179,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     double size = 0;
     for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_loss_total *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
         size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
@@ -26225,7 +27197,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = &b->e->store->params[b->e->params[t->param].index];
+    const gckpti_param *q = &b->e->store->params[b->e->bound.params[t->param].index];
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
@@ -26388,7 +27360,7 @@ static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy
     if (result != GCKPT_OK)
         return result;
     memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
-    const gckpti_param *q = &b->e->store->params[b->e->params[i].index];
+    const gckpti_param *q = &b->e->store->params[b->e->bound.params[i].index];
     gckpti_pull(b->e->store, q);
     memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
@@ -26495,16 +27467,15 @@ static void gckpti_time_step(void *context)
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
     gckpti_bare_call(e, &c);
-    micro = (double)(gckpti_ranking_of(p) && result == GCKPT_OK
-                         ? gckpti_ranking_of(p)->batches(e, t->batch.rows)
-                         : t->batch.rows / p->rows);
+    micro = (double)gckpti_crew_batches(e, t->batch.rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
-        t->spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+        t->spent[e->step.pc - 1] +=
+            e->step.pc > p->body && e->step.pc <= p->epilogue ? lap / micro : lap;
     }
     t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
     if (t->result != GCKPT_OK)
@@ -26513,7 +27484,7 @@ static void gckpti_time_step(void *context)
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
-        gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        gckpti_param *q = &e->store->params[e->bound.params[p->list[x].id].index];
         int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
@@ -26618,7 +27589,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     while (result == GCKPT_OK &&
            (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
         t.spent = samples + (size_t)runs++ * stride;
-        gckpti_with_team(&exec->runner, exec->team, gckpti_time_step, &t);
+        gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_time_step, &t);
         result = t.result;
     }
     exec->desc.debug = debug;
@@ -26687,7 +27658,7 @@ static gckpt_result gckpti_bind_trials(gckpti_trials *r, int most)
             r->exec[i] = gckpt_exec_new(r->plan[i], r->store, &d);
         if (!r->exec[i])
             return gckpt_error(r->store);
-        d.arena = r->exec[most]->arena;
+        d.arena = r->exec[most]->blocks.arena;
         d.arena_size = r->plan[most]->arena;
     }
     return GCKPT_OK;
@@ -26703,7 +27674,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
         result = gckpti_run(e, INT64_MAX, GCKPTI_NO_UPDATES);
     if (result == GCKPT_OK)
         result = gckpti_wait(e);
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     double end = gckpti_clock(r);
     *seconds = end > start ? end - start : 0;
     if (result != GCKPT_OK)
@@ -26755,7 +27726,8 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
     for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
-        gckpti_state_shrink(r->store, &r->store->params[e->params[i].index], e->params[i].had);
+        gckpti_state_shrink(r->store, &r->store->params[e->bound.params[i].index],
+                            e->bound.params[i].had);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
     return result;
@@ -28661,22 +29633,13 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 #endif
 
 /* =================================================================================================
- * >>ranks: a step in leaves and by several ranks; their files
+ * >>ranks: checkpoints of several ranks
  *
- * What a gckpti_crew (run) is for; reached only through plan->ranking (gckpti_ranking: what each
- * hook does), from the points of a step where more than one leaf, or rank, makes a difference. A
- * step runs in rounds, leaf by leaf: in the last round of each the leaf's sums join those that wait
- * (gckpti_run_reduce), in the last of all those of the other ranks. Ranks meet at the beginning of
- * a call, behind the body and before and after the updates (gckpti_meet). What one of them failed
- * with is told there; until then it drains: it takes part in all exchanges and computes nothing
- * (gckpti_drain, gckpti_skips).
- *
- * Checkpoints of ranks (load, save) are a file of each rank and an index, which any number of
- * ranks loads.
+ * They are a file of each rank and an index, which any number of ranks loads (load, save).
  * ============================================================================================== */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;
@@ -28705,12 +29668,12 @@ typedef struct gckpti_rank_files {
 /* What the files of ranks share; no other folder uses it. */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 #endif
 
 /* ---- ranks/save.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     gckpt_store *store;
     const char *path;
@@ -28726,548 +29689,8 @@ typedef struct {
 
 #endif
 
-/* >>ranks/crew */
-/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
-{
-    return p->ranks > 1 && p->leaves >= p->ranks;
-}
-
-/* Whether each rank has but its share of a parameter's values. */
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
-{
-    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-}
-
-/* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
- * to where they are, half of the largest array. */
-GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = e->desc.ranks;
-    size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
-    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
-         id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
-        if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
-            n = gckpti_share(n, 0, 2, &first);
-        if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
-            most = (size_t)n * sizeof(float);
-    }
-    return most;
-}
-
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    const gckpt_plan *p = e->plan;
-    const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
-    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
-    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
-    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums =
-        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
-    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
-    if (!base)
-        return;
-    e->crew = g;
-    g->peers.out = (unsigned char *)out;
-    g->peers.in = (unsigned char *)in;
-    g->room = room;
-    g->totals = (gckpti_loss_total *)sums;
-    g->heard = (gckpti_loss_total *)heard;
-}
-
-/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
- * may be skipped, or look at their gradients, exchange square sums earlier than others. */
-static uint64_t gckpti_hash_listed(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
-                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-        hash = gckpti_fnv_number(hash, some[i]);
-    for (size_t i = 0; i < p->term_count; i++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
-        hash = gckpti_fnv_number(hash, p->terms[i].weight);
-    }
-    for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
-    return hash;
-}
-
-/* Joins the others, through what the program gave. */
-GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
-    gckpti_peers *s = &e->crew->peers;
-    if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
-                         by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
-        return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: the store is rank %i of %i: desc.ranks must be these, with "
-                            "exchange%s",
-                            e->store->rank, e->store->ranks,
-                            e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
-    s->engine = by;
-    s->on = gckpti_on(e);
-    s->rank = s->told.rank = e->store->rank;
-    s->ranks = p->ranks;
-    e->crew->listed = gckpti_hash_listed(e);
-    return GCKPT_OK;
-}
-
-/* Lets the others go on without this one, wherever it is. */
-GCKPTI_FN void gckpti_leave(gckpt_exec *e)
-{
-    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
-        gckpti_break(&e->crew->peers);
-}
-
-/* What is left of the sum under way: as far as that goes without waiting, or all. */
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    gckpt_call c;
-    int64_t first, n;
-    if (!g->reducing)
-        return;
-    gckpti_bare_call(e, &c);
-    g->reducing = !gckpti_tree_poll(s, &c, wait);
-    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
-    if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
-}
-
-/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
-GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_peers *s = &e->crew->peers;
-    if (s->broken) {
-        e->crew->over = 1;
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_PEER,
-                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-                            "executor is of no more use%s",
-                            s->peer < 0 ? "one of ranks 0 to " : "rank ",
-                            s->peer < 0 ? s->ranks - 1 : s->peer,
-                            e->updating ? ", and parameters may have changed: go back to what was "
-                                          "saved"
-                                        : "");
-    }
-    if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
-        return result;
-    if (s->told.result == GCKPT_OK) {
-        s->told.result = (int32_t)result;
-        memcpy(s->told.text, e->object.text, sizeof s->told.text);
-    }
-    return GCKPT_OK;
-}
-
-/* All ranks meet; what one of them ended with all do. */
-GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    gckpti_peers *s = &g->peers;
-    if (s->ranks == 1 || g->over)
-        return result;
-    (void)gckpti_drain(e, result);
-    gckpti_go_on(e, 1);
-    s->told.alike[0] += (uint64_t)++g->meetings << 8;
-    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
-    const gckpti_meeting met = s->told;
-    memset(&s->told, 0, sizeof s->told);
-    s->told.rank = s->rank;
-    if (s->broken)
-        return gckpti_drain(e, GCKPT_OK);
-    if (met.result == GCKPT_OK)
-        return GCKPT_OK;
-    g->over = 1;
-    e->state = GCKPTI_IDLE;
-    return met.rank < 0
-               ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
-               : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
-}
-
-static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
-{
-    gckpti_loss_total *a = (gckpti_loss_total *)mine;
-    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
-    for (size_t i = 0; i < bytes / sizeof *a; i++) {
-        a[i].sum += b[i].sum;
-        a[i].count += b[i].count;
-    }
-}
-
-/* Totals of all ranks that have rows of their own, and one more count. */
-GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (gckpti_shares_rows(e->plan))
-        gckpti_merge_all(&g->peers, g->totals, g->heard,
-                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
-}
-
-/* What the losses will count on all ranks, and the rows they have. */
-GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    size_t n = e->plan->term_count;
-    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < n; i++)
-        g->totals[i].count = e->terms[i].expected;
-    g->totals[n].count = rows;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < n; i++)
-        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
-}
-
-/* A hash of values and state that all ranks have whole. */
-static uint64_t gckpti_hash_same(gckpt_exec *e)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    uint64_t hash = GCKPTI_FNV_START;
-    for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
-        hash = gckpti_fnv_number(hash, q->updates);
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
-        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
-        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
-            size_t left = (size_t)q->p.elements * sizeof(float);
-            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
-                continue;
-            for (size_t n; left > 0; left -= n, x += n) {
-                n = left < g->room ? left : g->room;
-                b->copy_out(b->context, g->peers.out, x, n);
-                for (size_t k = 0; k < n; k += 4) {
-                    uint32_t word;
-                    memcpy(&word, g->peers.out + k, 4);
-                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
-                }
-            }
-        }
-    }
-    return hash;
-}
-
-/* Puts a step of so many rows to this rank's first; returns how many it has. */
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
-{
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
-    g->end = g->first + n;
-    e->row = e->row_end = e->feed_row = g->stop = g->first;
-    g->rows = rows;
-    g->leaf = g->round = g->again = g->squared = 0;
-    g->in_body = 1;
-    return n;
-}
-
-/* Into how many micro-batches the last `rows` rows are cut. */
-GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t end = e->row_end, begin = end - rows, n = 0;
-    for (int leaf = 0; leaf < p->leaves; leaf++) {
-        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
-        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
-        at = at > begin ? at : begin;
-        to = gckpti_min(to, end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-    }
-    return n;
-}
-
-/* All ranks make the same call, with the same number; which may have failed here already. */
-GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                        gckpt_result result)
-{
-    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
-    e->crew->over = 0;
-    memcpy(e->crew->peers.told.alike, same, sizeof same);
-    return gckpti_meet(e, result);
-}
-
-/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
-GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
-{
-    gckpti_crew *g = e->crew;
-    uint64_t *alike = g->peers.told.alike;
-    alike[2] = e->store->step;
-    alike[3] = e->store->seed;
-    alike[4] = g->listed;
-    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
-    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
-        alike[6] = gckpti_hash_same(e);
-    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
-    if (result != GCKPT_OK)
-        return result;
-    g->same = 1;
-    if (rows > 0)
-        gckpti_sum_counts(e, 0);
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* >>ranks/rounds */
-/* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
-static int gckpti_rounds(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
-    for (; leaf < p->leaves; leaf += step) {
-        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
-        most = n > most ? n : most;
-    }
-    return (int)most;
-}
-
-/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
- * the rank's last leaf, since the sums of that are exchanged. */
-GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
-    if (g->leaf == leaves)
-        return 0;
-    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
-                                  g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->row_end);
-    if (!e->streamed)
-        g->last = g->round + 1 == gckpti_rounds(e);
-    else if (e->state == GCKPTI_STREAMING)
-        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
-    else
-        g->last = 1;
-    g->hollow = e->row == g->stop;
-    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
-        return 0;
-    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->next_death = 0;
-    if (!g->hollow)
-        gckpti_feed_rows(e);
-    return 1;
-}
-
-/* Behind the last round: sums of losses, of leaves and ranks. */
-static gckpt_result gckpti_sum_losses(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    gckpti_go_on(e, 1);
-    gckpt_result result = gckpti_wait(e);
-    for (size_t i = 0; i < p->term_count; i++) {
-        int n = gckpti_own_leaves(p);
-        gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
-                               (size_t)n * sizeof *t);
-        for (; n > 1; n /= 2)
-            for (int k = 0; k < n / 2; k++) {
-                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
-                t[k].count = t[2 * k].count + t[2 * k + 1].count;
-            }
-        e->terms[i].seen = *t;
-    }
-    result = gckpti_meet(e, result);
-    if (result != GCKPT_OK)
-        return result;
-    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < p->term_count; i++)
-        g->totals[i] = e->terms[i].seen;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < p->term_count; i++)
-        e->terms[i].seen = g->totals[i];
-    return gckpti_drain(e, GCKPT_OK);
-}
-
-/* As gckpti_next_rows, at the end of a round. */
-GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
-{
-    gckpti_crew *g = e->crew;
-    if (!g->in_body)
-        return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
-    g->again = 1;
-    g->round++;
-    if (g->last) {
-        g->leaf++;
-        g->round = 0;
-        if (g->leaf < gckpti_own_leaves(e->plan))
-            gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
-    }
-    if (gckpti_set_round(e))
-        return GCKPT_OK;
-    if (e->state == GCKPTI_STREAMING)
-        return GCKPT_MORE;
-    g->in_body = 0;
-    gckpt_result result = gckpti_sum_losses(e);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
-    return result;
-}
-
-/* No more rows stream in on any rank. */
-GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t own = e->row_end - g->first;
-    gckpt_result result = gckpti_meet(e, GCKPT_OK);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_sum_counts(e, own);
-    g->rows = g->totals[p->term_count].count;
-    result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_share)",
-                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
-    result = gckpti_meet(e, result);
-    if (result == GCKPT_OK)
-        gckpti_set_round(e);
-    return result;
-}
-
-/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_crew *g = e->crew;
-    const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
-    gckpti_go_on(e, 0);
-    if (ins->kind == GCKPT_REDUCE)
-        return !g->last;
-    if (ins->kind == GCKPT_UPDATE ||
-        (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
-        return 0;
-    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
-}
-
-/* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
- * like the digits of a binary counter. The rank's own sum is then added to the others'. */
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
-    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
-    gckpti_operands o;
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_operands_of(p->operands, ins, 0, &o);
-    float *sum = gckpti_at(e, o.gradient);
-    const size_t *waits = o.more + ins->uses - 1;
-    gckpti_go_on(e, 1);
-    if (g->hollow && !p->looped) /* no backward has begun it */
-        gckpti_on(e)->fill(&c, sum, 0, n);
-    for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (; g->leaf >> level & 1; level++)
-        gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
-    if (!last)
-        gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
-    else if (p->ranks > 1) {
-        g->shard = gckpti_at(e, o.shard);
-        g->reducing = 1;
-        gckpti_tree_begin(&g->peers,
-                          e->desc.fast_reduce ? GCKPTI_ENGINE
-                          : ins->accumulate   ? GCKPTI_SCATTER
-                                              : GCKPTI_SUM_ALL,
-                          sum, n, gckpti_at(e, o.work));
-        gckpti_go_on(e, (gckpti_debug(e) & GCKPT_DEBUG_PAINT) != 0); /* it paints too early */
-    }
-}
-
-/* Brings the shares of n floats together. */
-static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
-{
-    gckpt_call c;
-    gckpti_bare_call(e, &c);
-    gckpti_go_on(e, 1);
-    gckpti_tree_begin(&e->crew->peers, GCKPTI_GATHER, x, n, NULL);
-    gckpti_tree_poll(&e->crew->peers, &c, 1);
-}
-
-/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
-GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
-{
-    if (!gckpti_is_gathered_here(e, q))
-        return 0;
-    gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
-                       (size_t)q->p.count * sizeof *to);
-    gckpti_gather_floats(e, to, q->p.elements);
-    return 1;
-}
-
-/* Of a parameter that is cut each rank updates its share. Its sum stands in its place in the whole
- * gradient, or, where REDUCE has put it elsewhere, UPDATE's gradient is nothing but the share;
- * further accumulators are whole, so they are read from the share on. */
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NONE, x = 0;
-    gckpti_operands o;
-    if (!gckpti_is_cut(e->store, q->p.elements))
-        return;
-    for (; x < p->length && shard == GCKPTI_NONE; x++)
-        if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
-            gckpti_operands_of(p->operands, &p->list[x], 0, &o);
-            shard = o.shard;
-        }
-    pass->elements = q->p.count;
-    pass->gradient += shard == GCKPTI_NONE ? first : 0;
-    pass->base = e->arena + (size_t)first * sizeof(float);
-    pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
-}
-
-/* What the ranks have updated, where each has all values. */
-GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
-{
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
-        gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
-}
-
-/* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
-GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
-    size_t bytes = e->square_count * sizeof(float);
-    void *out = g->peers.out;
-    float *squares = (float *)out;
-    if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
-        return;
-    g->squared = 1;
-    gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->squares, bytes);
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
-        int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
-        int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(e->store, q->p.elements))
-            last = g->peers.rank ? 0 : n;
-        for (int64_t k = 0; k < n && p->params[i].trained; k++)
-            if (k < first || k >= last)
-                squares[e->params[i].square + (size_t)k] = 0;
-    }
-    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->squares, squares, bytes);
-}
-
 /* >>ranks/load */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- by all ranks: an index, and beside it a file of each rank ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},
@@ -29597,7 +30020,7 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 #endif
 
 /* >>ranks/save */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
 
 /* The path of a rank's file, in the second half of that of the index. */
@@ -29886,10 +30309,9 @@ static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
 /* What all ranks end a stage of a save with. */
 static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
 {
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    return ranking ? ranking->call(e, GCKPTI_CALL_SAVE, stage, result) : result;
+    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, stage, result);
 }
 
 /* The number that rank 0 chose. */
@@ -29897,10 +30319,7 @@ static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
 {
     int64_t heard;
     x->number = x->part.rank ? 0 : x->number;
-    if (x->part.ranks == 1)
-        return GCKPT_OK;
-    gckpti_merge_all(&e->crew->peers, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
-    return gckpti_ranking_of(e->plan)->failed(e, GCKPT_OK);
+    return gckpti_crew_merge(e, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
@@ -30682,44 +31101,67 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %i, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packed, p->picking ? "&gckpti_picked" : "NULL",
-                 p->caching ? "&gckpti_cached" : "NULL");
-    gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
-                 p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
+    gckpti_print(k, " %z, %i, %i, %i, %i,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
+                 p->body, p->epilogue, p->mixer, p->packed, p->leaves);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
-/* Builds that leave out what it has do not compile it, and say why. */
+/* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
+static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
+{
+    for (; *part; part++)
+        for (size_t n = 0; n < p->node_count; n++)
+            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
+                !strcmp(p->nodes[n].op->name, *part))
+                return *part;
+    return NULL;
+}
+
+/* Parts of the header that a build may leave out: those that the plan can do without, in its
+ * comment, and those that it cannot: it is not compiled without them, and says why. */
 static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-#define GCKPTI_OF_RECURRENT(op) { #op, "GCKPT_NO_RECURRENT" },
-#define GCKPTI_OF_IMAGES(op)    { #op, "GCKPT_NO_IMAGES" },
-#define GCKPTI_OF_LOSSES(op)    { #op, "GCKPT_NO_LOSSES" },
-    static const char *const parts[][2] = { GCKPTI_ALL_OPS(GCKPTI_LEFT_OUT, GCKPTI_LEFT_OUT,
-                                                           GCKPTI_OF_RECURRENT, GCKPTI_OF_IMAGES,
-                                                           GCKPTI_OF_LOSSES) };
-#undef GCKPTI_OF_RECURRENT
-#undef GCKPTI_OF_IMAGES
-#undef GCKPTI_OF_LOSSES
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        int has = 0;
-        for (size_t n = 0; n < p->node_count && !has; n++)
-            has = p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
-                  !strcmp(p->nodes[n].op->name, parts[i][0]);
-        if (has)
-            gckpti_print(k,
-                         "#ifdef %s\n#error \"plan %s: it has %s, which this build leaves out "
-                         "(%s)\"\n#endif\n",
-                         parts[i][1], name, parts[i][0], parts[i][1]);
+#define GCKPTI_NO(op)
+#define GCKPTI_NAME(op) #op,
+#define GCKPTI_NAMES(recurrent, image, loss)                                                       \
+    {                                                                                              \
+        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, recurrent, image, loss) NULL                          \
     }
+    static const char *const recurrent[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
+    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
+    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
+#undef GCKPTI_NAMES
+#undef GCKPTI_NAME
+#undef GCKPTI_NO
+    const struct {
+        const char *part, *has; /* has: what of it the plan has; NULL: nothing */
+    } parts[] = { { "RANKS", p->leaves > 1 ? "leaves" : NULL },
+                  { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
+                  { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
+                  { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
+                  { "RECURRENT", gckpti_c_op_of(p, recurrent) },
+                  { "IMAGES", gckpti_c_op_of(p, images) },
+                  { "LOSSES", gckpti_c_op_of(p, losses) } };
+    const size_t n = sizeof parts / sizeof *parts;
+    size_t without = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!parts[i].has)
+            gckpti_print(k, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
+    gckpti_print(k, without ? ", too. */\n" : " */\n");
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].has)
+            gckpti_print(k,
+                         "#ifdef GCKPT_NO_%s\n#error \"plan %s: it has %s: compile without "
+                         "GCKPT_NO_%s\"\n#endif\n",
+                         parts[i].part, name, parts[i].has, parts[i].part);
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -30750,10 +31192,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&k,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
+                 name);
+    gckpti_c_parts(&k, plan, name);
+    gckpti_print(&k,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
                  "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-                 name, plan->format, plan->contract, name);
+                 plan->format, plan->contract, name);
     gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
@@ -30765,22 +31210,11 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
             "#endif\n",
             name);
-    if (gckpti_plan_rounds(plan))
-        gckpti_print(&k,
-                     "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
-                     "without GCKPT_NO_BF16\"\n#endif\n",
-                     name);
-    if (plan->packed)
-        gckpti_print(&k,
-                     "#ifdef GCKPT_NO_PACK\n#error \"plan %s: of packed parameters: compile "
-                     "without GCKPT_NO_PACK\"\n#endif\n",
-                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
-    gckpti_c_parts(&k, plan, name);
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);
@@ -30856,6 +31290,10 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_WITH_BF16
 #undef GCKPTI_WITH_PACK
 #undef GCKPTI_X86
+#undef GCKPTI_WITH_CACHES
+#undef GCKPTI_WITH_DEBUG
+#undef GCKPTI_WITH_PICKS
+#undef GCKPTI_WITH_RANKS
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_SEARCHED
 #undef GCKPTI_TWICE

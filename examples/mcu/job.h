@@ -8,7 +8,7 @@
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
 #define GCKPT_NO_FAST
-#ifndef JOB_PACKS /* its weights are not all floats */
+#if !defined(JOB_PACKS) && !defined(GCKPT_NO_PACK) /* JOB_PACKS: not all weights are floats */
 #define GCKPT_NO_PACK
 #endif
 #endif

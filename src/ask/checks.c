@@ -59,6 +59,11 @@ static gckpt_result gckpti_check_leaves(gckpt_graph *g, const gckpt_plan_desc *d
     int leaves = d->leaves ? d->leaves : 1, ranks = g->store->ranks;
     if (leaves & (leaves - 1))
         return gckpti_error(g, GCKPT_E_ARG, "plan: %i leaves: must be a power of two", leaves);
+    if (leaves > 1 && !GCKPTI_RUNS_LEAVES)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.leaves is %i; this build leaves out leaves and ranks "
+                            "(GCKPT_NO_RANKS)",
+                            leaves);
     if (d->mode == GCKPT_INFERENCE)
         return GCKPT_OK;
     if (ranks > leaves)
@@ -91,6 +96,10 @@ static gckpt_result gckpti_check_desc(gckpt_graph *g, const gckpt_plan_desc *d)
         return GCKPT_E_ARG;
     if (gckpti_check_leaves(g, d) != GCKPT_OK)
         return GCKPT_E_ARG;
+    if (d->fetches > 0 && !GCKPTI_RUNS_PICKS)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.fetch: this build leaves out what fetches tensors "
+                            "(GCKPT_NO_PICKS)");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: desc.precision is one of GCKPT_BF16, which this build leaves "

@@ -204,6 +204,11 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
 GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
+static inline int gckpti_is_plain(const gckpt_call *call) { return GCKPTI_LEAN || call->plain; }
+
+/* Whether threads pay for n items; GCKPT_SMALL has one. */
+static inline int gckpti_is_shared(int64_t n) { return !GCKPTI_LEAN && n > 4; }
+
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */

@@ -185,6 +185,26 @@ extern "C" {
 #define GCKPTI_LEAN 0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_RANKS
+#define GCKPTI_WITH_RANKS 0
+#else
+#define GCKPTI_WITH_RANKS 1
+#endif
+#ifdef GCKPT_NO_PICKS
+#define GCKPTI_WITH_PICKS 0
+#else
+#define GCKPTI_WITH_PICKS 1
+#endif
+#ifdef GCKPT_NO_DEBUG
+#define GCKPTI_WITH_DEBUG 0
+#else
+#define GCKPTI_WITH_DEBUG 1
+#endif
+#ifdef GCKPT_NO_CACHES
+#define GCKPTI_WITH_CACHES 0
+#else
+#define GCKPTI_WITH_CACHES 1
+#endif
 #ifdef GCKPT_NO_BF16
 #define GCKPTI_WITH_BF16 0
 #else

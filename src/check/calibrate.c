@@ -51,16 +51,15 @@ static void gckpti_time_step(void *context)
     gckpti_lap(t);
     gckpt_result result = gckpti_batch_begin(&t->batch);
     gckpti_bare_call(e, &c);
-    micro = (double)(gckpti_ranking_of(p) && result == GCKPT_OK
-                         ? gckpti_ranking_of(p)->batches(e, t->batch.rows)
-                         : t->batch.rows / p->rows);
+    micro = (double)gckpti_crew_batches(e, t->batch.rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
-        t->spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+        t->spent[e->step.pc - 1] +=
+            e->step.pc > p->body && e->step.pc <= p->epilogue ? lap / micro : lap;
     }
     t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
     if (t->result != GCKPT_OK)
@@ -69,7 +68,7 @@ static void gckpti_time_step(void *context)
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
-        gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        gckpti_param *q = &e->store->params[e->bound.params[p->list[x].id].index];
         int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
@@ -174,7 +173,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     while (result == GCKPT_OK &&
            (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
         t.spent = samples + (size_t)runs++ * stride;
-        gckpti_with_team(&exec->runner, exec->team, gckpti_time_step, &t);
+        gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_time_step, &t);
         result = t.result;
     }
     exec->desc.debug = debug;

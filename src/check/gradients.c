@@ -29,10 +29,10 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     if (result != GCKPT_OK)
         return result;
     result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
-    int keeps = b->e->writes_back;
-    b->e->writes_back = 1;
+    int keeps = b->e->update.writes_back;
+    b->e->update.writes_back = 1;
     result = gckpti_batch_end(b, result, "check_gradients", &report);
-    b->e->writes_back = keeps;
+    b->e->update.writes_back = keeps;
     *loss = result == GCKPT_OK ? report.loss : 0;
     return result;
 }
@@ -84,7 +84,7 @@ static double gckpti_loss_size(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     double size = 0;
     for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_loss_total *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
         size += gckpti_size((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
@@ -102,7 +102,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = &b->e->store->params[b->e->params[t->param].index];
+    const gckpti_param *q = &b->e->store->params[b->e->bound.params[t->param].index];
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
@@ -265,7 +265,7 @@ static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy
     if (result != GCKPT_OK)
         return result;
     memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
-    const gckpti_param *q = &b->e->store->params[b->e->params[i].index];
+    const gckpti_param *q = &b->e->store->params[b->e->bound.params[i].index];
     gckpti_pull(b->e->store, q);
     memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {

@@ -52,7 +52,7 @@ static gckpt_result gckpti_bind_trials(gckpti_trials *r, int most)
             r->exec[i] = gckpt_exec_new(r->plan[i], r->store, &d);
         if (!r->exec[i])
             return gckpt_error(r->store);
-        d.arena = r->exec[most]->arena;
+        d.arena = r->exec[most]->blocks.arena;
         d.arena_size = r->plan[most]->arena;
     }
     return GCKPT_OK;
@@ -68,7 +68,7 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
         result = gckpti_run(e, INT64_MAX, GCKPTI_NO_UPDATES);
     if (result == GCKPT_OK)
         result = gckpti_wait(e);
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     double end = gckpti_clock(r);
     *seconds = end > start ? end - start : 0;
     if (result != GCKPT_OK)
@@ -120,7 +120,8 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
     for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
-        gckpti_state_shrink(r->store, &r->store->params[e->params[i].index], e->params[i].had);
+        gckpti_state_shrink(r->store, &r->store->params[e->bound.params[i].index],
+                            e->bound.params[i].had);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
     return result;

@@ -127,7 +127,7 @@ GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
 {
     int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-    if (!GCKPTI_LEAN && n > 4)
+    if (gckpti_is_shared(n))
         gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
     else
         for (int64_t i = 0; i * s->each < n; i++)

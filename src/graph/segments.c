@@ -49,12 +49,6 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     return y;
 }
 
-GCKPTI_FN int gckpti_is_cache(const gckpt_op *op)
-{
-    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
-    return op && (op->flags & cache) == cache;
-}
-
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
     return gckpti_fail(

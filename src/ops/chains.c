@@ -33,7 +33,7 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
 /* Either, as the call's plan needs it; in floats for all threads. */
 GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
 {
-    if (GCKPTI_LEAN || call->plain)
+    if (gckpti_is_plain(call))
         return 0;
     return call->threads *
            (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
@@ -60,7 +60,7 @@ GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    if (call->plain)
+    if (gckpti_is_plain(call))
         return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
     if (gckpti_is_mixed(call))
         return backward

@@ -63,7 +63,7 @@ static void gckpti_conv_work(gckpt_call *call, int transposed)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int64_t taps = z.taps[0] * z.taps[1], places = z.rows * z.places[0] * z.places[1];
-    if (call->plain || z.group_c * z.group_o == 1)
+    if (gckpti_is_plain(call) || z.group_c * z.group_o == 1)
         return;
     int64_t down = gckpti_windows_room(places, z.group_o, taps * z.group_c);
     int64_t up = gckpti_windows_room(z.rows * z.image[0] * z.image[1], z.group_c, taps * z.group_o);

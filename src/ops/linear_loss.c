@@ -26,7 +26,7 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
-    if (!call->plain)
+    if (!gckpti_is_plain(call))
         p.block = gckpti_min(rows, once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
     int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
@@ -137,7 +137,7 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
     const int *once = (const int *)call->attributes;
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
-    if (once && !call->plain && *once < GCKPTI_LOSS_ROWS)
+    if (once && !gckpti_is_plain(call) && *once < GCKPTI_LOSS_ROWS)
         more = (rows + (uint64_t)*once - 1) / (uint64_t)*once -
                (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +

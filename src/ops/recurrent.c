@@ -43,7 +43,7 @@ GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
 GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
 {
     int64_t each = gckpti_sequence_each(call, rows);
-    return call->plain ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
+    return gckpti_is_plain(call) ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
@@ -53,7 +53,7 @@ static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
     int64_t rows = gckpti_sequence_rows(call, s.rows);
     if (!backward)
         return rows * (s.state + s.gates);
-    if (call->plain)
+    if (gckpti_is_plain(call))
         return s.steps * s.gates + s.state + s.units;
     return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
            call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);

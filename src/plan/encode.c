@@ -248,7 +248,6 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->ranks = p->g->store->ranks;
     plan->shard = p->g->store->shard;
     plan->link_work = desc->link_work;
-    plan->ranking = plan->leaves > 1 || plan->ranks > 1 ? &gckpti_ranked : NULL;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -256,11 +255,9 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)desc->fetches;
-    plan->picking = plan->pick_count ? &gckpti_picked : NULL;
     plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
-    plan->caching = plan->kind_bytes[GCKPT_BYTES_CACHES] ? &gckpti_cached : NULL;
 }
 
 GCKPTI_FN int gckpti_counted(const gckpt_op *op)

@@ -60,11 +60,6 @@ static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tenso
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
 
-/* plan/types.c */
-extern const gckpti_picking gckpti_picked;
-extern const gckpti_caching gckpti_cached;
-extern const gckpti_ranking gckpti_ranked;
-
 /* plan/hash.c */
 GCKPTI_FN gckpti_node gckpti_node_of(const gckpt_tensor *t);
 

@@ -146,127 +146,6 @@ typedef struct {
     size_t offset;
 } gckpti_plan_pick;
 
-/* Hooks: what an executor does for some plans only is reached through these, so that a program
- * whose plans are compiled in (gckpt_plan_c) and do without has none of it. All but `make`,
- * `tables` and `bind` find the executor complete. A hook that returns an error leaves its text in
- * the executor or, while that is being made, in its store.
- *
- * Picks (gckpt_fetch, gckpt_collect); run/picks.c defines them. */
-typedef struct {
-    /* An executor is made, its nodes are bound: finds when each pick is complete. */
-    void (*bind)(gckpt_exec *e);
-    /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of
-     * this rank in the step up to then? Changes nothing. */
-    gckpt_result (*check_collected)(gckpt_exec *e, int64_t rows);
-    /* Behind the body's last instruction, e->row at the micro-batch: copies its rows. */
-    void (*collect_rows)(gckpt_exec *e);
-    /* At the end of a step: adds up gradients that no instruction does. */
-    void (*add_uses)(gckpt_exec *e);
-} gckpti_picking;
-
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows);
-GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
-GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
-
-/* Caches of attention; run/caches.c defines them. */
-typedef struct {
-    /* An executor is made and has all but its arena: takes the caches, or finds another's. */
-    gckpt_result (*make)(gckpt_exec *e);
-    /* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
-    gckpt_result (*check)(gckpt_exec *e, int64_t rows);
-} gckpti_caching;
-
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
-
-/* Leaves and other ranks; ranks/crew.c defines the first of them, ranks/rounds.c those from `round`
- * on. Whether a step goes on all ranks decide together, where they meet: a rank that fails says so
- * at the next meeting, and up to there goes on without computing. So whatever could end a step on
- * this rank goes through `failed`, or `meet`. */
-typedef enum {
-    GCKPTI_CALL_NONE,
-    GCKPTI_CALL_STEP,
-    GCKPTI_CALL_STREAM,
-    GCKPTI_CALL_GATHER,
-    GCKPTI_CALL_SAVE
-} gckpti_ranks_call;
-
-typedef struct {
-    /* An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
-    void (*tables)(gckpt_exec *e, unsigned char *base, size_t *used);
-    /* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
-    gckpt_result (*bind)(gckpt_exec *e);
-    /* It is freed, in a step perhaps: lets the others go on. */
-    void (*leave)(gckpt_exec *e);
-
-    /* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
-     * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so
-     * it is called twice. */
-    int64_t (*rows)(gckpt_exec *e, int64_t rows);
-    /* How many micro-batches the last `rows` of this rank's rows are, up to e->row_end: a leaf's
-     * last may be short. Changes nothing. */
-    int64_t (*batches)(const gckpt_exec *e, int64_t rows);
-    /* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan
-     * and hyper must be alike. Then what losses will count is that of all ranks; of a stream, where
-     * `rows` is 0, only when `end` was called. */
-    gckpt_result (*begin)(gckpt_exec *e, int64_t rows, gckpt_result result);
-    /* The same for other calls that all ranks make: which one, and a number that must be alike. */
-    gckpt_result (*call)(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                         gckpt_result result);
-    /* What a result comes to between meetings. OK: the step goes on; a failure of this rank's own
-     * is kept for the meeting. GCKPT_E_PEER, and e is idle: an exchange failed (called with OK, it
-     * asks for that). Where there is one rank, or no meeting to come, the result itself. */
-    gckpt_result (*failed)(gckpt_exec *e, gckpt_result result);
-    /* All ranks meet: OK if all come with it. Else the step is over on each of them, e is idle, and
-     * all return the failure of the lowest rank that has one. The rest as of `failed`. */
-    gckpt_result (*meet)(gckpt_exec *e, gckpt_result result);
-
-    /* Readies the next round (e->pc, feeds): when a step has begun, and when rows were added to a
-     * stream. 0: there is none, or not yet. `next` and `end` do it themselves. */
-    int (*round)(gckpt_exec *e);
-    /* At the end of a round, e->pc at the epilogue: readies the next one; behind the last, sums
-     * losses over leaves and ranks and meets. MORE: a stream has no more rows yet. */
-    gckpt_result (*next)(gckpt_exec *e);
-    /* gckpt_step_end: meets, counts the rows that came in on all ranks, readies the last round. */
-    gckpt_result (*end)(gckpt_exec *e);
-    /* Before each instruction, and again when the user's callback was asked, which may have failed
-     * this rank: 1: it is not to be run here. Lets a sum that is under way go on. */
-    int (*skips)(gckpt_exec *e, const gckpti_ins *ins);
-    /* Runs a REDUCE; a sum over ranks goes on while what comes next is run. */
-    void (*reduce)(gckpt_exec *e, const gckpti_ins *ins);
-    /* A parameter is staged: brings the shares of all ranks to `to`. 0: it is not cut, nothing was
-     * done. */
-    int (*gather)(gckpt_exec *e, const gckpti_param *q, const float *share, float *to);
-    /* Narrows a pass over a parameter to what this rank updates. */
-    void (*share)(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-    /* A parameter was updated: where each rank has all its values, brings them together. */
-    void (*updated)(gckpt_exec *e, const gckpti_param *q);
-    /* Before the norm is taken: e->squares become those of all ranks; once a step. */
-    void (*squares)(gckpt_exec *e);
-} gckpti_ranking;
-
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
-GCKPTI_FN void gckpti_leave(gckpt_exec *e);
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
-GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
-GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                        gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result);
-GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result);
-GCKPTI_FN int gckpti_set_round(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e);
-GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins);
-GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
-                                float *to);
-GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
-GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
-GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e);
-
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
@@ -302,12 +181,16 @@ struct gckpt_plan {
     int body, epilogue;            /* where these parts of the list begin */
     int mixer;                     /* node that mixes rows, or -1 */
     int packed;                    /* some parameter is */
-    const gckpti_picking *picking; /* NULL: there are no picks */
-    const gckpti_caching *caching; /* NULL: there are no caches */
-    const gckpti_ranking *ranking; /* NULL: one leaf and one rank, so REDUCE does not occur */
-    int leaves, ranks;
+    int leaves, ranks;             /* 1, 1: REDUCE does not occur */
     gckpt_shard shard;
     uint64_t link_work;
+};
+
+/* What plans may have that run in this build. */
+enum {
+    GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
+    GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
+    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES
 };
 
 /* The node that an instruction is about; an update's is its parameter's. */

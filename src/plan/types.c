@@ -31,19 +31,6 @@ GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, i
     o->more = stored;
 }
 
-GCKPTI_DATA const gckpti_picking gckpti_picked = { gckpti_bind_picks, gckpti_check_collected,
-                                                   gckpti_collect_rows, gckpti_add_uses };
-
-GCKPTI_DATA const gckpti_caching gckpti_cached = { gckpti_exec_caches, gckpti_check_caches };
-
-GCKPTI_DATA const gckpti_ranking gckpti_ranked = {
-    gckpti_crew_tables,    gckpti_crew_bind,     gckpti_leave,      gckpti_crew_rows,
-    gckpti_crew_batches,   gckpti_crew_begin,    gckpti_crew_call,  gckpti_drain,
-    gckpti_meet,           gckpti_set_round,     gckpti_next_round, gckpti_end_stream,
-    gckpti_skips,          gckpti_run_reduce,    gckpti_run_gather, gckpti_pass_share,
-    gckpti_gather_updated, gckpti_gather_squares
-};
-
 GCKPTI_FN int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
 {
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;

@@ -6,7 +6,7 @@
 #include "files/files.h"
 #include "base/host.h"
 
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- by all ranks: an index, and beside it a file of each rank ----
  *
  *     {"gckpt":[1,7,24576],"files":{"ckpt.7-0.safetensors":[20840,5811],"ckpt.7-1.safetensors":..},

@@ -7,12 +7,12 @@
 /* What the files of ranks share; no other folder uses it. */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 #endif
 
 /* ---- ranks/save.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     gckpt_store *store;
     const char *path;
@@ -31,14 +31,6 @@ typedef struct {
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
-
-/* ranks/crew.c */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p);
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q);
-GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
-GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
-GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e);
-GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows);
 
 /* ranks/load.c */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path);

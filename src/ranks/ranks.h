@@ -2,22 +2,13 @@
 #include "base/base.h"
 
 /* =================================================================================================
- * >>ranks: a step in leaves and by several ranks; their files
+ * >>ranks: checkpoints of several ranks
  *
- * What a gckpti_crew (run) is for; reached only through plan->ranking (gckpti_ranking: what each
- * hook does), from the points of a step where more than one leaf, or rank, makes a difference. A
- * step runs in rounds, leaf by leaf: in the last round of each the leaf's sums join those that wait
- * (gckpti_run_reduce), in the last of all those of the other ranks. Ranks meet at the beginning of
- * a call, behind the body and before and after the updates (gckpti_meet). What one of them failed
- * with is told there; until then it drains: it takes part in all exchanges and computes nothing
- * (gckpti_drain, gckpti_skips).
- *
- * Checkpoints of ranks (load, save) are a file of each rank and an index, which any number of
- * ranks loads.
+ * They are a file of each rank and an index, which any number of ranks loads (load, save).
  * ============================================================================================== */
 
 /* ---- ranks/load.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;

@@ -2,12 +2,11 @@
 #include "base/base.h"
 #include "num/num.h"
 #include "store/store.h"
-#include "plan/plan.h"
 #include "run/run.h"
 #include "files/files.h"
 #include "base/host.h"
 
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
 
 /* The path of a rank's file, in the second half of that of the index. */
@@ -296,10 +295,9 @@ static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
 /* What all ranks end a stage of a save with. */
 static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
 {
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    return ranking ? ranking->call(e, GCKPTI_CALL_SAVE, stage, result) : result;
+    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, stage, result);
 }
 
 /* The number that rank 0 chose. */
@@ -307,10 +305,7 @@ static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
 {
     int64_t heard;
     x->number = x->part.rank ? 0 : x->number;
-    if (x->part.ranks == 1)
-        return GCKPT_OK;
-    gckpti_merge_all(&e->crew->peers, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
-    return gckpti_ranking_of(e->plan)->failed(e, GCKPT_OK);
+    return gckpti_crew_merge(e, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)

@@ -1,16 +1,15 @@
 #include "run/own.h"
 
-/* At the end of a micro-batch: to the next one, or behind the last. MORE: the rows at hand are
- * done, others may come. */
-static gckpt_result gckpti_next_rows(gckpt_exec *e)
+/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
+ * the rows at hand are done, others may come. */
+GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
-    if (e->row == e->row_end)
+    if (e->step.row == e->step.row_end)
         return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
-    if (e->row == e->row_end)
-        return e->state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
-    e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
-    e->next_death = 0;
+    e->step.row += gckpti_micro_rows(e);
+    if (e->step.row == e->step.row_end)
+        return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
+    e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
     gckpti_feed_rows(e);
     return GCKPT_OK;
 }
@@ -21,29 +20,33 @@ static gckpt_result gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = {
-        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
-        e->step, e->scales, (int)p->term_count
-    };
+    gckpt_moment m = { e,
+                       e->step.row,
+                       gckpti_micro_rows(e),
+                       gckpti_position(e),
+                       e->store->seed,
+                       e->step.number,
+                       e->recording.scales,
+                       (int)p->term_count };
     for (size_t i = 0; i < p->term_count; i++) {
-        if (p->terms[i].regulariser && e->terms[0].expected < 0)
+        if (p->terms[i].regulariser && e->losses.terms[0].expected < 0)
             return 0;
-        e->scales[i].id = p->terms[i].id;
-        e->scales[i].scale = gckpti_loss_scale(e, (int)i);
+        e->recording.scales[i].id = p->terms[i].id;
+        e->recording.scales[i].scale = gckpti_loss_scale(e, (int)i);
     }
-    e->recording = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
-    e->pc = e->recording ? p->body : p->epilogue;
-    return !e->recording;
+    e->recording.now = !gckpti_on(e)->repeat(gckpti_on(e)->context, &m);
+    e->step.pc = e->recording.now ? p->body : p->epilogue;
+    return !e->recording.now;
 }
 
 /* After the last instruction of a micro-batch that the backend recorded. If it could not, nothing
  * was done yet: the micro-batch is run after all, and the backend is asked no more. */
 static void gckpti_recorded(gckpt_exec *e)
 {
-    e->recording = 0;
+    e->recording.now = 0;
     if (!gckpti_on(e)->recorded(gckpti_on(e)->context)) {
-        e->repeats = e->repeating = 0;
-        e->pc = e->plan->body;
+        e->recording.possible = e->recording.asked = 0;
+        e->step.pc = e->plan->body;
     }
 }
 
@@ -54,18 +57,17 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
     if (!e->desc.progress)
         return GCKPT_OK;
     gckpt_progress progress = {
-        e->pc,      (int)p->length,        e->row,
-        e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
+        e->step.pc,      (int)p->length,        e->step.row,
+        e->step.row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
     };
-    if (!e->desc.progress(e->desc.user, &progress) || e->updating)
+    if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
     gckpt_result result = gckpti_error(e, GCKPT_CANCELLED,
                                        "cancelled by the progress callback before instruction %i; "
                                        "nothing was changed",
-                                       e->pc);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+                                       e->step.pc);
+    result = gckpti_drain(e, result);
+    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
     return result;
 }
 
@@ -74,16 +76,16 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
 static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
-    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
-    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
+    gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result == GCKPT_OK && finite && early)
         result = gckpti_check_update(e, ins, 0);
-    if (gckpti_ranking_of(e->plan) && !e->updating)
-        result = gckpti_ranking_of(e->plan)->meet(e, result);
+    if (!e->update.begun)
+        result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->updating = 1;
-    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+    e->update.begun = 1;
+    if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
 }
@@ -112,7 +114,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
     else if (ins->kind == GCKPT_UPDATE)
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
-        gckpti_ranking_of(e->plan)->reduce(e, ins);
+        gckpti_run_reduce(e, ins);
     else if (!GCKPTI_LEAN)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
@@ -122,29 +124,28 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
-    if (!e->accumulators_cleared) /* here, where a team can do it */
+    if (!e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
-    e->accumulators_cleared = 1;
-    if (e->pc == p->epilogue)
-        result = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->next(e) : gckpti_next_rows(e);
-    if (e->pc >= (int)p->length || result != GCKPT_OK)
+    e->update.cleared = 1;
+    if (e->step.pc == p->epilogue)
+        result = gckpti_next_round(e);
+    if (e->step.pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
-    if (!GCKPTI_LEAN && e->repeating && e->pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect(e);
+    if (!GCKPTI_LEAN && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
+        gckpti_collect_rows(e);
         return GCKPT_MORE;
     }
-    const gckpti_ins *ins = &p->list[e->pc];
-    int skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
-    if (!GCKPTI_LEAN && e->pc >= e->due)
+    const gckpti_ins *ins = &p->list[e->step.pc];
+    int skipped = gckpti_skips(e, ins);
+    if (!GCKPTI_LEAN && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
-        if (gckpti_ranking_of(p))
-            result = gckpti_ranking_of(p)->failed(e, result);
+        result = gckpti_drain(e, result);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
-            e->pc++;
-            if (e->pc == p->epilogue)
-                gckpti_collect(e);
+            e->step.pc++;
+            if (e->step.pc == p->epilogue)
+                gckpti_collect_rows(e);
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
@@ -152,7 +153,7 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         result = gckpti_ask(e, ins);
         if (result != GCKPT_OK)
             return result;
-        skipped = gckpti_ranking_of(p) && gckpti_ranking_of(p)->skips(e, ins);
+        skipped = gckpti_skips(e, ins);
     }
     if (result == GCKPT_OK && !skipped)
         result = gckpti_run_instruction(e, ins, c);
@@ -160,17 +161,16 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         gckpti_join(e);
         gckpti_paint_dead(e);
     }
-    e->pc++;
-    if (e->pc == p->epilogue) /* the next micro-batch begins anew */
+    e->step.pc++;
+    if (e->step.pc == p->epilogue) /* the next micro-batch begins anew */
         gckpti_join(e);
-    if (!GCKPTI_LEAN && e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
+    if (!GCKPTI_LEAN && e->recording.now && (e->step.pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
-    if (e->pc == p->epilogue && result == GCKPT_OK)
-        gckpti_collect(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->failed(e, result);
+    if (e->step.pc == p->epilogue && result == GCKPT_OK)
+        gckpti_collect_rows(e);
+    result = gckpti_drain(e, result);
     if (result != GCKPT_OK)
-        e->state = GCKPTI_IDLE;
+        e->step.state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
 }
 
@@ -194,20 +194,19 @@ static void gckpti_run_here(void *context)
 GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
-    if (e->packs != e->store->packs) {
+    if (e->step.packs != e->store->packs) {
         r.result = gckpti_error(
             e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
-        if (gckpti_ranking_of(e->plan))
-            r.result = gckpti_ranking_of(e->plan)->failed(e, r.result);
+        r.result = gckpti_drain(e, r.result);
         if (r.result != GCKPT_OK) {
-            e->state = GCKPTI_IDLE;
+            e->step.state = GCKPTI_IDLE;
             return r.result;
         }
         r.result = GCKPT_MORE;
     }
-    e->repeating = e->repeats && instructions == INT64_MAX;
-    gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
+    e->recording.asked = e->recording.possible && instructions == INT64_MAX;
+    gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
     gckpti_join(e); /* what comes next may be another executor's, in the same arena */
-    e->repeating = 0;
+    e->recording.asked = 0;
     return r.result;
 }

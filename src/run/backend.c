@@ -14,7 +14,7 @@ GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 {
-    return exec ? exec->isa : GCKPT_ISA_AUTO;
+    return exec ? exec->on.isa : GCKPT_ISA_AUTO;
 }
 
 /* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
@@ -23,7 +23,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
     if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
-        e->isa = GCKPT_ISA_PLAIN;
+        e->on.isa = GCKPT_ISA_PLAIN;
         return GCKPT_OK;
     }
     if (!gckpt_isa_available(wish))
@@ -35,12 +35,12 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
     if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
         isa = GCKPT_ISA_PLAIN;
-    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
+    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
     while (!b)
-        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
-    e->isa = (gckpt_isa)isa;
-    e->backend = *b;
-    e->backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
+        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
+    e->on.isa = (gckpt_isa)isa;
+    e->on.backend = *b;
+    e->on.backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
@@ -53,20 +53,20 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "finish but workspace are needed",
                             b->name);
 
-    e->isa = GCKPT_ISA_PLAIN;
-    e->kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->backend.unpack;
-    e->backend = *b;
-    e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
-    e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    e->backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    e->backend.copy = b->copy ? b->copy : plain->copy;
-    e->backend.fill = b->fill ? b->fill : plain->fill;
-    e->backend.add = b->add ? b->add : plain->add;
-    e->backend.convert = b->convert ? b->convert : plain->convert;
-    e->backend.update = b->update ? b->update : plain->update;
-    e->backend.finish = b->finish ? b->finish : plain->finish;
-    e->backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    e->on.isa = GCKPT_ISA_PLAIN;
+    e->on.kernels = NULL;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->on.backend.unpack;
+    e->on.backend = *b;
+    e->on.backend.writes_back = b->update ? b->writes_back : plain->writes_back;
+    e->on.backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    e->on.backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    e->on.backend.copy = b->copy ? b->copy : plain->copy;
+    e->on.backend.fill = b->fill ? b->fill : plain->fill;
+    e->on.backend.add = b->add ? b->add : plain->add;
+    e->on.backend.convert = b->convert ? b->convert : plain->convert;
+    e->on.backend.update = b->update ? b->update : plain->update;
+    e->on.backend.finish = b->finish ? b->finish : plain->finish;
+    e->on.backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
 
@@ -99,12 +99,12 @@ GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e)
         gckpti_on(e)->repeat && gckpti_on(e)->recorded && !gckpti_debug(e) && !e->desc.progress;
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->bound.nodes[ins->id];
         const gckpti_node *node = &p->nodes[ins->id];
-        if (!n || gckpti_ranking_of(p))
+        if (!n || gckpti_crew_of(e))
             can = 0;
         else if (ins->kind >= GCKPT_OFFLOAD)
-            can = e->moves;
+            can = e->offload.moves;
         else if (!node->op)
             can = !gckpti_is_packed(p->params[node->index].storage) || gckpti_on(e)->unpack;
         else

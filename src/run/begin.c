@@ -6,26 +6,26 @@ GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    int64_t end = e->streamed && gckpti_ranking_of(p) ? e->crew->end : p->batch, own = rows;
-    if (rows < 1 || (!inference && rows > end - e->row_end))
-        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
-                            rows, p->batch,
-                            e->row_end ? " (all calls of the step together)" : " (desc.batch)");
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t end = e->step.streamed && g ? g->end : p->batch, own = rows;
+    if (rows < 1 || (!inference && rows > end - e->step.row_end))
+        return gckpti_error(
+            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
+            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (e->streamed || !mixer || !gckpti_hands_in(mixer));
+    int whole = p->mixer >= 0 && (e->step.streamed || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && gckpti_ranking_of(p) && !rest; leaf++)
-        rest = gckpti_leaf_rows(p, e->streamed ? p->batch : rows, leaf) % p->rows;
+    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
+        rest = gckpti_leaf_rows(p, e->step.streamed ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (gckpti_ranking_of(p) && !e->streamed)
-        own = gckpti_ranking_of(p)->rows(e, rows);
-    own += e->row_end - (gckpti_ranking_of(p) ? e->crew->first : 0);
-    return p->picking ? p->picking->check_collected(e, own) : GCKPT_OK;
+    if (!e->step.streamed)
+        own = gckpti_crew_rows(e, rows);
+    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
 }
 
 /* Finite and in range, each of them. */
@@ -56,7 +56,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
+        gckpti_param *q = &e->store->params[e->bound.params[i].index];
         if (p->params[i].storage != (gckpti_byte)q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
@@ -76,7 +76,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
                                 gckpti_on(e)->name, p->names + p->params[i].name,
                                 gckpti_shortage(e));
-        const void **data = &e->nodes[p->params[i].node].data;
+        const void **data = &e->bound.nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
         *data = gckpti_values_here(e, q, -1);
@@ -88,8 +88,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     }
     for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->nodes[i].data, 0, gckpti_elements(&p->nodes[i].shape),
-                              0) != GCKPT_OK)
+            gckpti_check_leaf(e, (int)i, e->bound.nodes[i].data, 0,
+                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
             return GCKPT_E_DATA;
     return GCKPT_OK;
 }
@@ -99,7 +99,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
@@ -119,17 +119,16 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
     if (result != GCKPT_OK)
         return result;
     if (hyper)
-        e->hyper = *hyper;
-    e->unbiased = 0;
-    e->step = e->store->step;
-    e->packs = e->store->packs;
-    e->streamed = 0;
-    e->counts_settled = 0;
-    e->updating = 0;
-    e->next_death = 0;
-    e->row = e->row_end = e->feed_row = 0;
-    e->grad_norm = 0;
-    e->clip_scale = 1;
+        e->update.hyper = *hyper;
+    e->update.unbiased = 0;
+    e->step.number = e->store->step;
+    e->step.packs = e->store->packs;
+    e->step.streamed = 0;
+    e->losses.settled = 0;
+    e->update.begun = 0;
+    e->step.row = e->step.row_end = e->feeds.first = 0;
+    e->update.grad_norm = 0;
+    e->update.clip_scale = 1;
     return gckpti_ok(e);
 }
 
@@ -137,10 +136,11 @@ GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int
 GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
-    e->pc = e->finished = 0;
-    e->accumulators_cleared = 0;
-    gckpti_fill(e, e->losses, 0,
-                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) * sizeof *e->losses);
+    e->step.pc = e->step.finished = 0;
+    e->update.cleared = 0;
+    gckpti_fill(e, e->losses.totals, 0,
+                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) *
+                    sizeof *e->losses.totals);
 }
 
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)

@@ -24,11 +24,11 @@ GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
         if (gckpti_updates(&p->params[i]) && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
-        e->params[i].index = index;
+        e->bound.params[i].index = index;
         size_t at = i;
-        for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
-            e->params[at].nth = e->params[at - 1].nth;
-        e->params[at].nth = (int)i;
+        for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
+            e->bound.params[at].nth = e->bound.params[at - 1].nth;
+        e->bound.params[at].nth = (int)i;
     }
     return GCKPT_OK;
 }
@@ -40,9 +40,9 @@ GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (node->kind == GCKPTI_INPUT)
-            e->inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+            e->feeds.inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
         else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->nodes[i] = gckpti_bind_kernels(e, node);
+            e->bound.nodes[i] = gckpti_bind_kernels(e, node);
     }
 }
 
@@ -59,11 +59,11 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     const gckpt_store *s = e->store;
     size_t used = s->memory.used;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[e->params[i].nth].index];
+        const gckpti_param *q = &s->params[e->bound.params[e->bound.params[i].nth].index];
         gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
     }
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[i].index];
+        const gckpti_param *q = &s->params[e->bound.params[i].index];
         int slots = p->params[i].trained ? p->state_slots : 0;
         for (int slot = gckpti_state_slots(q); slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
@@ -80,7 +80,7 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     gckpt_result result = GCKPT_OK;
     size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[i].index];
+        const gckpti_param *q = &s->params[e->bound.params[i].index];
         int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
         if (wanted && gckpti_others_state(p, q))
             return gckpti_error(s, GCKPT_E_ARG,
@@ -89,18 +89,19 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 q->p.name);
         bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
         bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
-        e->params[i].had = had;
+        e->bound.params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
         result = gckpti_error(s, GCKPT_E_MEMORY,
                               "exec: no memory for the %z bytes of values and optimiser state that "
                               "the plan's %z parameters, \"%s\" first, still need",
                               bytes, p->param_count,
-                              s->params[e->params[e->params[0].nth].index].p.name);
+                              s->params[e->bound.params[e->bound.params[0].nth].index].p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
-        result = gckpti_values_new(s, &s->params[e->params[e->params[i].nth].index], "exec");
+        result =
+            gckpti_values_new(s, &s->params[e->bound.params[e->bound.params[i].nth].index], "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
-        gckpti_param *q = &s->params[e->params[states].index];
+        gckpti_param *q = &s->params[e->bound.params[states].index];
         if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
@@ -113,7 +114,8 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     }
     gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
     while (states-- > 0)
-        gckpti_state_shrink(s, &s->params[e->params[states].index], e->params[states].had);
+        gckpti_state_shrink(s, &s->params[e->bound.params[states].index],
+                            e->bound.params[states].had);
     gckpti_values_undo(s);
     return result;
 }

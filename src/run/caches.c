@@ -1,23 +1,25 @@
+#ifndef GCKPT_NO_CACHES
 #include "run/own.h"
 #include "graph/graph.h"
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
+static gckpt_result gckpti_make_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
     size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
-    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
-    int fit = !bytes || e->caches_of == e ||
-              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+    e->caches.of = e->desc.caches_of && bytes ? e->desc.caches_of->caches.of : e;
+    int fit = !bytes || e->caches.of == e ||
+              (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches_of == e && bytes) {
-        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
-        if (!e->caches)
+    if (e->caches.of == e && bytes) {
+        e->caches.memory = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches.memory)
             return gckpti_error(e->store, GCKPT_E_MEMORY,
                                 "exec: no memory for %z bytes of caches%s", bytes,
                                 gckpti_shortage(e));
-        gckpti_fill(e, e->caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+        gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+                    bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -26,9 +28,10 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
         fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
-        e->capacity = node->shape.d[1];
-        e->news = p->nodes[node->in[0]].shape.d[1];
-        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+        e->caches.capacity = node->shape.d[1];
+        e->caches.news = p->nodes[node->in[0]].shape.d[1];
+        e->bound.nodes[i].data =
+            gckpti_carve(e->caches.of->caches.memory, &used, gckpti_node_bytes(node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -37,56 +40,76 @@ GCKPTI_FN gckpt_result gckpti_exec_caches(gckpt_exec *e)
                               "same order");
 }
 
-/* Without caches, too: their position is that of e->caches_of. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    e->caches_of = e;
-    return e->plan->caching ? e->plan->caching->make(e) : GCKPT_OK;
+    e->caches.of = e;
+    return e->plan->kind_bytes[GCKPT_BYTES_CACHES] ? gckpti_make_caches(e) : GCKPT_OK;
 }
 
-/* Whether caches have room for what a forward of so many rows adds. */
+GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e)
+{
+    e->caches.size = e->desc.caches_of ? 0 : e->plan->kind_bytes[GCKPT_BYTES_CACHES];
+    return e->caches.size;
+}
+
+GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
+{
+    gckpti_give(e, e->caches.memory, e->caches.size);
+}
+
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const gckpt_exec *c = e->caches_of;
+    const gckpti_exec_caches *c = &e->caches.of->caches;
+    if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
+        return GCKPT_OK;
     if (e->plan->leaves > 1)
         return gckpti_error(e, GCKPT_E_ARG,
                             "forward: caches hold rows of a whole call, %i leaves would cut it: "
                             "plan with desc.leaves 1",
                             e->plan->leaves);
-    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->rows))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
             "other rows, the plan's %I at most)",
-            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
-    if (e->news > e->capacity - c->position)
+            rows, c->position > 0 ? c->rows : e->plan->rows, e->plan->rows);
+    if (e->caches.news > e->caches.capacity - c->position)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
-            e->news, c->position, e->capacity);
+            e->caches.news, c->position, e->caches.capacity);
     return GCKPT_OK;
 }
 
-/* The place of cache `id` in the caches, to be written (nodes' data are const: leaves' are). */
+GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
+{
+    if (!e->caches.capacity)
+        return;
+    e->caches.of->caches.position += e->caches.news;
+    e->caches.of->caches.rows = rows;
+}
+
+/* Nodes' data are const, since leaves' are. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
 {
-    unsigned char *caches = e->caches_of->caches;
-    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+    unsigned char *caches = e->caches.of->caches.memory;
+    return caches + ((const unsigned char *)e->bound.nodes[id].data - caches);
 }
 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
-    return exec ? exec->caches_of->position : 0;
+    return exec ? exec->caches.of->caches.position : 0;
 }
 
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches_of->position)
+    if (position < 0 || position > exec->caches.of->caches.position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
-                            position, exec->caches_of->position);
-    exec->caches_of->position = position;
+                            position, exec->caches.of->caches.position);
+    exec->caches.of->caches.position = position;
     return gckpti_ok(exec);
 }
+#endif

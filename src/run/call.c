@@ -12,7 +12,7 @@ GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, 
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
-    return offset == GCKPTI_NONE ? NULL : e->arena + offset;
+    return offset == GCKPTI_NONE ? NULL : e->blocks.arena + offset;
 }
 
 GCKPTI_FN float *gckpti_at(const gckpt_exec *e, size_t offset)
@@ -36,14 +36,15 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    int64_t left = (gckpti_ranking_of(e->plan) ? e->crew->stop : e->row_end) - e->row;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t left = (g ? g->stop : e->step.row_end) - e->step.row;
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
 /* Rows of the step so far, those of all ranks. */
 GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
 {
-    return gckpti_ranking_of(e->plan) ? e->crew->rows : e->row_end;
+    return gckpti_crew_of(e) ? gckpti_crew_of(e)->rows : e->step.row_end;
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
@@ -54,12 +55,12 @@ GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c)
     c->inputs = 0;
     memset((unsigned char *)c + rest, 0, sizeof *c - rest);
     c->seed = e->store->seed;
-    c->step = e->step;
+    c->step = e->step.number;
     c->threads = e->plan->threads;
     c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
     c->training = e->plan->mode != GCKPT_INFERENCE;
-    c->runner = &e->runner;
-    c->kernels = e->kernels;
+    c->runner = &e->on.runner;
+    c->kernels = e->on.kernels;
     c->backend = gckpti_on(e)->context;
 }
 
@@ -102,9 +103,9 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->row = node->batchless ? 0 : e->row;
+    c->row = node->batchless ? 0 : e->step.row;
     c->rows = node->batchless ? 1 : rows;
-    c->position = e->caches_of ? e->caches_of->position : 0;
+    c->position = gckpti_position(e);
     c->id = id;
     c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
     for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
@@ -128,7 +129,7 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
 {
     int base = e->plan->nodes[node->in[i]].base;
     const gckpti_node *q = &e->plan->nodes[base];
-    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
+    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->bound.nodes[base].data;
     if (q->rounding & GCKPTI_NARROW_VALUE)
         arg->bf16 = (const uint16_t *)data;
     else if (q->type == GCKPT_I32)

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_RANKS
 #include "run/own.h"
 
 /* =================================================================================================
@@ -13,6 +14,7 @@
  * one block) are exchanged whole at each level.
  * ============================================================================================== */
 /* ---- exchanges ---- */
+/* There will be no exchange any more; the program is told to give up. */
 GCKPTI_FN void gckpti_break(gckpti_peers *s)
 {
     if (!s->broken && s->engine->give_up)
@@ -95,6 +97,8 @@ static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
         gckpti_break(s);
 }
 
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
+ * where an exchange fails (s->broken). */
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
                                 void (*merge)(void *mine, const void *heard, size_t bytes))
 {
@@ -106,11 +110,14 @@ GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t
     }
 }
 
+/* A merge: adds. */
 GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
 {
     gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
 }
 
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
 GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
 {
     static const char *const names[GCKPTI_ALIKE] = { "the call they make",
@@ -157,6 +164,9 @@ static void gckpti_tree_level(gckpti_peers *s)
         gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
 }
 
+/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
+ * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
+ * it to its end, before anything else is exchanged. */
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work)
 {
@@ -172,6 +182,7 @@ GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *
         gckpti_tree_level(s);
 }
 
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 {
     gckpti_tree *t = &s->tree;
@@ -199,3 +210,4 @@ GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
 }
+#endif

@@ -4,7 +4,7 @@
 /* Of a constant, or as fed: all rows of the latest feeds. */
 GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
-    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
+    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
     return (const int32_t *)data;
 }
 
@@ -39,7 +39,7 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
     if (count < 0 || (count > 0 && !feeds))
         return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
     for (size_t i = 0; i < p->inputs; i++)
-        e->inputs[i].feed = NULL;
+        e->feeds.inputs[i].feed = NULL;
     for (int i = 0; i < count; i++) {
         const gckpti_node *q = NULL;
         if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
@@ -50,31 +50,15 @@ static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, i
                 !feeds[i].data
                     ? "its data is NULL"
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
-        if (e->inputs[q->index].feed)
+        if (e->feeds.inputs[q->index].feed)
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
                                 p->names + q->name);
-        e->inputs[q->index].feed = (const unsigned char *)feeds[i].data;
+        e->feeds.inputs[q->index].feed = (const unsigned char *)feeds[i].data;
     }
     for (size_t i = 0; i < p->inputs; i++)
-        if (e->inputs[i].node >= 0 && !e->inputs[i].feed)
+        if (e->feeds.inputs[i].node >= 0 && !e->feeds.inputs[i].feed)
             return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
-                                p->names + p->nodes[e->inputs[i].node].name);
-    return GCKPT_OK;
-}
-
-/* GCKPT_DEBUG_FINITE: an infinity may be meant, a NaN is not. */
-static gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
-{
-    const gckpti_node *q = &e->plan->nodes[in->node];
-    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
-    const void *fed = in->feed;
-    const float *x = (const float *)fed;
-    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
-        if (x[i] != x[i])
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                e->plan->names + q->name, e->row_end + i / row, i % row);
+                                p->names + p->nodes[e->feeds.inputs[i].node].name);
     return GCKPT_OK;
 }
 
@@ -93,7 +77,7 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
-        gckpti_exec_input *in = &e->inputs[i];
+        gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
             result = gckpti_check_fed(e, in, rows);
         if (!in->copy || result != GCKPT_OK)
@@ -108,14 +92,14 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->inputs; i++) {
-        const gckpti_exec_input *in = &e->inputs[i];
+        const gckpti_exec_input *in = &e->feeds.inputs[i];
         if (in->node < 0)
             continue;
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
-        const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
+        const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first) * row;
         if (in->on_backend)
             gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
                                   row * (size_t)gckpti_micro_rows(e));
-        e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
+        e->bound.nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }

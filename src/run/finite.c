@@ -1,12 +1,10 @@
+#ifndef GCKPT_NO_DEBUG
 #include "run/own.h"
 #include "num/num.h"
 #include "graph/graph.h"
 
 /* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
 enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
-
-/* No NaN, no infinity. */
-GCKPTI_FN int gckpti_finite(double x) { return x - x == 0; }
 
 GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -69,8 +67,8 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
                                gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(e, s, cache ? e->nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id, 0,
-                        0);
+        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
+                        ins->id, 0, 0);
     }
     if (backward && !written)
         gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
@@ -81,7 +79,7 @@ GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gc
         if (!written && needs & GCKPT_IN(i))
             gckpti_see_node(e, s,
                             o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
-                                                         : e->nodes[id].data,
+                                                         : e->bound.nodes[id].data,
                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
             gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
@@ -106,7 +104,7 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
         gckpti_text_add(&t, " at %S of %S", &at, &shape);
     if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
         gckpti_text_add(&t, ", row %I of the batch",
-                        e->row + s->at / (gckpti_elements(&shape) / rows));
+                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
     return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
                         s->value,
                         s->at < 0     ? "the sum of"
@@ -127,7 +125,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
                            : "all it read is finite; nothing was changed";
-    if (e->updating) /* in the backward */
+    if (e->update.begun) /* in the backward */
         why = "parameters have changed, go back to what was saved";
     return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
                              node->op ? node->op->name : "param", why);
@@ -137,7 +135,7 @@ GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
     gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
     gckpt_pass pass;
@@ -153,7 +151,7 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
                       : slot > 0 ? "the update's optimiser state"
                                  : "the update";
     const char *why = "nothing was changed";
-    if (done || e->updating)
+    if (done || e->update.begun)
         why = "lower lr, or clip; parameters have changed, go back to what was saved";
     return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
 }
@@ -173,3 +171,20 @@ GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *valu
                                    "what was loaded or set, made it so",
                                    gckpti_node_name(e->plan, id), s.value, first + s.at);
 }
+
+/* What is fed: an infinity may be meant, a NaN is not. */
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
+{
+    const gckpti_node *q = &e->plan->nodes[in->node];
+    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
+    const void *fed = in->feed;
+    const float *x = (const float *)fed;
+    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
+        if (x[i] != x[i])
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                e->plan->names + q->name, e->step.row_end + i / row, i % row);
+    return GCKPT_OK;
+}
+#endif

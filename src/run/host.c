@@ -5,8 +5,8 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 {
     if (!gckpti_on(e)->own_memory)
         return x;
-    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->borrowed, x, n * sizeof *x);
-    return (const float *)(const void *)e->borrowed;
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->blocks.borrowed, x, n * sizeof *x);
+    return (const float *)(const void *)e->blocks.borrowed;
 }
 
 typedef struct {
@@ -29,7 +29,7 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->borrowed, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(s->e->blocks.borrowed, &s->used, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
@@ -70,7 +70,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
     c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
     c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
+    c.work = c.work ? e->blocks.borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;

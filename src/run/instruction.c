@@ -5,7 +5,7 @@
 static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                               int portions)
 {
-    const gckpti_exec_node *n = &e->nodes[ins->id];
+    const gckpti_exec_node *n = &e->bound.nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
     if (gckpti_run_portions(e, ins, c, kernel, portions))
@@ -19,10 +19,10 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
 static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
 {
-    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
-    if (gckpti_ranking_of(e->plan) && gckpti_ranking_of(e->plan)->gather(e, q, here, to))
+    if (gckpti_run_gather(e, q, here, to))
         return;
     if (gckpti_is_packed((int)q->p.storage))
         gckpti_run_unpack(e, q, here, to, c);
@@ -43,7 +43,8 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
-    int first = ins->first && !(prologue && (gckpti_ranking_of(p) ? e->crew->again : e->row > 0));
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int first = ins->first && !(prologue && (g ? g->again : e->step.row > 0));
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
@@ -63,7 +64,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     gckpti_run_kernel(e, ins, c, portions);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return !GCKPTI_LEAN && e->hashes ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that

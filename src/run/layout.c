@@ -27,11 +27,6 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
     return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
 
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p)
-{
-    return GCKPTI_LEAN ? 1 : p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
-}
-
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
 GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
@@ -42,17 +37,20 @@ GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, hashes = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
-    e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
-    e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
-    e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
-    e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
-    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
-    e->picked = (gckpti_exec_pick *)gckpti_carve(base, &used, p->pick_count, sizeof *e->picked);
-    void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
-    e->hashes = hashes ? (uint64_t *)at : NULL;
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->tables(e, base, &used);
+    size_t used = 0;
+    e->bound.nodes =
+        (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->bound.nodes);
+    e->bound.params =
+        (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->bound.params);
+    e->feeds.inputs =
+        (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->feeds.inputs);
+    e->losses.terms =
+        (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
+    e->recording.scales =
+        (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
+    gckpti_hash_tables(e, base, &used);
+    gckpti_picks_tables(e, base, &used);
+    gckpti_crew_tables(e, base, &used);
     return used;
 }
 
@@ -62,8 +60,8 @@ GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t n = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        if (e->params)
-            e->params[i].square = n;
+        if (e->bound.params)
+            e->bound.params[i].square = n;
         if (p->params[i].trained)
             n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     }
@@ -77,11 +75,12 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0;
-    e->losses = (gckpti_loss_total *)gckpti_carve(
-        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses);
-    e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    e->losses.totals = (gckpti_loss_total *)gckpti_carve(
+        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses.totals);
+    e->update.squares =
+        (float *)gckpti_carve(base, &used, e->update.square_count, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
-        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
+        e->update.nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->update.nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -89,9 +88,9 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
         if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
             to = gckpti_carve(base, &used, bytes, 1);
         if (base && q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].on_backend = (unsigned char *)to;
+            e->feeds.inputs[q->index].on_backend = (unsigned char *)to;
         if (base && q->kind == GCKPTI_CONSTANT)
-            e->nodes[i].data = to ? to : q->data;
+            e->bound.nodes[i].data = to ? to : q->data;
         if (to && q->kind == GCKPTI_CONSTANT)
             gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
     }
@@ -104,7 +103,7 @@ GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    size_t most = e->square_count * sizeof(float);
+    size_t most = e->update.square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
         int64_t n = p->params[i].trained                       ? p->params[i].elements
                     : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
@@ -138,7 +137,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    size_t used = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
         void *to = gckpti_is_fed(p, i)
@@ -146,14 +145,12 @@ GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
                                       gckpti_row_bytes(p, q))
                        : NULL;
         if (to)
-            e->inputs[q->index].copy = (unsigned char *)to;
+            e->feeds.inputs[q->index].copy = (unsigned char *)to;
     }
-    for (size_t i = 0; i < p->pick_count && gckpti_on(e)->own_memory; i++)
-        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
-    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
-    if (!e->moves && !e->desc.offload)
-        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
+    e->blocks.borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
+    gckpti_picks_copies(e, base, &used);
+    if (!e->offload.moves && !e->desc.offload)
+        e->offload.far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
     return used;
 }
 
@@ -165,20 +162,19 @@ GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     const gckpt_backend *b = gckpti_on(e);
     const size_t host = !b->own_memory;
     size_t used = 0;
-    e->square_count = gckpti_exec_squares(e);
-    e->moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
-    e->tables_size = gckpti_exec_tables(e, NULL);
-    e->side_size = gckpti_exec_side(e, NULL);
-    e->copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
-    e->caches_size = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
-    e->owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
+    e->update.square_count = gckpti_exec_squares(e);
+    e->offload.moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
+    e->blocks.tables_size = gckpti_exec_tables(e, NULL);
+    e->blocks.side_size = gckpti_exec_side(e, NULL);
+    e->blocks.copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
+    e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
-    gckpti_count_piece(&used, times, e->tables_size);
-    gckpti_count_piece(&used, host, e->side_size);
-    gckpti_count_piece(&used, 1, e->copies_size);
-    gckpti_count_piece(&used, host, e->caches_size);
-    gckpti_count_piece(&used, host, e->owned_size);
+    gckpti_count_piece(&used, times, e->blocks.tables_size);
+    gckpti_count_piece(&used, host, e->blocks.side_size);
+    gckpti_count_piece(&used, 1, e->blocks.copies_size);
+    gckpti_count_piece(&used, host, gckpti_size_caches(e));
+    gckpti_count_piece(&used, host, e->blocks.owned_size);
     return gckpti_count_block(used);
 }
 

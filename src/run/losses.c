@@ -14,8 +14,8 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = gckpti_ranking_of(p) && !p->terms[term].regulariser ? e->crew->leaf : 0;
-    return &e->losses[term * gckpti_own_leaves(p) + leaf];
+    int leaf = gckpti_crew_of(e) && !p->terms[term].regulariser ? gckpti_crew_of(e)->leaf : 0;
+    return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
@@ -25,16 +25,17 @@ GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
-        if (!gckpti_ranking_of(e->plan) ||
+        if (!gckpti_crew_of(e) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
-            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->terms[i].seen,
-                                   gckpti_loss_at(e, (int)i), sizeof *e->losses);
+            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->losses.terms[i].seen,
+                                   gckpti_loss_at(e, (int)i), sizeof *e->losses.totals);
     return GCKPT_OK;
 }
 
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e)
 {
-    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
+    return e->losses.terms[0].expected >= 0 ? e->losses.terms[0].expected
+                                            : e->losses.terms[0].seen.count;
 }
 
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
@@ -42,14 +43,14 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
     float weight = gckpti_float(t->weight);
-    double own = (double)e->terms[term].expected;
+    double own = (double)e->losses.terms[term].expected;
     if (term == 0)
         return weight;
-    if (t->regulariser && e->terms[0].expected < 0)
+    if (t->regulariser && e->losses.terms[0].expected < 0)
         (void)gckpti_read_losses(e); /* an error comes again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_count(e));
-    if (e->streamed) /* the same count */
+    if (e->step.streamed) /* the same count */
         return weight;
     return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
@@ -61,8 +62,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, 
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[id];
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
-    times = gckpti_ranking_of(p) ? gckpti_ranking_of(p)->batches(e, rows) : times;
+    int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
     if (!q->batchless && n % p->rows == 0) {
         n = n / p->rows * rows;
         times = 1;
@@ -78,8 +78,8 @@ GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->term_count; i++)
-        if (e->terms[i].expected >= 0)
-            e->terms[i].expected +=
+        if (e->losses.terms[i].expected >= 0)
+            e->losses.terms[i].expected +=
                 gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
 }
 
@@ -92,9 +92,9 @@ GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->streamed);
-        memset(&e->terms[i], 0, sizeof e->terms[i]);
-        e->terms[i].expected = rule && !node->batchless ? 0 : -1;
+        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->step.streamed);
+        memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
+        e->losses.terms[i].expected = rule && !node->batchless ? 0 : -1;
     }
 }
 
@@ -125,15 +125,16 @@ GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
+    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->losses.terms[0].seen.count);
     for (size_t i = 0; i < p->term_count && trains; i++)
-        if (e->terms[i].expected >= 0 && e->terms[i].expected != e->terms[i].seen.count)
+        if (e->losses.terms[i].expected >= 0 &&
+            e->losses.terms[i].expected != e->losses.terms[i].seen.count)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
                 "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->terms[i].seen.count,
-                e->terms[i].expected);
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->losses.terms[i].seen.count,
+                e->losses.terms[i].expected);
     return GCKPT_OK;
 }
 
@@ -147,10 +148,10 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
                                 p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->counts_settled && !promised)
+    if (!e->losses.settled && !promised)
         result = gckpti_read_losses(e);
-    if (!e->counts_settled && !promised && result == GCKPT_OK)
+    if (!e->losses.settled && !promised && result == GCKPT_OK)
         result = gckpti_check_counts(e);
-    e->counts_settled = result == GCKPT_OK;
+    e->losses.settled = result == GCKPT_OK;
     return result;
 }

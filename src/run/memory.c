@@ -41,21 +41,22 @@ GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t 
 GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    if (e->moves)
-        e->far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
-    if (e->moves && !e->far)
+    if (e->offload.moves)
+        e->offload.far =
+            (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
+    if (e->offload.moves && !e->offload.far)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
                             gckpti_on(e)->name, p->offloaded);
-    int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
-    if (e->copies_size && !large)
-        e->copies = gckpti_new(&e->memory, e->copies_size, 1);
-    if (e->copies_size && !e->copies)
+    int large = e->blocks.copies_size >= (size_t)PTRDIFF_MAX / 2;
+    if (e->blocks.copies_size && !large)
+        e->blocks.copies = gckpti_new(&e->memory, e->blocks.copies_size, 1);
+    if (e->blocks.copies_size && !e->blocks.copies)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             large ? "exec: copies of the feeds are too large"
                                   : "exec: no memory for %z bytes of copied feeds and operands",
-                            e->copies_size);
-    if (e->copies)
-        gckpti_exec_copies(e, (unsigned char *)e->copies);
+                            e->blocks.copies_size);
+    if (e->blocks.copies)
+        gckpti_exec_copies(e, (unsigned char *)e->blocks.copies);
     return GCKPT_OK;
 }
 
@@ -71,17 +72,33 @@ GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
                 e->store, GCKPT_E_ARG,
                 "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
                 e->desc.arena_size, p->arena, p->alignment);
-        e->arena = (unsigned char *)e->desc.arena;
+        e->blocks.arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
-    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
-    if (!e->owned)
+    e->blocks.owned =
+        p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->blocks.owned_size, p->alignment) : NULL;
+    if (!e->blocks.owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for the step arena of %z bytes%s", p->arena,
                             gckpti_shortage(e));
-    size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
-    e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
+    size_t past = (size_t)((uintptr_t)e->blocks.owned % p->alignment);
+    e->blocks.arena = (unsigned char *)e->blocks.owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->arena + p->arena, canary, sizeof canary);
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->blocks.arena + p->arena, canary, sizeof canary);
+    return GCKPT_OK;
+}
+
+/* That nothing was written behind it. */
+GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
+{
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->blocks.owned)
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
+                               sizeof canary);
+    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
+        if (canary[i] != GCKPTI_CANARY_BYTE)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "step: a kernel wrote behind the arena of %z bytes",
+                                e->plan->arena);
     return GCKPT_OK;
 }

@@ -43,7 +43,7 @@ GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
             wanted |= 1u << i;
     }
     gckpti_copies_of(node->op, node->inputs, rounding, n, gckpti_last(&node->shape), p->made_for,
-                     e->nodes[ins->id].precision, backward, reads, wanted, c);
+                     e->bound.nodes[ins->id].precision, backward, reads, wanted, c);
 }
 
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */

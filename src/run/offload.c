@@ -3,9 +3,9 @@
 /* Waits, before what comes next, for moves that were begun. */
 GCKPTI_FN void gckpti_join(gckpt_exec *e)
 {
-    if (!GCKPTI_LEAN && e->due < INT32_MAX)
+    if (!GCKPTI_LEAN && e->offload.due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
-    e->due = INT32_MAX;
+    e->offload.due = INT32_MAX;
 }
 
 /* Begins a move, and finds the first instruction that must wait for it: one that may read what
@@ -13,18 +13,18 @@ GCKPTI_FN void gckpti_join(gckpt_exec *e)
 static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
 {
     const gckpt_plan *p = e->plan;
-    void *host = e->far + far, *here = e->arena + offset;
+    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
     gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
     if (!out)
-        e->due = e->pc + 1;
+        e->offload.due = e->step.pc + 1;
     for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
+        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
             p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->due, p->lives[i].start);
-    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
+            gckpti_lower(&e->offload.due, p->lives[i].start);
+    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
         if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->due, x);
-    gckpti_lower(&e->due, (int)p->length);
+            gckpti_lower(&e->offload.due, x);
+    gckpti_lower(&e->offload.due, (int)p->length);
 }
 
 /* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
@@ -35,8 +35,8 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
     void *here = gckpti_at_any(e, offset);
-    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
-    if (e->moves) {
+    void *host = !d->offload ? e->offload.far + far : b->own_memory ? e->blocks.borrowed : here;
+    if (e->offload.moves) {
         gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
     } else if (ins->kind == GCKPT_OFFLOAD) {
         if (host != here)
@@ -73,7 +73,8 @@ GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
         result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
+    if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
+        result != GCKPT_OK)
         return result;
     gckpti_join(e);
     gckpt_call c;

@@ -23,8 +23,8 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
     e->store = store;
     if (desc)
         e->desc = *desc;
-    e->runner.parallel_for = e->desc.parallel_for;
-    e->runner.user = e->desc.user;
+    e->on.runner.parallel_for = e->desc.parallel_for;
+    e->on.runner.user = e->desc.user;
     return e;
 }
 
@@ -33,28 +33,26 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
     (void)gckpti_exec_sizes(e, 1);
-    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
-    if (!e->tables)
+    e->blocks.tables = gckpti_new(&e->memory, e->blocks.tables_size, 1);
+    if (!e->blocks.tables)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpti_exec_tables(e, (unsigned char *)e->blocks.tables);
     gckpt_result result = gckpti_bind_params(e);
     if (result != GCKPT_OK)
         return result;
-    if (gckpti_ranking_of(e->plan))
-        result = gckpti_ranking_of(e->plan)->bind(e);
+    result = gckpti_crew_bind(e);
     if (result != GCKPT_OK)
         return result;
     gckpti_bind_nodes(e);
-    if (e->plan->picking)
-        e->plan->picking->bind(e);
+    gckpti_bind_picks(e);
     (void)gckpti_exec_squares(e);
-    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
-    if (!e->side)
+    e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
+    if (!e->blocks.side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->side);
-    e->due = INT32_MAX;
+                            e->blocks.side_size, gckpti_shortage(e));
+    gckpti_exec_side(e, (unsigned char *)e->blocks.side);
+    e->offload.due = INT32_MAX;
     result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
     if (result == GCKPT_OK)
         result = gckpti_bind_caches(e);
@@ -72,10 +70,10 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
-        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        !gckpti_bind(e->store, &e->on.binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+        result = gckpti_bring(e, &e->store->params[e->bound.params[i].index]);
     return result;
 }
 
@@ -114,13 +112,10 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     }
     int team =
         !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
-    e->team = team ? plan->threads : 1;
-    e->writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
-    for (size_t i = 0; i < plan->pick_count; i++) {
-        const gckpti_node *q = &plan->nodes[plan->nodes[plan->picks[i].id].base];
-        e->writes_back = e->writes_back || (plan->picks[i].gradient && q->kind == GCKPTI_PARAM);
-    }
-    e->repeats = !GCKPTI_LEAN && gckpti_repeatable(e);
+    e->on.team = team ? plan->threads : 1;
+    e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
+                            gckpti_picks_write_back(plan);
+    e->recording.possible = !GCKPTI_LEAN && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -131,17 +126,16 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
-    if (gckpti_ranking_of(p) && exec->crew)
-        gckpti_ranking_of(p)->leave(exec);
+    gckpti_leave(exec);
     gckpti_forget(exec);
-    gckpti_unbind(&exec->binding);
-    if (!GCKPTI_LEAN && exec->moves && exec->far)
-        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->far, p->offloaded);
-    gckpti_give(exec, exec->side, exec->side_size);
-    gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_give(exec, exec->caches, exec->caches_size);
-    gckpti_delete(&a, exec->copies, exec->copies_size, 1);
-    gckpti_delete(&a, exec->tables, exec->tables_size, 1);
+    gckpti_unbind(&exec->on.binding);
+    if (!GCKPTI_LEAN && exec->offload.moves && exec->offload.far)
+        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
+    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
+    gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
+    gckpti_free_caches(exec);
+    gckpti_delete(&a, exec->blocks.copies, exec->blocks.copies_size, 1);
+    gckpti_delete(&a, exec->blocks.tables, exec->blocks.tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }

@@ -1,32 +1,37 @@
+#ifndef GCKPT_NO_DEBUG
 #include "run/own.h"
 
-/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written, and what behind the arena ---- */
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* What died with instruction e->pc. What began before a loop's body outlives each round. */
+/* What died with instruction e->step.pc. What began before a loop's body outlives each round. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
-        const gckpt_buffer *life = &p->lives[e->next_death++];
-        if (life->end == e->pc &&
-            !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
-            gckpti_fill(e, e->arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
+    size_t *next = &e->debug.next_death;
+    if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
+        *next = 0;
+    while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
+        const gckpt_buffer *life = &p->lives[(*next)++];
+        if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
+                                         e->step.pc >= p->body && e->step.pc < p->epilogue))
+            gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
     }
 }
 
 static int gckpti_measures(const gckpt_exec *e)
 {
-    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.painted_steps < 2;
 }
 
 /* Before a step: the arena is all paint; each step that measures has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
-        gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
+        gckpti_fill(e, e->blocks.arena, e->debug.painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
+                    e->plan->arena);
     else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
-        gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
+        gckpti_fill(e, e->blocks.arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
 }
 
 /* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
@@ -36,7 +41,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
         n = top - low < sizeof piece ? top - low : sizeof piece;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->arena + top - n, n);
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->blocks.arena + top - n, n);
         for (left = n; left > 0 && piece[left - 1] == paint;)
             left--;
         if (left > 0)
@@ -45,33 +50,25 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
-/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
-GCKPTI_FN gckpt_result gckpti_measure_end(gckpt_exec *e)
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched. */
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
-    unsigned char canary[GCKPTI_CANARY];
-    if (gckpti_measures(e)) {
-        e->touched = gckpti_highest_touched(e, e->touched, e->painted_steps ? 0x5a : 0xa5);
-        for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
-            const gckpt_buffer *life = &e->plan->lives[i];
-            if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->touched)
-                e->touched = life->offset + life->size;
-        }
-        e->painted_steps++;
+    if (!gckpti_measures(e))
+        return;
+    e->debug.touched =
+        gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
+    for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
+        const gckpt_buffer *life = &e->plan->lives[i];
+        if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->debug.touched)
+            e->debug.touched = life->offset + life->size;
     }
-    if (e->owned)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->arena + e->plan->arena,
-                               sizeof canary);
-    for (size_t i = 0; e->owned && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
-                                e->plan->arena);
-    return GCKPT_OK;
+    e->debug.painted_steps++;
 }
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
-                      exec->touched
+                      exec->debug.touched
                 : 0;
 }
+#endif

@@ -1,7 +1,9 @@
+#ifndef GCKPT_NO_PICKS
 #include "run/own.h"
+#include "graph/graph.h"
 
 /* A picked value or gradient, as floats. */
-GCKPTI_FN size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
@@ -20,7 +22,29 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
     return backward && (p->nodes[id].batchless ? own == id : reads);
 }
 
-/* Finds the instruction that each pick is complete with. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    const size_t n = e->plan->pick_count;
+    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, used, n, sizeof *e->picks.at);
+}
+
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < e->plan->pick_count && gckpti_on(e)->own_memory; i++)
+        gckpti_carve(NULL, &bytes, gckpti_pick_bytes(e->plan, &e->plan->picks[i]), 1);
+    e->picks.copies = (unsigned char *)gckpti_carve(base, used, bytes, 1);
+}
+
+GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
+{
+    int picked = 0;
+    for (size_t i = 0; i < p->pick_count; i++)
+        picked |=
+            p->picks[i].gradient && p->nodes[p->nodes[p->picks[i].id].base].kind == GCKPTI_PARAM;
+    return picked;
+}
+
 GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -29,7 +53,7 @@ GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
         int x = (int)p->length, id = p->nodes[pick->id].base;
         while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
             continue;
-        e->picked[k].ready = x < 0 ? (int)p->length : x;
+        e->picks.at[k].ready = x < 0 ? (int)p->length : x;
     }
 }
 
@@ -53,11 +77,11 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
     int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
     if (k < 0)
         return NULL;
-    if (!exec->finished && exec->pc <= exec->picked[k].ready) {
+    if (!exec->step.finished && exec->step.pc <= exec->picks.at[k].ready) {
         gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
                      gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
                      id,
-                     exec->picked[k].ready < (int)exec->plan->length
+                     exec->picks.at[k].ready < (int)exec->plan->length
                          ? "the step has not come so far"
                          : "it is complete at the end of the step");
         return NULL;
@@ -66,10 +90,10 @@ GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
         return gckpti_at(exec, exec->plan->picks[k].offset);
     for (int i = 0; i <= k; i++) {
         bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
-        copy = gckpti_carve(exec->picks, &used, bytes, 1);
+        copy = gckpti_carve(exec->picks.copies, &used, bytes, 1);
     }
     gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
-                              exec->arena + exec->plan->picks[k].offset, bytes);
+                              exec->blocks.arena + exec->plan->picks[k].offset, bytes);
     return (const float *)copy;
 }
 
@@ -79,12 +103,11 @@ static int64_t gckpti_elements_of(const gckpt_plan *p, int64_t n, int64_t rows)
     return rows / p->rows * n + n / p->rows * (rows % p->rows);
 }
 
-/* Whether all that is collected has room for so many rows. */
 GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_exec_pick *at = &e->picked[k];
+        const gckpti_exec_pick *at = &e->picks.at[k];
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
         if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
@@ -106,36 +129,30 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return gckpti_error(exec, GCKPT_E_ARG,
                             "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
                             gckpt_plan_name(exec->plan, id), id);
-    gckpti_exec_pick before = exec->picked[k];
-    exec->picked[k].to = to;
-    exec->picked[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    int64_t rows = exec->state == GCKPTI_IDLE ? 0 : exec->row_end; /* of the step under way */
+    gckpti_exec_pick before = exec->picks.at[k];
+    exec->picks.at[k].to = to;
+    exec->picks.at[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    int64_t rows =
+        exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end; /* of the step under way */
     if (gckpti_check_collected(exec, rows) == GCKPT_OK)
         return gckpti_ok(exec);
-    exec->picked[k] = before;
+    exec->picks.at[k] = before;
     return GCKPT_E_ARG;
 }
 
-/* At the end of a micro-batch: its rows of all that is collected. */
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t first = gckpti_ranking_of(p) ? e->crew->first : 0;
+    int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
-        if (e->picked[k].to)
+        if (e->picks.at[k].to)
             gckpti_on(e)->copy_out(gckpti_on(e)->context,
-                                   e->picked[k].to + gckpti_elements_of(p, n, e->row - first),
-                                   e->arena + p->picks[k].offset, count * sizeof(float));
+                                   e->picks.at[k].to +
+                                       gckpti_elements_of(p, n, e->step.row - first),
+                                   e->blocks.arena + p->picks[k].offset, count * sizeof(float));
     }
-}
-
-/* At the end of a micro-batch, before e->row moves on. */
-GCKPTI_FN void gckpti_collect(gckpt_exec *e)
-{
-    if (e->plan->picking)
-        e->plan->picking->collect_rows(e);
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
@@ -175,12 +192,13 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         for (size_t i = 0; i < k; i++) /* picked twice */
             done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
-            e->picked[k].ready < (int)p->length)
+            e->picks.at[k].ready < (int)p->length)
             continue;
-        for (size_t i = gckpti_ranking_of(p) ? p->node_count : 0; i < 2 * p->node_count; i++) {
+        for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
             if (p->nodes[user].batchless == (i >= p->node_count))
                 gckpti_add_use(e, user, id, sum);
         }
     }
 }
+#endif

@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_DEBUG
 #include "run/own.h"
 #include "num/num.h"
 
@@ -34,7 +35,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
     for (int k = 0; k < 2; k++) {
-        uint64_t *seen = &e->hashes[2 * ins->id + k];
+        uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
             *seen = 0;
         if (!data[k])
@@ -52,3 +53,10 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     }
     return GCKPT_OK;
 }
+
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+{
+    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
+    e->debug.hashes = (uint64_t *)gckpti_carve(base, used, n, sizeof *e->debug.hashes);
+}
+#endif

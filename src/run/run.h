@@ -17,7 +17,7 @@
  *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
- *   gckpti_run_copies   (offload) OFFLOAD, RELOAD. REDUCE is in folder ranks.
+ *   gckpti_run_copies   (offload) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
  *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
@@ -31,18 +31,22 @@
  *   losses              what they count and sum up, and what a gradient of them is worth
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
  *   stream, values      rows that come bit by bit; values that several ranks have shares of
- *   exchange            between ranks
+ *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
  *   recompute, paint, finite: debug aids
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
- * Where a step goes by leaves or ranks there is e->crew, and what this changes is done in folder
- * ranks, by the hooks of plan->ranking (plan.h). Here it is looked up which rows and which leaf are
- * run, whether this rank has failed, and by which exchanges values come together.
+ * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the last
+ * round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all those
+ * of the other ranks. Ranks meet at the beginning of a call, behind the body and before and after
+ * the updates (gckpti_meet). What one of them failed with is told there; until then it drains: it
+ * takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What crew and
+ * rounds have for the other files does what one rank with one leaf needs where there is no crew, so
+ * nobody asks.
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (e->copies), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.copies), or in f32 (gckpti_copies).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
@@ -67,12 +71,12 @@ typedef struct {
     int index;     /* in the store */
     int nth;       /* not its own: params[i].nth is the one that is i-th in the store */
     int had;       /* state arrays before this executor was made */
-    size_t square; /* its first block's in exec->squares */
+    size_t square; /* its first block's in update.squares */
 } gckpti_exec_param;
 
 typedef struct {
-    int node;                         /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed;        /* the program's rows, or copies of them, from feed_row on */
+    int node;                  /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed; /* the program's rows, or copies of them, from feeds.first on */
     unsigned char *copy, *on_backend; /* desc.copy_feeds; a micro-batch in memory of its own */
 } gckpti_exec_input;
 
@@ -87,79 +91,133 @@ typedef struct {
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
+/* What an executor has, by who writes it. A table's length is that of the plan's. */
+typedef struct {           /* backend, open */
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    const void *kernels; /* of that instruction set, for the processor's backends */
+    gckpti_runner runner;
+    gckpt_isa isa;
+    int team; /* threads of a run */
+} gckpti_exec_on;
+
+typedef struct { /* memory, layout: tables and copies are the host's, the others the backend's */
+    unsigned char *arena;
+    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, copies_size, side_size;
+    unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
+} gckpti_exec_blocks;
+
+typedef struct { /* bind; of a leaf or cache, `data` by who has it */
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+} gckpti_exec_bound;
+
+typedef struct {            /* begin, advance: where this step is */
+    uint64_t number, packs; /* the store's when it began */
+    int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+    int state, streamed;    /* streamed: rows stream in, nothing is known of those to come */
+    int pc, finished;       /* finished: it came to its end */
+} gckpti_exec_step;
+
+typedef struct { /* feeds */
+    gckpti_exec_input *inputs;
+    int64_t first; /* row of the feeds */
+} gckpti_exec_feeds;
+
+typedef struct { /* losses */
+    gckpti_exec_term *terms;
+    gckpti_loss_total *totals; /* by term and leaf */
+    int settled; /* what they counted was checked, or is promised: a step may update */
+} gckpti_exec_losses;
+
+typedef struct { /* update */
+    double grad_norm;
+    double rest[2];    /* 1 - beta^number, */
+    uint64_t unbiased; /* of the update with this number, or 0 */
+    gckpt_hyper hyper;
+    float clip_scale;
+    float *squares; /* square sums by block, of all parameters */
+    size_t square_count;
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
+    int cleared;         /* accumulators of this step are */
+    int begun;           /* a parameter was changed, or the sums were divided */
+    int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+} gckpti_exec_update;
+
+typedef struct {              /* advance: micro-batches that the backend repeats */
+    gckpt_loss_scale *scales; /* by term */
+    int possible;             /* it may, */
+    int asked;                /* and is asked to: this run is not in pieces; */
+    int now;                  /* it had none, and is told at this one's end */
+} gckpti_exec_recording;
+
+typedef struct {        /* offload */
+    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+} gckpti_exec_offload;
+
+typedef struct {           /* picks */
+    gckpti_exec_pick *at;  /* by pick of the plan */
+    unsigned char *copies; /* own memory: what gckpt_fetch returns */
+} gckpti_exec_picks;
+
+typedef struct {    /* caches */
+    gckpt_exec *of; /* whose they are: this executor, if they are its own */
+    unsigned char *memory;
+    size_t size;
+    int64_t capacity, news; /* positions of each; those that a call adds */
+    int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
+} gckpti_exec_caches;
+
+typedef struct {       /* recompute, paint */
+    uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    size_t next_death; /* of plan->lives */
+    size_t touched;    /* GCKPT_DEBUG_MEASURE */
+    int painted_steps;
+} gckpti_exec_debug;
+
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
     const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    gckpt_isa isa;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    int team; /* threads of a run */
-    /* memory: tables and copies are the host's, arena and side the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size, caches_size;
-    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-    gckpti_exec_input *inputs;
-    gckpti_exec_term *terms;
-    gckpti_exec_pick *picked;  /* by pick of the plan */
-    gckpti_crew *crew;         /* NULL: one leaf and one rank */
-    uint64_t *hashes;          /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *borrowed;   /* own memory: what the host looks at or works on just now, */
-    unsigned char *picks;      /* and what gckpt_fetch returns */
-    gckpti_loss_total *losses; /* by term and leaf */
-    gckpt_loss_scale *scales;  /* by term: of a micro-batch that the backend repeats */
-    float *squares;            /* square sums by block, of all parameters */
-    size_t square_count;
-    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
-    gckpt_exec *caches_of;
-    unsigned char *caches;
-    int64_t capacity, news;       /* positions of each; those that a call adds */
-    int64_t position, cache_rows; /* what they hold: positions, of so many rows of the batch */
-    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-    /* this step */
-    int state;
-    uint64_t step, packs; /* the store's when it began */
-    gckpt_hyper hyper;
-    float clip_scale;
-    double grad_norm;
-    uint64_t unbiased;              /* 0, or the update's number that these are of: */
-    double rest[2];                 /* 1 - beta^number */
-    int pc, finished;               /* finished: it came to its end */
-    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
-    int accumulators_cleared;
-    int streamed;       /* rows stream in: nothing is known of those to come */
-    int counts_settled; /* what the losses counted was checked, or is promised: it may update */
-    int updating;       /* a parameter was changed, or the sums were divided */
-    int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
-    size_t next_death;  /* of plan->lives */
-    int repeats;        /* the backend may repeat micro-batches, */
-    int repeating;      /* and is asked to: this run is not in pieces; */
-    int recording;      /* it had none, and is told at this one's end */
-    int painted_steps;  /* GCKPT_DEBUG_MEASURE */
-    size_t touched;
+    gckpti_exec_on on;
+    gckpti_exec_blocks blocks;
+    gckpti_exec_bound bound;
+#ifndef GCKPT_NO_RANKS
+    gckpti_crew *crew; /* NULL: one leaf and one rank */
+#endif
+    gckpti_exec_step step;
+    gckpti_exec_feeds feeds;
+    gckpti_exec_losses losses;
+    gckpti_exec_update update;
+    gckpti_exec_recording recording;
+    gckpti_exec_offload offload;
+#ifndef GCKPT_NO_PICKS
+    gckpti_exec_picks picks;
+#endif
+#ifndef GCKPT_NO_CACHES
+    gckpti_exec_caches caches;
+#endif
+#ifndef GCKPT_NO_DEBUG
+    gckpti_exec_debug debug;
+#endif
 };
 
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->backend;
+    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
 }
 
-/* NULL: one leaf and one rank. */
-static inline const gckpti_ranking *gckpti_ranking_of(const gckpt_plan *p)
+enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG };
+
+static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? NULL : p->ranking;
+    return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
 }
-
-static inline unsigned gckpti_debug(const gckpt_exec *e) { return GCKPTI_LEAN ? 0 : e->desc.debug; }
 
 /* ---- run/call.c ---- */
 /* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
@@ -189,9 +247,6 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
  * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
 GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
 
-/* Leaves whose sums are made here: this rank's, or all where every rank runs all rows. */
-GCKPTI_FN int gckpti_own_leaves(const gckpt_plan *p);
-
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
  * a device whose pointers may be larger than those here (gckpti_c_needs). */
 GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
@@ -199,8 +254,8 @@ GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc 
 GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times);
 
 /* ---- run/host.c ---- */
-/* n floats as the host can read them: where they are, or a copy in e->borrowed: until that is used
- * again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
+/* n floats as the host can read them: where they are, or a copy in blocks.borrowed: until that is
+ * used again, here, by a kernel that runs on the host, for what is offloaded or unpacked. */
 GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n);
 
 /* ---- run/feeds.c ---- */
@@ -250,96 +305,36 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report);
 
+/* ---- run/crew.c ---- */
+/* Calls that all ranks make. */
+typedef enum {
+    GCKPTI_CALL_NONE,
+    GCKPTI_CALL_STEP,
+    GCKPTI_CALL_STREAM,
+    GCKPTI_CALL_GATHER,
+    GCKPTI_CALL_SAVE
+} gckpti_ranks_call;
+
+#ifndef GCKPT_NO_RANKS
+/* How many micro-batches the last `rows` of this rank's rows are, up to step.row_end: a leaf's last
+ * may be short. */
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
+
+/* All ranks meet in a call, with a number that must be alike, and with what it has come to here. */
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result);
+
+/* Merges each rank's bytes with those of all others, which come to `heard`, as many. */
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard,
+                                                       size_t bytes));
+
 /* ---- run/values.c ---- */
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
-
-/* ---- run/exchange.c ---- */
-enum { GCKPTI_ALIKE = 7 };
-
-/* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
- * call, with the number of the meeting above its lowest byte; rows; step; seed; what is run; hyper;
- * values that all have whole. */
-typedef struct {
-    int32_t result, rank; /* rank: the one that failed, or the lowest so far; -1: they differ */
-    uint64_t alike[GCKPTI_ALIKE];
-    char text[GCKPTI_TEXT];
-} gckpti_meeting;
-
-/* What is under way, level by level: partners differ in bit `bit`. SCATTER: a sum of which each
- * rank gets its share; SUM_ALL: one that all get whole; GATHER: brings shares together; ENGINE: a
- * sum by the program's own all_reduce. */
-typedef enum { GCKPTI_SCATTER, GCKPTI_SUM_ALL, GCKPTI_GATHER, GCKPTI_ENGINE } gckpti_tree_kind;
-
-typedef struct {
-    gckpti_tree_kind kind;
-    float *x, *work; /* n floats; room for what comes and is added to them */
-    /* count of them, from first on, are this rank's after this level; of GATHER before it */
-    int64_t n, first, count;
-    int bit; /* 0: nothing is under way */
-} gckpti_tree;
-
-/* This rank and what it has under way with the others. */
-typedef struct {
-    const gckpt_ranks *engine; /* NULL: there is one rank */
-    const gckpt_backend *on;   /* where floats lie */
-    int rank, ranks;
-    int busy, peer, broken;  /* broken: an exchange failed, there will be none any more */
-    unsigned char *out, *in; /* room on the host */
-    void *to; /* what comes in is to be copied there, from the host; NULL: it is not */
-    size_t bytes;
-    uint64_t sent;
-    gckpti_tree tree;
-    gckpti_meeting told, heard;
-} gckpti_peers;
-
-/* There will be no exchange any more; the program is told to give up. */
-GCKPTI_FN void gckpti_break(gckpti_peers *s);
-
-/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
- * where an exchange fails (s->broken). */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes));
-
-/* A merge: adds. */
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
-
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
-
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work);
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-
-/* ---- ranks ---- */
-/* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
- * largest of those that other ranks run at this time has micro-batches, one at least; those that
- * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
- * meeting of all. */
-struct gckpti_crew {
-    gckpti_peers peers;
-    int64_t rows;       /* of the step, those of all ranks */
-    int64_t first, end; /* this rank's */
-    int64_t stop;       /* end of those of this leaf that are here */
-    int leaf;           /* number of this rank's that is run */
-    int round;          /* rounds of it that are done */
-    int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int again;          /* a round of this step is done: the prologue is not run again */
-    int last;           /* this round is the last of its leaf */
-    int hollow;         /* it has no rows */
-    int over;           /* a meeting has ended the call; until the next one begins */
-    int squared;        /* square sums are */
-    int same;           /* values that all have whole were compared */
-    int meetings;       /* how often all met */
-    int reducing;       /* a REDUCE is under way, */
-    float *shard;       /* and its share goes here in the end; NULL: it stays */
-    uint64_t listed;    /* hash of what is run */
-    gckpti_loss_total *totals, *heard;
-    size_t room; /* bytes of peers.out, and of peers.in */
-};
+#else
+static inline int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    return (rows + e->plan->rows - 1) / e->plan->rows;
+}
+#endif

@@ -3,7 +3,7 @@
 
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
-    if (e->plan->ranks < 2 || e->state == GCKPTI_IDLE)
+    if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
         return 0;
     gckpti_error(e, GCKPT_E_ARG,
                  "step: one is under way, and the other ranks are within it: end it first");
@@ -17,31 +17,26 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     int64_t own = rows;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK && e->plan->caching)
-        result = e->plan->caching->check(e, rows);
-    if (result == GCKPT_OK && ranking)
-        own = ranking->rows(e, rows);
+    if (result == GCKPT_OK)
+        result = gckpti_check_caches(e, rows);
+    if (result == GCKPT_OK)
+        own = gckpti_crew_rows(e, rows);
     if (result == GCKPT_OK && own)
         result = gckpti_take_feeds(e, feeds, count, own);
     if (result == GCKPT_OK) {
-        e->row_end += own;
+        e->step.row_end += own;
         gckpti_start_counts(e);
         gckpti_expect_counts(e, own);
     }
-    if (ranking)
-        result = ranking->begin(e, rows, result);
+    result = gckpti_crew_begin(e, rows, result);
     if (result != GCKPT_OK)
         return result;
     gckpti_start_step(e);
-    e->state = GCKPTI_RUNNING;
-    if (ranking)
-        ranking->round(e);
-    else
-        gckpti_feed_rows(e);
+    e->step.state = GCKPTI_RUNNING;
+    gckpti_set_round(e);
     return GCKPT_OK;
 }
 
@@ -50,25 +45,25 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
-    e->state = GCKPTI_IDLE;
-    if (p->picking)
-        p->picking->add_uses(e);
+    e->step.state = GCKPTI_IDLE;
+    gckpti_add_uses(e);
     gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
-        result = gckpti_measure_end(e);
-    int64_t count = p->term_count ? e->terms[0].seen.count : 0;
-    if (gckpti_ranking_of(p) && p->mode != GCKPT_INFERENCE && count > 0)
-        gckpti_ranking_of(p)->squares(e);
-    if (gckpti_ranking_of(p))
-        result = gckpti_ranking_of(p)->meet(e, result);
+        gckpti_measure_end(e);
+    if (result == GCKPT_OK)
+        result = gckpti_check_canary(e);
+    int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
+    if (p->mode != GCKPT_INFERENCE && count > 0)
+        gckpti_gather_squares(e);
+    result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->finished = gckpti_step_rows(e) > 0;
+    e->step.finished = gckpti_step_rows(e) > 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
-        const gckpti_loss_total *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->losses.terms[i].seen;
         if (p->terms[i].regulariser)
             loss += weight * seen->sum;
         else if (seen->count > 0)
@@ -77,14 +72,14 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
         bad = gckpti_total_norm(e);
-        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
-        if (bad && e->nonfinite)
+        bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+        if (bad && e->update.nonfinite)
             gckpti_uncount_updates(e);
-        e->store->step += e->updating && !bad;
+        e->store->step += e->update.begun && !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
-        report->grad_norm = count > 0 ? e->grad_norm : 0;
+        report->grad_norm = count > 0 ? e->update.grad_norm : 0;
         report->count = count;
         report->step = e->store->step;
     }
@@ -106,7 +101,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_RUNNING)
+    if (exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
     gckpti_ok(exec); /* of what was fetched too early */
     gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
@@ -116,13 +111,13 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
 {
     gckpt_instruction next = { GCKPT_FORWARD, -1 };
-    if (!exec || exec->state == GCKPTI_IDLE)
+    if (!exec || exec->step.state == GCKPTI_IDLE)
         return next;
-    const gckpti_crew *g = exec->crew;
-    int more = exec->pc == exec->plan->epilogue &&
+    const gckpti_crew *g = gckpti_crew_of(exec);
+    int more = exec->step.pc == exec->plan->epilogue &&
                (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
-                  : exec->row_end - exec->row > exec->plan->rows);
-    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->pc, &next);
+                  : exec->step.row_end - exec->step.row > exec->plan->rows);
+    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
 }
 
@@ -146,10 +141,8 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
     if (result == GCKPT_OK)
         result = gckpti_run_all(exec, report);
-    if (result == GCKPT_OK && exec->capacity) {
-        exec->caches_of->position += exec->news;
-        exec->caches_of->cache_rows = rows;
-    }
+    if (result == GCKPT_OK)
+        gckpti_add_positions(exec, rows);
     return result;
 }
 
@@ -163,16 +156,13 @@ GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *f
 GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
                                             gckpt_report *report)
 {
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     if (result == GCKPT_OK)
         result = gckpti_settle_counts(e);
-    if (ranking)
-        result = ranking->failed(e, result);
+    result = gckpti_drain(e, result);
     if (result == GCKPT_OK && gckpti_count(e))
         result = gckpti_finish_gradients(e);
-    if (ranking)
-        result = ranking->meet(e, result);
+    result = gckpti_meet(e, result);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 

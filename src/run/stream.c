@@ -4,7 +4,6 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
 {
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
-    const gckpti_ranking *ranking = gckpti_ranking_of(exec->plan);
     gckpt_result result = gckpti_begin(exec, hyper, 0);
     if (result == GCKPT_OK && !exec->plan->looped)
         result = gckpti_error(
@@ -19,16 +18,15 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
                          "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
-    exec->streamed = 1;
-    if (result == GCKPT_OK && ranking)
-        ranking->rows(exec, exec->plan->batch);
-    if (ranking)
-        result = ranking->begin(exec, 0, result);
+    exec->step.streamed = 1;
+    if (result == GCKPT_OK)
+        (void)gckpti_crew_rows(exec, exec->plan->batch);
+    result = gckpti_crew_begin(exec, 0, result);
     if (result != GCKPT_OK)
         return result;
     gckpti_start_counts(exec);
     gckpti_start_step(exec);
-    exec->state = GCKPTI_STREAMING;
+    exec->step.state = GCKPTI_STREAMING;
     return GCKPT_OK;
 }
 
@@ -37,47 +35,40 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_STREAMING)
+    if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
-    const gckpti_crew *g = exec->crew;
-    if (g && g->peers.told.result != GCKPT_OK) /* all ranks' gckpt_step_end will say so */
-        return gckpti_error(exec, (gckpt_result)g->peers.told.result, "%s", g->peers.told.text);
-    gckpt_result result = gckpti_check_rows(exec, rows);
+    gckpt_result result = gckpti_failed_here(exec);
+    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
+        result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(exec, feeds, count, rows);
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
     gckpti_ok(exec);
-    if (exec->row_end > 0) {
-        exec->pc = exec->plan->body;
-        exec->next_death = 0;
-    }
-    exec->feed_row = exec->row = exec->row_end;
-    exec->row_end += rows;
+    if (exec->step.row_end > 0)
+        exec->step.pc = exec->plan->body;
+    exec->feeds.first = exec->step.row = exec->step.row_end;
+    exec->step.row_end += rows;
     gckpti_expect_counts(exec, rows);
-    if (gckpti_ranking_of(exec->plan))
-        gckpti_ranking_of(exec->plan)->round(exec);
-    else
-        gckpti_feed_rows(exec);
+    gckpti_set_round(exec);
     result = gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
-    return g && result == GCKPT_OK ? (gckpt_result)g->peers.told.result : result;
+    return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 {
     if (!exec)
         return GCKPT_E_ARG;
-    if (exec->state != GCKPTI_STREAMING)
+    if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     gckpti_ok(exec);
-    exec->state = GCKPTI_RUNNING;
-    exec->pc = exec->plan->epilogue;
-    gckpt_result result =
-        gckpti_ranking_of(exec->plan) ? gckpti_ranking_of(exec->plan)->end(exec) : GCKPT_OK;
+    exec->step.state = GCKPTI_RUNNING;
+    exec->step.pc = exec->plan->epilogue;
+    gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;
     if (gckpti_step_rows(exec) > 0)
         return gckpti_run_all(exec, report);
-    exec->pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
 }

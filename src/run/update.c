@@ -34,15 +34,14 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     memset(pass, 0, sizeof *pass);
     pass->elements = q->elements;
     pass->gradient = gckpti_at(e, o.gradient);
-    pass->base = e->arena;
+    pass->base = e->blocks.arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
     pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
-    pass->write_back = e->writes_back;
-    pass->squares = q->measured ? NULL : e->squares + e->params[ins->id].square;
-    pass->values = gckpti_values_here(e, &e->store->params[e->params[ins->id].index], -1);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->share(e, ins, pass);
+    pass->write_back = e->update.writes_back;
+    pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
+    pass->values = gckpti_values_here(e, &e->store->params[e->bound.params[ins->id].index], -1);
+    gckpti_pass_share(e, ins, pass);
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -60,11 +59,11 @@ GCKPTI_APART static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins 
 GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const float *squares = gckpti_on_host(e, e->update.squares, e->update.square_count);
     const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
+        size_t param = (size_t)e->bound.params[i].nth, first = e->bound.params[param].square;
         size_t n =
             ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double own = 0;
@@ -73,10 +72,11 @@ GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
         bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
-    e->grad_norm = gckpti_sqrt_double(sum);
-    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
-                        ? (float)((double)e->hyper.clip / e->grad_norm)
-                        : 1;
+    e->update.grad_norm = gckpti_sqrt_double(sum);
+    e->update.clip_scale =
+        e->update.hyper.clip > 0 && e->update.grad_norm > (double)e->update.hyper.clip
+            ? (float)((double)e->update.hyper.clip / e->update.grad_norm)
+            : 1;
     return bad;
 }
 
@@ -85,7 +85,8 @@ GCKPTI_APART static void gckpti_count_nonfinite(gckpt_exec *e)
 {
     gckpt_call c;
     gckpti_call_between(e, &c);
-    gckpti_on(e)->nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    gckpti_on(e)->nonfinite(&c, e->update.squares, (int64_t)e->update.square_count,
+                            e->update.nonfinite);
 }
 
 /* Before the first update of a step that clips, may be skipped or is looked at, and where nothing
@@ -95,15 +96,14 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    if (gckpti_ranking_of(e->plan))
-        gckpti_ranking_of(e->plan)->squares(e);
+    gckpti_gather_squares(e);
     for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
-    if (e->nonfinite && e->square_count)
+    if (e->update.nonfinite && e->update.square_count)
         gckpti_count_nonfinite(e);
-    if (e->nonfinite && !(e->hyper.clip > 0))
+    if (e->update.nonfinite && !(e->update.hyper.clip > 0))
         return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
@@ -124,11 +124,11 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
     for (int i = 0; i < e->plan->state_slots; i++)
         u.state[i] = gckpti_array(q, i);
-    u.clip_scale = e->clip_scale;
+    u.clip_scale = e->update.clip_scale;
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
     u.step = step;
-    u.hyper = &e->hyper;
+    u.hyper = &e->update.hyper;
     e->desc.own_optimiser(e->desc.user, &u);
     gckpti_changed(e->store, q, GCKPTI_HOST);
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
@@ -139,13 +139,13 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
 static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, const gckpti_param *q,
                               uint64_t step, gckpt_pass *pass)
 {
-    const gckpt_hyper *h = &e->hyper;
+    const gckpt_hyper *h = &e->update.hyper;
     gckpt_rates *a = &pass->rates;
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
           beta2 = gckpti_setting(h->beta2, 0.999f);
     pass->optimiser = param->measured ? GCKPT_SGD : e->plan->optimiser;
     pass->momentum = gckpti_setting(h->momentum, 0.9f);
-    a->scale = param->measured ? 1 : e->clip_scale;
+    a->scale = param->measured ? 1 : e->update.clip_scale;
     a->decay =
         param->measured ? gckpti_float(param->momentum) : lr * h->weight_decay * q->p.decay_scale;
     a->rate = param->measured ? -a->decay : lr;
@@ -156,13 +156,13 @@ static void gckpti_pass_rates(gckpt_exec *e, const gckpti_plan_param *param, con
     a->beta2 = beta2;
     a->rest2 = (float)(1 - (double)beta2);
     a->eps = gckpti_setting(h->eps, 1e-8f);
-    if (e->unbiased != step) { /* most parameters have the same */
-        e->unbiased = step;
-        e->rest[0] = 1 - gckpti_powi((double)beta1, step);
-        e->rest[1] = 1 - gckpti_powi((double)beta2, step);
+    if (e->update.unbiased != step) { /* most parameters have the same */
+        e->update.unbiased = step;
+        e->update.rest[0] = 1 - gckpti_powi((double)beta1, step);
+        e->update.rest[1] = 1 - gckpti_powi((double)beta2, step);
     }
-    a->rate = (float)((double)lr / e->rest[0]);
-    a->correct2 = (float)(1 / e->rest[1]);
+    a->rate = (float)((double)lr / e->update.rest[0]);
+    a->correct2 = (float)(1 / e->update.rest[1]);
 }
 
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
@@ -170,8 +170,8 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    uint64_t step = e->step + 1;
+    gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_pass pass;
     if (p->state_slots > 0 && param->trained) { /* state that was nobody's is new */
@@ -183,8 +183,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
-        if (gckpti_ranking_of(p))
-            gckpti_ranking_of(p)->updated(e, q);
+        gckpti_gather_updated(e, q);
         return;
     }
     gckpti_call_between(e, &c);
@@ -192,17 +191,16 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
     if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
         pass.adds = 0;
         pass.squares = NULL;
-        pass.count = e->writes_back ? 0 : pass.count;
+        pass.count = e->update.writes_back ? 0 : pass.count;
     }
     pass.update = 1;
-    pass.unless = e->nonfinite;
+    pass.unless = e->update.nonfinite;
     for (int i = 0; i < p->state_slots && param->trained; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
     gckpti_pass_rates(e, param, q, step, &pass);
     gckpti_on(e)->update(&c, &pass);
     gckpti_changed(e->store, q, gckpti_on(e)->own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
-    if (gckpti_ranking_of(p))
-        gckpti_ranking_of(p)->updated(e, q);
+    gckpti_gather_updated(e, q);
 }
 
 /* What gckpti_run_update counted, when the backend has found that it must do nothing. */
@@ -210,7 +208,7 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = &e->store->params[e->params[i].index];
+        gckpti_param *q = &e->store->params[e->bound.params[i].index];
         if (p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }

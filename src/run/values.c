@@ -1,3 +1,4 @@
+#ifndef GCKPT_NO_RANKS
 #include "run/own.h"
 #include "num/num.h"
 
@@ -44,14 +45,12 @@ static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, in
 static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
 {
     float room[GCKPTI_DRAWN];
-    const gckpti_ranking *ranking = gckpti_ranking_of(e->plan);
     gckpt_result result = GCKPT_OK;
     if (gckpti_is_under_way(e))
         return GCKPT_E_ARG;
     if (first < 0 || last >= (int)e->store->count)
         result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    if (ranking)
-        result = ranking->call(e, GCKPTI_CALL_GATHER, first, result);
+    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
     for (int i = first; i <= last && result == GCKPT_OK; i++) {
         const gckpti_param *q = &e->store->params[i];
         for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
@@ -60,7 +59,7 @@ static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float 
                 memcpy(to + at, x, (size_t)n * sizeof *x);
             if (hash)
                 *hash = gckpti_hash_floats(*hash, x, n);
-            result = ranking ? ranking->failed(e, GCKPT_OK) : GCKPT_OK;
+            result = gckpti_drain(e, GCKPT_OK);
         }
     }
     return result == GCKPT_OK ? gckpti_ok(e) : result;
@@ -81,3 +80,4 @@ GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
         *hash = result == GCKPT_OK ? all : 0;
     return result;
 }
+#endif

@@ -27,7 +27,7 @@ static void gckpti_link_names(gckpt_store *s, int all)
 }
 
 /* What this rank updates of a parameter. */
-static void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
+GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
 {
     p->first = 0;
     p->count = p->elements;
@@ -61,31 +61,4 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     gckpti_link_names(s, had < s->capacity);
     s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
-}
-
-GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
-{
-    if (ranks < 1 || (ranks & (ranks - 1)) || rank < 0 || rank >= ranks ||
-        (unsigned)shard > GCKPT_SHARD_VALUES || (GCKPTI_LEAN && ranks > 1))
-        return gckpti_error(
-            store, GCKPT_E_ARG,
-            "rank %i of %i, shard %i: ranks must be a power of two, rank 0 to ranks - "
-            "1, shard a gckpt_shard",
-            rank, ranks, (int)shard);
-    for (size_t i = 0; store && i < store->count; i++) {
-        const gckpti_param *q = &store->params[i];
-        if ((gckpti_is_made(q) && !q->external) || gckpti_state_slots(q))
-            return gckpti_error(store, GCKPT_E_ARG,
-                                "ranks: \"%s\" has values or state already; say which rank this is "
-                                "before gckpt_exec_new, gckpt_store_get and loading make them",
-                                q->p.name);
-    }
-    if (!store)
-        return GCKPT_E_ARG;
-    store->rank = rank;
-    store->ranks = ranks;
-    store->shard = shard;
-    for (size_t i = 0; i < store->count; i++)
-        gckpti_param_share(store, &store->params[i].p);
-    return gckpti_ok(store);
 }

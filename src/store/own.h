@@ -25,6 +25,9 @@ static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (
 /* store/params.c */
 GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot);
 
+/* store/create.c */
+GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p);
+
 /* store/mirror.c */
 GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q);
 GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q);

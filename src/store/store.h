@@ -88,6 +88,8 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
+/* ---- store/ranks.c ---- */
+#ifndef GCKPT_NO_RANKS
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
  * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
@@ -106,6 +108,33 @@ GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
  * them, are in memory then, with room for the largest share. Neither values that are the program's
  * nor packed ones are. */
 GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
+#else /* all is whole */
+static inline int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    (void)rank, (void)ranks;
+    *first = 0;
+    return elements;
+}
+
+static inline int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                       int64_t elements)
+{
+    (void)ranks, (void)shard, (void)least;
+    return elements;
+}
+
+static inline int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return (void)s, (void)elements, 0;
+}
+
+static inline int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return (void)s, (void)q, (void)slot, 0;
+}
+#endif
+
+/* ---- store/params.c ---- */
 
 /* How many of them are this rank's own, and which is the first. */
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);

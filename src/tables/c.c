@@ -269,44 +269,67 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         gckpti_print(k, " %z,", numbers[i]);
     gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
                  p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %i, %s, %s,\n", p->inputs, p->body, p->epilogue, p->mixer,
-                 p->packed, p->picking ? "&gckpti_picked" : "NULL",
-                 p->caching ? "&gckpti_cached" : "NULL");
-    gckpti_print(k, "    %s, %i, 1, GCKPT_SHARD_NONE, 0\n};\n",
-                 p->ranking ? "&gckpti_ranked" : "NULL", p->leaves);
+    gckpti_print(k, " %z, %i, %i, %i, %i,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
+                 p->body, p->epilogue, p->mixer, p->packed, p->leaves);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
 static int gckpti_c_fits_small(const gckpt_plan *p)
 {
-    return p->precision == GCKPT_FP32 && !p->offloaded && !p->ranking && p->batch <= INT32_MAX &&
+    return p->precision == GCKPT_FP32 && !p->offloaded && p->leaves == 1 && p->batch <= INT32_MAX &&
            p->node_count <= INT16_MAX && p->operand_count <= UINT16_MAX &&
            p->word_count <= UINT16_MAX && p->name_bytes < UINT16_MAX;
 }
 
-/* Builds that leave out what it has do not compile it, and say why. */
+/* The op of this part of the header, a list of their names, that the plan has; NULL: none. */
+static const char *gckpti_c_op_of(const gckpt_plan *p, const char *const *part)
+{
+    for (; *part; part++)
+        for (size_t n = 0; n < p->node_count; n++)
+            if (p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
+                !strcmp(p->nodes[n].op->name, *part))
+                return *part;
+    return NULL;
+}
+
+/* Parts of the header that a build may leave out: those that the plan can do without, in its
+ * comment, and those that it cannot: it is not compiled without them, and says why. */
 static void gckpti_c_parts(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-#define GCKPTI_OF_RECURRENT(op) { #op, "GCKPT_NO_RECURRENT" },
-#define GCKPTI_OF_IMAGES(op)    { #op, "GCKPT_NO_IMAGES" },
-#define GCKPTI_OF_LOSSES(op)    { #op, "GCKPT_NO_LOSSES" },
-    static const char *const parts[][2] = { GCKPTI_ALL_OPS(GCKPTI_LEFT_OUT, GCKPTI_LEFT_OUT,
-                                                           GCKPTI_OF_RECURRENT, GCKPTI_OF_IMAGES,
-                                                           GCKPTI_OF_LOSSES) };
-#undef GCKPTI_OF_RECURRENT
-#undef GCKPTI_OF_IMAGES
-#undef GCKPTI_OF_LOSSES
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        int has = 0;
-        for (size_t n = 0; n < p->node_count && !has; n++)
-            has = p->nodes[n].index >= 0 && p->nodes[n].op && gckpti_c_ours(p->nodes[n].op) &&
-                  !strcmp(p->nodes[n].op->name, parts[i][0]);
-        if (has)
-            gckpti_print(k,
-                         "#ifdef %s\n#error \"plan %s: it has %s, which this build leaves out "
-                         "(%s)\"\n#endif\n",
-                         parts[i][1], name, parts[i][0], parts[i][1]);
+#define GCKPTI_NO(op)
+#define GCKPTI_NAME(op) #op,
+#define GCKPTI_NAMES(recurrent, image, loss)                                                       \
+    {                                                                                              \
+        GCKPTI_ALL_OPS(GCKPTI_NO, GCKPTI_NO, recurrent, image, loss) NULL                          \
     }
+    static const char *const recurrent[] = GCKPTI_NAMES(GCKPTI_NAME, GCKPTI_NO, GCKPTI_NO);
+    static const char *const images[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NAME, GCKPTI_NO);
+    static const char *const losses[] = GCKPTI_NAMES(GCKPTI_NO, GCKPTI_NO, GCKPTI_NAME);
+#undef GCKPTI_NAMES
+#undef GCKPTI_NAME
+#undef GCKPTI_NO
+    const struct {
+        const char *part, *has; /* has: what of it the plan has; NULL: nothing */
+    } parts[] = { { "RANKS", p->leaves > 1 ? "leaves" : NULL },
+                  { "PICKS", p->pick_count ? "tensors to fetch" : NULL },
+                  { "CACHES", p->kind_bytes[GCKPT_BYTES_CACHES] ? "caches" : NULL },
+                  { "PACK", p->packed ? "packed parameters" : NULL },
+                  { "BF16", gckpti_plan_rounds(p) ? "precision GCKPT_BF16" : NULL },
+                  { "RECURRENT", gckpti_c_op_of(p, recurrent) },
+                  { "IMAGES", gckpti_c_op_of(p, images) },
+                  { "LOSSES", gckpti_c_op_of(p, losses) } };
+    const size_t n = sizeof parts / sizeof *parts;
+    size_t without = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!parts[i].has)
+            gckpti_print(k, "%s GCKPT_NO_%s", without++ ? "," : " * It runs with", parts[i].part);
+    gckpti_print(k, without ? ", too. */\n" : " */\n");
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].has)
+            gckpti_print(k,
+                         "#ifdef GCKPT_NO_%s\n#error \"plan %s: it has %s: compile without "
+                         "GCKPT_NO_%s\"\n#endif\n",
+                         parts[i].part, name, parts[i].has, parts[i].part);
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
@@ -337,10 +360,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     }
     gckpti_print(&k,
                  "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited.\n",
+                 name);
+    gckpti_c_parts(&k, plan, name);
+    gckpti_print(&k,
                  "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
                  "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-                 name, plan->format, plan->contract, name);
+                 plan->format, plan->contract, name);
     gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
@@ -352,22 +378,11 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "offload nothing and have one leaf, fewer than 32768 tensors, and 65536 operands\"\n"
             "#endif\n",
             name);
-    if (gckpti_plan_rounds(plan))
-        gckpti_print(&k,
-                     "#ifdef GCKPT_NO_BF16\n#error \"plan %s: of precision GCKPT_BF16: compile "
-                     "without GCKPT_NO_BF16\"\n#endif\n",
-                     name);
-    if (plan->packed)
-        gckpti_print(&k,
-                     "#ifdef GCKPT_NO_PACK\n#error \"plan %s: of packed parameters: compile "
-                     "without GCKPT_NO_PACK\"\n#endif\n",
-                     name);
     if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
-    gckpti_c_parts(&k, plan, name);
     gckpti_c_enum(&k, plan, name);
     gckpti_c_needs(&k, plan, name);
     gckpti_c_nodes(&k, plan, name);

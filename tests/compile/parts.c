@@ -314,15 +314,32 @@ static void runs(void)
     gckpt_exec *e = gckpt_exec_new(p, m.store, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
     expect(e && gckpt_gradients(e, feeds, 2, BATCH, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(m.h), 1), "picks", e);
-#ifndef GCKPT_NO_CHECK
-    gckpt_result checked = gckpt_check_gradients(e, feeds, 2, BATCH, NULL);
-    expect(checked == GCKPT_OK || checked == GCKPT_UNRESOLVED, "check", e);
-    printf("CHECK\n");
-#endif
     gckpt_exec_free(e);
     printf("PICKS\n");
 #else
     expect(!p && strstr(gckpt_error_text(m.graph), "GCKPT_NO_PICKS"), "picks", m.graph);
+#endif
+    gckpt_plan_free(p);
+    desc.fetches = 0;
+    p = gckpt_plan_new(m.graph, &m.term, 1, &desc);
+    gckpt_exec_desc how;
+    memset(&how, 0, sizeof how);
+    how.debug = GCKPT_DEBUG_MEASURE;
+    gckpt_exec *looked_at = gckpt_exec_new(p, m.store, &how);
+#ifndef GCKPT_NO_DEBUG
+    expect(looked_at && gckpt_bytes_measured(looked_at) == gckpt_store_bytes(m.store), "debug", m.store);
+    printf("DEBUG\n");
+#else
+    expect(!looked_at && strstr(gckpt_error_text(m.store), "GCKPT_NO_DEBUG"), "debug", m.store);
+#endif
+    gckpt_exec_free(looked_at);
+#ifndef GCKPT_NO_CHECK
+    gckpt_exec *whole = gckpt_exec_new(p, m.store, NULL);
+    const gckpt_feed fed[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
+    gckpt_result checked = gckpt_check_gradients(whole, fed, 2, BATCH, NULL);
+    expect(checked == GCKPT_OK || checked == GCKPT_UNRESOLVED, "check", whole);
+    gckpt_exec_free(whole);
+    printf("CHECK\n");
 #endif
     gckpt_plan_free(p);
 #ifndef GCKPT_NO_PACK

@@ -10,7 +10,7 @@ CC=${CC:-gcc}
 B=build/check/parts
 W="-Wall -Wextra -Wunused-function -Wundef -Werror"
 mkdir -p $B
-parts=$(sed -n '/^ \*    Parts: /,/^ \*    OpenMP /s/^ \*    GCKPT_NO_\([A-Z0-9]*\)  .*/\1/p' gradckpt.h)
+parts=$(sed -n '/^ \*    Parts: /,/^ \*    OpenMP /s/^ \*    GCKPT_NO_\([A-Z0-9]*\) .*/\1/p' gradckpt.h)
 in_kernels="BF16 PACK RECURRENT IMAGES LOSSES AVX512 AVX2" # the others are left out of a build without fast kernels: sooner
 
 # Usual sets: what a program of its kind leaves out, and KB of .text that the rest may have (gcc -O2, x86-64).
@@ -21,7 +21,7 @@ gpt_kb=600
 tuning="PICTURES CHECK TABLES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
 tuning_is="Fine-tuning: packed weights, LoRA, files, generation"
 tuning_kb=700
-firmware="PICTURES CHECK TABLES FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS PICKS CACHES PACK BF16"
+firmware="PICTURES CHECK TABLES FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS PICKS CACHES DEBUG PACK BF16"
 firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
 firmware_kb=100
 

@@ -103,7 +103,7 @@ static void train(training *t)
     if (e == NULL)
         fprintf(stderr, "test_threads: %s\n", gckpt_error_text(p ? (void *)s : (void *)g));
     if (e != NULL) {
-        t->crew = e->team;
+        t->crew = e->on.team;
         gckpt_result result = GCKPT_OK;
         for (int step = 0; step < 3 && result == GCKPT_OK; step++) {
             for (int i = 0; i < B * T; i++) {

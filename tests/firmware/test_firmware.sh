@@ -29,6 +29,12 @@ fails_saying() # fails_saying PATTERN command...
     ! "$@" > "$work/said" 2>&1 && grep -q -e "$pattern" "$work/said"
 }
 
+# without TABLE: options that leave out the parts of the header that this plan can do without, as its comment lists them
+without()
+{
+    sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
+}
+
 one=-DGCKPT_STATIC
 [ -z "$WIDE" ] || one=
 
@@ -62,7 +68,8 @@ device()                # device LANGUAGE OUTPUT macro..
     language=$1 to=$2
     shift 2
     $language "$work/t.c" -o "$work/t" 2> /dev/null || return
-    check "device compiles: $language $*" $language $sections $warnings $include "$@" tests/firmware/device.c -o "$to"
+    check "device compiles: $language $*" $language $sections $warnings $include $(without "$work/small.h") "$@" \
+        tests/firmware/device.c -o "$to"
     check "device trains to the same bits: $language $*" sh -c "$to > $work/got && cmp $work/got $work/want"
 }
 if [ -n "$WIDE" ]; then
@@ -106,11 +113,12 @@ check "to the same bits" sh -c "$work/device_stored | cmp - $work/want_stored"
 check "host prints a plan of bf16" sh -c "$work/host c bf16 bf16 > $work/bf16.h"
 lacks()                 # lacks TABLE WHAT MACRO
 {
-    check "without $3 a table of $2 is refused" fails_saying "of $2.*: compile without $3" $CC -std=c99 $include -D$3 \
+    check "without $3 a table of $2 is refused" fails_saying "has $2: compile without $3" $CC -std=c99 $include -D$3 \
         -UTABLE "-DTABLE=\"$1.h\"" -DPLAN=$1 -fsyntax-only tests/firmware/device.c
 }
 lacks bf16 "precision GCKPT_BF16" GCKPT_NO_BF16
 lacks packed "packed parameters" GCKPT_NO_PACK
+lacks leaves leaves GCKPT_NO_RANKS
 if [ -n "$WIDE$WHOLE" ]; then
     check "host without both" $CC -std=c99 -O0 $include -DGCKPT_NO_FAST -DGCKPT_NO_BF16 -DGCKPT_NO_PACK tests/firmware/host.c \
         -lm -o "$work/lean"
@@ -131,14 +139,14 @@ if [ -n "$WIDE$WHOLE" ] && [ "$sections" != -Os ] && command -v nm > /dev/null; 
     check "the rows of its ops only" diff "$work/want_rows" "$work/rows"
     check "the table is there" grep -q ' [Rr] gckpti_small_list$' "$work/symbols"
     check "and all of it read-only" sh -c "! grep -E '[^Rr] (small|gckpti_(small|op)_[a-z_0-9]*)$' $work/symbols"
-    check "nothing for leaves and ranks" sh -c "! grep -E ' [TtRr] gckpti_(crew|exchange|merge|tree|meet|run_reduce|ranked)' $work/symbols"
+    check "nothing for leaves and ranks" sh -c "! grep -E ' [TtRr] gckpti_(crew|exchange|merge|tree|meet|run_reduce)' $work/symbols"
     check "no heap" sh -c "! grep -E ' U (malloc|realloc|calloc|free)(@|$)' $work/symbols"
 fi
 
 # Three ops link three ops.
 check "a model of three ops" $LINKED -std=c99 -O1 $warnings -I. -DSET=0 tests/firmware/flash.c -o "$work/host0"
 check "is printed" sh -c "$work/host0 > $work/small0.h"
-check "is compiled" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' \
+check "is compiled" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DSET=0 '-DTABLE="small0.h"' $(without "$work/small0.h") \
     tests/firmware/flash.c -o "$work/device0"
 check "trains in its blocks" "$work/device0"
 if [ "$sections" != -Os ] && command -v nm > /dev/null; then
@@ -147,7 +155,8 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
     check "links three" diff "$work/want_rows0" "$work/rows0"
     check "and no planner" planless "$work/device0"
 fi
-check "is compiled small" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DGCKPT_SMALL -DSET=0 '-DTABLE="small0.h"' \
+check "is compiled small" $CC -std=c99 $sections $warnings $one -I. -I$work -DDEVICE -DGCKPT_SMALL -DSET=0 \
+    '-DTABLE="small0.h"' $(without "$work/small0.h") \
     tests/firmware/flash.c -o "$work/device0"
 check "trains in its blocks" "$work/device0"
 if [ "$sections" != -Os ] && command -v nm > /dev/null; then
@@ -155,6 +164,18 @@ if [ "$sections" != -Os ] && command -v nm > /dev/null; then
         ! grep -E ' [Tt] gckpti_(see|look|hash_planned|cpu_convert|unpack|packed|borrow|run_on_host|copy_far|text|.*_shape\$|.*_flops)' \
         $work/symbols0 | grep -v -E ' gckpti_(node|same)_shape$'"
 fi
+
+# A build that leaves out what a plan needs says so.
+left_out()              # left_out SET OP PART
+{
+    check "a model with $2" $LINKED -std=c99 -O0 $warnings -I. "-DSET=$1" tests/firmware/flash.c -o "$work/host$1"
+    check "is printed" sh -c "$work/host$1 > $work/small$1.h"
+    check "and needs GCKPT_NO_$3 not to be" fails_saying "has $2, which this build leaves out (GCKPT_NO_$3)" \
+        $CC -std=c99 -fsyntax-only -I. -I$work -DDEVICE "-DSET=$1" "-DTABLE=\"small$1.h\"" "-DGCKPT_NO_$3" \
+        tests/firmware/flash.c
+}
+left_out 4 conv2d IMAGES
+left_out 5 gru RECURRENT
 
 # What a transformer takes of flash and of the stack, with the compiler of make size; of the stack here, too.
 # Limits that need a reason to grow.
@@ -169,7 +190,7 @@ check "is printed" sh -c "$work/host2 > $work/small2.h"
 usage=-fstack-usage
 $CC $usage -c "$work/t.c" -o "$work/t.o" 2> /dev/null || usage=
 check "firmware compiles it" $c -Os $usage -Wno-unused-function -I. -I$work -DDEVICE -DGCKPT_SMALL -DGCKPT_STATIC \
-    -DSTACK -D_GNU_SOURCE -DSET=2 '-DTABLE="small2.h"' -c tests/firmware/flash.c -o "$work/device2.o"
+    -DSTACK -D_GNU_SOURCE -DSET=2 '-DTABLE="small2.h"' $(without "$work/small2.h") -c tests/firmware/flash.c -o "$work/device2.o"
 check "is linked" $CC "$work/device2.o" -o "$work/device2"
 check "takes at most 4 KiB of stack here, with pointers of 8 bytes" \
     sh -c "$work/device2 > $work/stack && cat $work/stack && test \$(cat $work/stack) -le 4096"
@@ -181,6 +202,10 @@ check "generates" sh -c "$work/talk > $work/spoken && [ \$(grep -c '^1 ' $work/s
 check "its plan is printed" sh -c "$work/talk c > $work/talk.h"
 check "is compiled" $CC -std=c99 -O0 $warnings $one -I. -I$work '-DTABLE="talk.h"' tests/firmware/talk.c -o "$work/talk_device"
 check "and generates the same" sh -c "$work/talk_device | cmp - $work/spoken"
+for part in PICKS CACHES; do
+    check "not without what it needs" fails_saying "compile without GCKPT_NO_$part" $CC -std=c99 -I. -I$work '-DTABLE="talk.h"' \
+        -DGCKPT_NO_$part -fsyntax-only tests/firmware/talk.c
+done
 
 # A table of another time.
 sed 's/GCKPT_PLAN_FORMAT != [0-9]*/GCKPT_PLAN_FORMAT != 0/' "$work/small.h" > "$work/old.h"

@@ -15,7 +15,7 @@
 #define GCKPTI_SYSTEM /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/own.h"
-#include "run/run.h"
+#include "run/own.h"
 #include "ranks/own.h"
 #include "base/host.h"
 
@@ -1274,7 +1274,7 @@ static void test_room_for_squares(void)
     static gckpt_exec exec;
     exec.plan = &plan;
     for (int i = 0; i < 5; i++) {
-        exec.square_count = blocks[i];
+        exec.update.square_count = blocks[i];
         const size_t room = gckpti_crew_room(&exec), need = blocks[i] * sizeof(float);
         CHECK_MSG(room == (need > 65536 ? need : 65536), "%lu blocks: room of %lu bytes",
                   (unsigned long)blocks[i], (unsigned long)room);

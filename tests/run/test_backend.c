@@ -336,11 +336,11 @@ static void test_waits(void)
         d->missing = NULL;
         small_step(&m, 0, 0);
         device_reset(d);
-        m.e->nodes[gckpt_id(m.h) - 2].forward = square_there; /* else copies would wait */
-        m.e->nodes[gckpt_id(m.h) - 2].backward = square_back_there;
+        m.e->bound.nodes[gckpt_id(m.h) - 2].forward = square_there; /* else copies would wait */
+        m.e->bound.nodes[gckpt_id(m.h) - 2].backward = square_back_there;
         if (o.odd) {
-            m.e->nodes[m.p->terms[0].id].forward = odd_loss_there;
-            m.e->nodes[m.p->terms[0].id].backward = odd_loss_back_there;
+            m.e->bound.nodes[m.p->terms[0].id].forward = odd_loss_there;
+            m.e->bound.nodes[m.p->terms[0].id].backward = odd_loss_back_there;
         }
         small_step(&m, 1, way % 2 ? 1e-3f : 0);
         CHECK_MSG((d->waited > 0) == (way % 4 > 0), "way %d: %ld waits before the first update", way, d->waited);
@@ -722,7 +722,7 @@ static void test_pages(void)
     small m = make(&o, 1);
     static volatile int faults;
     const int signals[2] = { SIGSEGV, SIGBUS };
-    const unsigned char *places[3] = { m.e->arena, (const unsigned char *)m.e->losses,
+    const unsigned char *places[3] = { m.e->blocks.arena, (const unsigned char *)m.e->losses.totals,
                                        (const unsigned char *)m.s->mirrors[0].array[0] };
     struct sigaction action, old[2];
     memset(&action, 0, sizeof action);

@@ -1,10 +1,7 @@
-#include "ranks/own.h"
-#include "base/base.h"
+#ifndef GCKPT_NO_RANKS
+#include "run/own.h"
 #include "num/num.h"
-#include "store/store.h"
 #include "graph/graph.h"
-#include "plan/plan.h"
-#include "run/run.h"
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
 static int gckpti_rounds(const gckpt_exec *e)
@@ -22,6 +19,10 @@ static int gckpti_rounds(const gckpt_exec *e)
  * the rank's last leaf, since the sums of that are exchanged. */
 GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
 {
+    if (!e->crew) {
+        gckpti_feed_rows(e);
+        return 1;
+    }
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
     const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
@@ -29,18 +30,17 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
         return 0;
     int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
                                   g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->row_end);
-    if (!e->streamed)
+    g->stop = gckpti_min(end, e->step.row_end);
+    if (!e->step.streamed)
         g->last = g->round + 1 == gckpti_rounds(e);
-    else if (e->state == GCKPTI_STREAMING)
-        g->last = e->row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+    else if (e->step.state == GCKPTI_STREAMING)
+        g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
     else
         g->last = 1;
-    g->hollow = e->row == g->stop;
-    if (g->hollow && !g->last && e->state == GCKPTI_STREAMING)
+    g->hollow = e->step.row == g->stop;
+    if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
         return 0;
-    e->pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
-    e->next_death = 0;
+    e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
     if (!g->hollow)
         gckpti_feed_rows(e);
     return 1;
@@ -56,34 +56,36 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         int n = gckpti_own_leaves(p);
         gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses[i * (size_t)n],
+        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses.totals[i * (size_t)n],
                                (size_t)n * sizeof *t);
         for (; n > 1; n /= 2)
             for (int k = 0; k < n / 2; k++) {
                 t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
                 t[k].count = t[2 * k].count + t[2 * k + 1].count;
             }
-        e->terms[i].seen = *t;
+        e->losses.terms[i].seen = *t;
     }
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
     memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
     for (size_t i = 0; i < p->term_count; i++)
-        g->totals[i] = e->terms[i].seen;
+        g->totals[i] = e->losses.terms[i].seen;
     gckpti_sum_totals(e);
     for (size_t i = 0; i < p->term_count; i++)
-        e->terms[i].seen = g->totals[i];
+        e->losses.terms[i].seen = g->totals[i];
     return gckpti_drain(e, GCKPT_OK);
 }
 
 /* As gckpti_next_rows, at the end of a round. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 {
+    if (!e->crew)
+        return gckpti_next_rows(e);
     gckpti_crew *g = e->crew;
     if (!g->in_body)
         return GCKPT_OK;
-    e->row += gckpti_micro_rows(e);
+    e->step.row += gckpti_micro_rows(e);
     g->again = 1;
     g->round++;
     if (g->last) {
@@ -94,20 +96,22 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     }
     if (gckpti_set_round(e))
         return GCKPT_OK;
-    if (e->state == GCKPTI_STREAMING)
+    if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
     gckpt_result result = gckpti_sum_losses(e);
-    e->state = result == GCKPT_OK ? e->state : GCKPTI_IDLE;
+    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
     return result;
 }
 
 /* No more rows stream in on any rank. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 {
+    if (!e->crew)
+        return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t own = e->row_end - g->first;
+    int64_t own = e->step.row_end - g->first;
     gckpt_result result = gckpti_meet(e, GCKPT_OK);
     if (result != GCKPT_OK)
         return result;
@@ -128,18 +132,20 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 /* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
+    if (!e->crew)
+        return 0;
     const gckpt_plan *p = e->plan;
     const gckpti_crew *g = e->crew;
     const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-    int hollow = e->pc >= p->body && e->pc < p->epilogue && g->hollow;
+    int hollow = e->step.pc >= p->body && e->step.pc < p->epilogue && g->hollow;
     gckpti_go_on(e, 0);
     if (ins->kind == GCKPT_REDUCE)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->params[node->index].index])))
+         gckpti_is_gathered_here(e, &e->store->params[e->bound.params[node->index].index])))
         return 0;
-    return hollow || (g->peers.told.result != GCKPT_OK && !e->updating);
+    return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
 
 /* A leaf's sum of a gradient: its uses, and with them the sums of leaves before that wait for it,
@@ -204,7 +210,7 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->params[ins->id].index];
+    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NONE, x = 0;
     gckpti_operands o;
@@ -217,7 +223,7 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
         }
     pass->elements = q->p.count;
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
-    pass->base = e->arena + (size_t)first * sizeof(float);
+    pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
     pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
 }
@@ -235,16 +241,16 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_on(e);
     gckpti_crew *g = e->crew;
-    size_t bytes = e->square_count * sizeof(float);
-    void *out = g->peers.out;
-    float *squares = (float *)out;
+    size_t bytes = e->update.square_count * sizeof(float);
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
         return;
+    void *out = g->peers.out;
+    float *squares = (float *)out;
     g->squared = 1;
     gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->squares, bytes);
+    b->copy_out(b->context, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
@@ -252,8 +258,9 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
             last = g->peers.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)
-                squares[e->params[i].square + (size_t)k] = 0;
+                squares[e->bound.params[i].square + (size_t)k] = 0;
     }
     gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->squares, squares, bytes);
+    b->copy_in(b->context, e->update.squares, squares, bytes);
 }
+#endif

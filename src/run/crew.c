@@ -1,9 +1,6 @@
-#include "ranks/own.h"
-#include "base/base.h"
+#ifndef GCKPT_NO_RANKS
+#include "run/own.h"
 #include "num/num.h"
-#include "store/store.h"
-#include "plan/plan.h"
-#include "run/run.h"
 
 /* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
 GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
@@ -24,7 +21,8 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = e->desc.ranks;
     size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->square_count * sizeof(float) ? most : e->square_count * sizeof(float);
+    most = most > e->update.square_count * sizeof(float) ? most
+                                                         : e->update.square_count * sizeof(float);
     for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
          id++) {
         int64_t n = gckpti_elements(&p->nodes[id].shape), first;
@@ -38,6 +36,8 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
 
 GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
 {
+    if (!gckpti_has_crew(e->plan))
+        return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
     size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
@@ -79,6 +79,8 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
 /* Joins the others, through what the program gave. */
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
+    if (!e->crew)
+        return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
     gckpti_peers *s = &e->crew->peers;
@@ -100,7 +102,7 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 /* Lets the others go on without this one, wherever it is. */
 GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
-    if (e->crew->peers.engine && e->state != GCKPTI_IDLE)
+    if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
         gckpti_break(&e->crew->peers);
 }
 
@@ -123,18 +125,20 @@ GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
 /* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     gckpti_peers *s = &e->crew->peers;
     if (s->broken) {
         e->crew->over = 1;
-        e->state = GCKPTI_IDLE;
-        return gckpti_error(e, GCKPT_E_PEER,
-                            "%s%i does not answer: it ended, hangs or cannot be reached; this "
-                            "executor is of no more use%s",
-                            s->peer < 0 ? "one of ranks 0 to " : "rank ",
-                            s->peer < 0 ? s->ranks - 1 : s->peer,
-                            e->updating ? ", and parameters may have changed: go back to what was "
-                                          "saved"
-                                        : "");
+        e->step.state = GCKPTI_IDLE;
+        return gckpti_error(
+            e, GCKPT_E_PEER,
+            "%s%i does not answer: it ended, hangs or cannot be reached; this "
+            "executor is of no more use%s",
+            s->peer < 0 ? "one of ranks 0 to " : "rank ", s->peer < 0 ? s->ranks - 1 : s->peer,
+            e->update.begun ? ", and parameters may have changed: go back to what was "
+                              "saved"
+                            : "");
     }
     if (result == GCKPT_OK || s->ranks == 1 || e->crew->over)
         return result;
@@ -145,9 +149,19 @@ GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
     return GCKPT_OK;
 }
 
+GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e)
+{
+    const gckpti_meeting *told = e->crew ? &e->crew->peers.told : NULL;
+    return told && told->result != GCKPT_OK
+               ? gckpti_error(e, (gckpt_result)told->result, "%s", told->text)
+               : GCKPT_OK;
+}
+
 /* All ranks meet; what one of them ended with all do. */
 GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
     if (s->ranks == 1 || g->over)
@@ -164,10 +178,19 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     if (met.result == GCKPT_OK)
         return GCKPT_OK;
     g->over = 1;
-    e->state = GCKPTI_IDLE;
+    e->step.state = GCKPTI_IDLE;
     return met.rank < 0
                ? gckpti_error(e, (gckpt_result)met.result, "%s", met.text)
                : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
+}
+
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
+                                         void (*merge)(void *mine, const void *heard, size_t bytes))
+{
+    if (!e->crew)
+        return GCKPT_OK;
+    gckpti_merge_all(&e->crew->peers, mine, heard, bytes, merge);
+    return gckpti_drain(e, GCKPT_OK);
 }
 
 static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
@@ -196,11 +219,11 @@ GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
     size_t n = e->plan->term_count;
     memset(g->totals, 0, (n + 1) * sizeof *g->totals);
     for (size_t i = 0; i < n; i++)
-        g->totals[i].count = e->terms[i].expected;
+        g->totals[i].count = e->losses.terms[i].expected;
     g->totals[n].count = rows;
     gckpti_sum_totals(e);
     for (size_t i = 0; i < n; i++)
-        e->terms[i].expected = e->terms[i].expected < 0 ? -1 : g->totals[i].count;
+        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : g->totals[i].count;
 }
 
 /* A hash of values and state that all ranks have whole. */
@@ -210,7 +233,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
     gckpti_crew *g = e->crew;
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i].index];
+        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
         hash = gckpti_fnv_number(hash, q->updates);
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
@@ -236,10 +259,12 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
 /* Puts a step of so many rows to this rank's first; returns how many it has. */
 GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 {
+    if (!e->crew)
+        return rows;
     gckpti_crew *g = e->crew;
     int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
     g->end = g->first + n;
-    e->row = e->row_end = e->feed_row = g->stop = g->first;
+    e->step.row = e->step.row_end = e->feeds.first = g->stop = g->first;
     g->rows = rows;
     g->leaf = g->round = g->again = g->squared = 0;
     g->in_body = 1;
@@ -249,8 +274,10 @@ GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 /* Into how many micro-batches the last `rows` rows are cut. */
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 {
+    if (!e->crew)
+        return (rows + e->plan->rows - 1) / e->plan->rows;
     const gckpt_plan *p = e->plan;
-    int64_t end = e->row_end, begin = end - rows, n = 0;
+    int64_t end = e->step.row_end, begin = end - rows, n = 0;
     for (int leaf = 0; leaf < p->leaves; leaf++) {
         int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
         int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
@@ -265,6 +292,8 @@ GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                                         gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
     e->crew->over = 0;
     memcpy(e->crew->peers.told.alike, same, sizeof same);
@@ -274,15 +303,18 @@ GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, i
 /* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
 GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
+    if (!e->crew)
+        return result;
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
     alike[2] = e->store->step;
     alike[3] = e->store->seed;
     alike[4] = g->listed;
-    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->hyper, sizeof e->hyper);
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
         alike[6] = gckpti_hash_same(e);
-    result = gckpti_crew_call(e, e->streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    result =
+        gckpti_crew_call(e, e->step.streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
     if (result != GCKPT_OK)
         return result;
     g->same = 1;
@@ -290,3 +322,4 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         gckpti_sum_counts(e, 0);
     return gckpti_drain(e, GCKPT_OK);
 }
+#endif
