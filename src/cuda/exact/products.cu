@@ -67,19 +67,23 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
 {
     const gckpti_factors &t = q.t;
     const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
-    const Results y = { t.c, MIXED ? t.c_bf16 : NULL };
     int64_t corner = here.corner(t);
     int rows = here.rows(t), columns = here.columns(t);
-    UNROLL for (int i = 0; i < TM; i++)
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
     {
-        int64_t at = corner + here.y(i) * t.n;
-        if (here.y(i) >= rows)
+        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        if (!MIXED && j + 4 <= TN) {
+            if (here.y(i) < rows)
+                write_run<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.wide, &c[i][j]);
             continue;
-        UNROLL for (int j = 0; j + 4 <= TN; j += 4)
-            write_run<4>(y, at + here.x(j), columns - here.x(j), !MIXED && q.wide, &c[i][j]);
-        if (TN % 4)
-            write_run<2>(y, at + here.x(TN / 4 * 4), columns - here.x(TN / 4 * 4), false,
-                         &c[i][TN / 4 * 4]);
+        }
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_run 7 registers more */
+        {
+            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
+                t.c[at + l] = c[i][j + l];
+            else if (here.y(i) < rows && here.x(j) + l < columns)
+                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+        }
     }
 }
 
