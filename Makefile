@@ -74,7 +74,7 @@ help:
 	@echo 'make predict-mpi  predicted beside measured time of a step by 1 and 2 processes: a table of docs/distributed.md'
 	@echo 'make scaling   time and bytes of a step by 1 to 8 processes: a table of docs/distributed.md'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
-	@echo 'make header    gradckpt.h from src/, where it is changed'
+	@echo 'make header    gradckpt.h and gradckpt_cuda.cu from src/, where they are changed'
 	@echo 'make architecture  who uses what in src/: the drawing of docs/architecture.md'
 	@echo 'make examples  build/gpt, finetune, accumulation, bytes, cnn, digits, graph, quickstart, simulate, steps, strategies'
 	@echo 'make playground  build/playground.html, plans and training in a browser: clang and lld; build/tiny, the same natively'
@@ -254,10 +254,16 @@ endif
 build:
 	@mkdir -p build
 
-# gradckpt.h is put together from src/. A copy that somebody edited builds as it is; the check refuses it.
+# gradckpt.h is put together from src/, gradckpt_cuda.cu from src/cuda/. A copy that somebody edited builds as it is; the
+# check refuses it.
 header: | build
 	sh src/header.sh src > build/header.h
 	cmp -s build/header.h gradckpt.h || cp build/header.h gradckpt.h
+	sh src/header.sh src/cuda > build/header.cu
+	cmp -s build/header.cu gradckpt_cuda.cu || cp build/header.cu gradckpt_cuda.cu
+# $(call edited,DIR,FILE)
+edited = [ ! -d src ] || sh src/header.sh $(1) 2> /dev/null | cmp -s - $(2) || \
+    echo 'note: $(2) is not what $(1)/ gives: make header would overwrite it; it is built as it is'
 
 # Between <!-- make architecture --> and <!-- -->.
 architecture: | build
@@ -271,8 +277,7 @@ $(AT)/options: always
 
 # Of the library, too: -fPIC, so that it can go into a shared one, takes no time that could be measured.
 build/gradckpt.o: tests/compile/implementation.c gradckpt.h $(AT)/options
-	@[ ! -d src ] || sh src/header.sh src 2> /dev/null | cmp -s - gradckpt.h || \
-	    echo 'note: gradckpt.h is not what src/ gives: make header would overwrite it; it is built as it is'
+	@$(call edited,src,gradckpt.h)
 	@echo 'compiling gradckpt.h, some 40 s'
 	$(COMPILE) -fPIC -c -o $@ $<
 
@@ -336,6 +341,7 @@ $(SCRIPTS:=.log): build/%.log: %.sh tests/checks.sh $(EXAMPLES)
 	    echo "exit status $$?" >> $@; sh tests/run.sh each $@
 
 build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h $(AT)/options
+	@$(call edited,src/cuda,$<)
 	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall \
 	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -c -o $@ $<
 
@@ -344,6 +350,7 @@ build/o build/shim build/cuda:
 	@mkdir -p $@
 
 build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda/cuda_shim.h $(AT)/options | build/shim
+	@$(call edited,src/cuda,$<)
 	$(SHIMMED) -include tests/cuda/cuda_shim.h -x c++ -c -o $@ $<
 
 build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h $(AT)/options | build/shim

@@ -29,8 +29,8 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1205
  *                 error, text, sink, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                778
- *                 arithmetic, math, random, halves, sums, chains
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                819
+ *                 arithmetic, math, random, halves, sums, optimisers, chains
  *     >>store     parameters and optimiser state, however they are stored                     1609
  *                 params, arrays, unpack, mirror, names, create, ranks, notes, values, packed,
  *                 calls, pack
@@ -40,7 +40,7 @@
  *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2398
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2377
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3691
@@ -3778,28 +3778,39 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
         *max = 0.0f, *sum = 1.0f;
 }
 
-/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
- * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
- * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
- * factor (first: 0). */
-GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
-                                  float *sum)
+/* One step of the online softmax (Milakov & Gimelshein 2018): max' = max(max, top), factor =
+ * exp(max - shift(max')), sum' = fma(sum, factor, sum of p by lanes); the first one takes
+ * max' = top, sum' = sum of p, and its factor is 0. */
+GCKPTI_INLINE float gckpti_online_factor(float top, int first, float *max)
 {
-    float top = gckpti_max(x, n), factor = 0.0f;
+    float factor = 0.0f;
     if (!first) {
         top = top > *max ? top : *max;
         factor = gckpti_exp(*max - gckpti_shift(top));
     }
-    float shift = gckpti_shift(top), lane[32] = { 0.0f };
+    *max = top;
+    return factor;
+}
+
+GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float added)
+{
+    return first ? added : gckpti_fma(sum, factor, added);
+}
+
+/* The step over n scores x: top = max(x), p = exp(x - shift(max')). p may be x, or NULL. Returns
+ * the factor. */
+GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
+                                  float *sum)
+{
+    float factor = gckpti_online_factor(gckpti_max(x, n), first, max);
+    float shift = gckpti_shift(*max), lane[32] = { 0.0f };
     for (int64_t j = 0; j < n; j++) {
         float e = gckpti_exp(x[j] - shift);
         lane[j & 31] += e;
         if (p)
             p[j] = e;
     }
-    float added = gckpti_lanes_sum(lane);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
+    *sum = gckpti_online_sum(*sum, first, factor, gckpti_lanes_sum(lane));
     return factor;
 }
 
@@ -3869,6 +3880,36 @@ GCKPTI_INLINE int gckpti_self_test(void)
         hash = gckpti_hash_floats(hash, y, 8);
     }
     return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
+}
+
+/* >>num/optimisers */
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ *             (Loshchilov & Hutter 2019)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
+GCKPTI_INLINE void gckpti_step_sgd(const gckpt_rates *a, float g, float *w)
+{
+    *w = gckpti_fma(-a->rate, g * a->scale, gckpti_fma(-a->decay, *w, *w));
+}
+
+GCKPTI_INLINE void gckpti_step_momentum(const gckpt_rates *a, float momentum, float g, float *w,
+                                        float *m)
+{
+    *m = gckpti_fma(momentum, *m, g * a->scale);
+    *w = gckpti_fma(-a->rate, *m, gckpti_fma(-a->decay, *w, *w));
+}
+
+GCKPTI_INLINE void gckpti_step_adamw(const gckpt_rates *a, float g, float *w, float *m, float *v)
+{
+    float d = g * a->scale;
+    *m = gckpti_fma(a->beta1, *m, a->rest1 * d);
+    *v = gckpti_fma(a->beta2, *v, a->rest2 * (d * d));
+    d = *m / (gckpti_sqrt(*v * a->correct2) + a->eps);
+    *w = gckpti_fma(-a->rate, d, gckpti_fma(-a->decay, *w, *w));
 }
 
 /* >>num/chains */
@@ -11459,43 +11500,22 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
-/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
- *   SGD       w = fma(-lr, g, decayed)
- *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
- *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
- *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
- *             (Loshchilov & Hutter 2019)
- * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
- * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
-static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                               const gckpt_rates *a)
-{
-    for (int64_t k = 0; k < n; k++) {
-        float d = g[k] * a->scale;
-        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
-        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
-        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
-        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
-    }
-}
-
-/* The optimisers, by the formulas above, on a block whose gradient is g. */
+/* The optimisers (num/optimisers.h), on a block whose gradient is g. */
 static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
 {
-    const gckpt_rates *a = &p->rates;
-    float *w = p->values + at, *m = p->state[0];
+    float *w = p->values + at, *m = p->state[0], *v = p->state[1];
     switch (p->optimiser) {
-    case GCKPT_ADAMW: gckpti_plain_adamw(w, g, m + at, p->state[1] + at, n, a); break;
+    case GCKPT_ADAMW:
+        for (int64_t k = 0; k < n; k++)
+            gckpti_step_adamw(&p->rates, g[k], &w[k], &m[at + k], &v[at + k]);
+        break;
     case GCKPT_MOMENTUM:
-        m += at;
-        for (int64_t k = 0; k < n; k++) {
-            m[k] = gckpti_fma(p->momentum, m[k], g[k] * a->scale);
-            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
-        }
+        for (int64_t k = 0; k < n; k++)
+            gckpti_step_momentum(&p->rates, p->momentum, g[k], &w[k], &m[at + k]);
         break;
     default:
         for (int64_t k = 0; k < n; k++)
-            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
+            gckpti_step_sgd(&p->rates, g[k], &w[k]);
         break;
     }
 }

@@ -13,16 +13,19 @@
  * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
  * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
  *
- * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):
- *     >>device      streams, memory, errors, launching
- *     >>between     fill, add, convert, unpack, update
- *     >>elementwise curves, scale, dropout, broadcasting
- *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
- *     >>products    matmul, linear, embed
- *     >>rows        softmax, norms, losses
- *     >>attention
- *     >>fast        GCKPT_BF16_FAST: by tensor cores, reading and writing bf16
- *     >>backend     which kernels there are; the table
+ * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
+ *     >>device    streams, memory, errors, launching, recordings                               565
+ *                 ptx, memory, repeat
+ *     >>between   fill, add, convert, update, unpack                                           590
+ *                 map, tiles, convert, update, unpack
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  2938
+ *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
+ *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
+ *                 attention
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1270
+ *                 products, linear, attention, losses, elementwise, norms
+ *     >>backend   which kernels there are, the self-test, the table                            274
+ *                 find, self_test, open
  */
 #ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
 #define GCKPTI_TABLE static const
@@ -59,9 +62,10 @@ namespace {
 
 /* ---- >>device -------------------------------------------------------------------------------- */
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
- * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address in the
- * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
- * addresses) is the same in each repetition. An update is never repeated: it has its gckpt_pass. */
+ * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
+ * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
+ * rows, addresses) is the same in each repetition. An update is never repeated: it has its
+ * gckpt_pass. */
 struct Moment {
     int64_t row, position;
     uint64_t seed, step;
@@ -178,6 +182,22 @@ void check(Device *d, cudaError_t error, const char *what)
         explain(d->problem, d->number, error, what);
 }
 
+/* What the compiler calls this function ends in the kernel's name, with all its arguments:
+ * "... KERNEL = fill_kernel<4>]". */
+template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
+
+void check_kernel(Device *d, cudaError_t error, const char *name)
+{
+    const char *from = strstr(name, "KERNEL = ");
+    char text[72]; /* of which the rest of a message leaves room for as many */
+    if (error == cudaSuccess)
+        return;
+    snprintf(text, sizeof text, "%s", from ? from + 9 : name);
+    if (text[strlen(text) - 1] == ']')
+        text[strlen(text) - 1] = 0;
+    check(d, error, text);
+}
+
 /* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
  * which it stays: to set the one before again would make a context there, if it has none. */
 struct Hold {
@@ -206,11 +226,20 @@ dim3 blocks_for(int64_t n, int threads)
 #define RUN_ON(device, kernel, grid, block, shared, ...)                                           \
     do {                                                                                           \
         LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
-        check(device, cudaGetLastError(), #kernel);                                                \
+        check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
         (device)->busy = 1;                                                                        \
     } while (0)
 #define RUN(call, kernel, grid, block, shared, ...)                                                \
     RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* With more shared memory than a kernel may have unless it is asked for. */
+#define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
+    do {                                                                                           \
+        check_kernel(device_of(call),                                                              \
+                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
+                                          (int)(shared)),                                          \
+                     name_of<(kernel)>());                                                         \
+        RUN(call, kernel, grid, block, (size_t)(shared), __VA_ARGS__);                             \
+    } while (0)
 
 __global__ void moments_kernel(Moments *to, Moments now, int n)
 {
@@ -244,6 +273,81 @@ int unrecordable(Device *d)
     return d->recording != NULL;
 }
 
+/* >>device/ptx */
+/* What only PTX says. tests/cuda/cuda_shim.h has most of it for the processor, and says in full
+ * what these do. */
+#ifndef GCKPT_CUDA_SHIM
+/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+/* 16 bytes, of which those from `valid` on become 0. */
+__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(valid)
+                 : "memory");
+}
+/* What was asked for since the last one is a group. */
+__device__ __forceinline__ void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last N groups are there. */
+template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* d (16,8) += a (16,16) b (16,8), by a warp. */
+__device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* Four 8 x 8 matrices; lane l brings the address of row l % 8 of matrix l / 8. */
+__device__ __forceinline__ void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+__device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
+ * long loop, instead of being kept in registers throughout. */
+__device__ __forceinline__ int gckpti_thread_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+__device__ __forceinline__ int gckpti_block_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
+#define UNROLL _Pragma("unroll")
+#else
+int gckpti_thread_again(void) { return (int)threadIdx.x; }
+int gckpti_block_again(void) { return (int)blockIdx.x; }
+#define UNROLL
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+#endif
+
+/* >>device/memory */
 /* ---- memory ---- */
 thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
@@ -377,8 +481,8 @@ void *host_get(void *context, size_t bytes)
         return p;
     cudaGetLastError();
     snprintf(no_room, sizeof no_room,
-             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a smaller "
-             "offload_bytes",
+             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
+             "smaller offload_bytes",
              bytes, cudaGetErrorString(error));
     return NULL;
 }
@@ -412,6 +516,7 @@ void join(void *context)
     join_moves(d);
 }
 
+/* >>device/repeat */
 /* ---- repeated micro-batches ---- */
 void drop(Device *d, Recording *r)
 {
@@ -558,33 +663,172 @@ __device__ float warp_sum(float lane)
     return lane;
 }
 
+/* Values, or where results go, as the plan keeps them: one of the two; of values none are zeros. */
+struct Values {
+    const float *f32;
+    const uint16_t *bf16;
+};
+struct Results {
+    float *f32;
+    uint16_t *bf16;
+};
+
+Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
+Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
+Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
+Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
+Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
+const Values NONE = { NULL, NULL };
+
+__host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
+bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
+bool wide(const Values &x) { return wide(x.f32, x.bf16); }
+bool wide(const Results &y) { return wide(y.f32, y.bf16); }
+
+__device__ inline float value_at(const Values &x, int64_t i)
+{
+    return x.bf16 ? gckpti_from_bf16(x.bf16[i]) : x.f32 ? x.f32[i] : 0.0f;
+}
+
+__device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
+
+__device__ inline float value_at(const Results &y, int64_t i)
+{
+    return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
+}
+
+__device__ inline void put_at(const Results &y, int64_t i, float v)
+{
+    if (y.bf16)
+        y.bf16[i] = gckpti_to_bf16(v);
+    else
+        y.f32[i] = v;
+}
+
+/* N elements from i on, which lie as a Pack does. */
+template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t i)
+{
+    Pack<float, N> v = {};
+    if (x.bf16) {
+        const Pack<uint16_t, N> half = load<N>(x.bf16 + i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v.v[k] = gckpti_from_bf16(half.v[k]);
+    } else if (x.f32) {
+        v = load<N>(x.f32 + i);
+    }
+    return v;
+}
+
+template <int N> __device__ inline Pack<float, N> load(const Results &y, int64_t i)
+{
+    return load<N>(Values{ y.f32, y.bf16 }, i);
+}
+
+template <int N> __device__ inline Pack<float, N> load(const float *x, int64_t i)
+{
+    return load<N>(x + i);
+}
+
+template <int N> __device__ inline void store(const Results &y, int64_t i, const Pack<float, N> &v)
+{
+    if (y.bf16) {
+        Pack<uint16_t, N> half;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            half.v[k] = gckpti_to_bf16(v.v[k]);
+        store(y.bf16 + i, half);
+    } else {
+        store(y.f32 + i, v);
+    }
+}
+
+/* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
+ * they lie as a Pack does. */
+template <int N, class X>
+__device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, float *v)
+{
+    if (wide && left >= N) {
+        const Pack<float, N> pack = load<N>(x, i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = pack.v[k];
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        v[k] = k < left ? value_at(x, i + k) : 0.0f;
+}
+
+template <int N>
+__device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t left, bool wide,
+                                          const float *v, int accumulate = 0)
+{
+    if (wide && left >= N) {
+        Pack<float, N> pack = {};
+        if (accumulate)
+            pack = load<N>(y, i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
+        store(y, i, pack);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (k < left)
+            put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
+}
+
+/* >>between/map */
 /* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
  * so that bytes may coincide. F::READS: which of a and b there are. */
 enum { READS_NONE, READS_A, READS_BOTH };
 
 template <int N, class F>
-__device__ void map_at(const F &f, const float *a, const float *b, float *d, int64_t i,
-                       int accumulate)
+__device__ inline void map_to(const F &f, const float *x, const float *y, float *d, int64_t i,
+                              int64_t left, int accumulate)
 {
-    Pack<float, N> x = {}, y = {}, z = {};
-    if (F::READS >= READS_A)
-        x = load<N>(a + i);
-    if (F::READS >= READS_BOTH)
-        y = load<N>(b + i);
+    float z[N] = {};
     if (accumulate)
-        z = load<N>(d + i);
+        read_run<N>(d, i, left, true, z);
+#pragma unroll
     for (int k = 0; k < N; k++)
-        f(&z.v[k], x.v[k], y.v[k], accumulate);
-    store(d + i, z);
+        f(&z[k], x[k], y[k], accumulate);
+    write_run<N>(Results{ d, NULL }, i, left, true, z);
 }
 
+/* What may be rounded is added when it is done. */
 template <int N, class F>
-__global__ void map_kernel(F f, const float *a, const float *b, float *d, int64_t n, int accumulate)
+__device__ inline void map_to(const F &f, const float *x, const float *y, const Results &d,
+                              int64_t i, int64_t left, int accumulate)
 {
-    for (EACH(i, n / N))
-        map_at<N>(f, a, b, d, i * N, accumulate);
-    for (EACH(i, n % N))
-        map_at<1>(f, a, b, d, n / N * N + i, accumulate);
+    float z[N];
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        f(&z[k], x[k], y[k], 0);
+    write_run<N>(d, i, left, true, z, accumulate);
+}
+
+template <int N, class F, class A, class D>
+__global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
+{
+    for (EACH(pack, (n + N - 1) / N)) {
+        const int64_t i = pack * N, left = n - i;
+        float x[N] = {}, y[N] = {};
+        if (F::READS >= READS_A)
+            read_run<N>(a, i, left, true, x);
+        if (F::READS >= READS_BOTH)
+            read_run<N>(b, i, left, true, y);
+        map_to<N>(f, x, y, d, i, left, accumulate);
+    }
+}
+
+template <int N, class F, class A, class D>
+void map_by(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
+{
+    RUN(call, (map_kernel<N, F, A, D>), blocks_for((n + N - 1) / N, 256), 256, 0, f, a, b, d, n,
+        accumulate);
 }
 
 /* d NULL: nobody wants it. */
@@ -595,10 +839,21 @@ void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, 
     if (!d || n < 1)
         return;
     if (wide(a, b, d))
-        RUN(call, (map_kernel<4, F>), blocks_for((n + 3) / 4, 256), 256, 0, f, a, b, d, n,
-            accumulate);
+        map_by<4>(call, f, a, b, d, n, accumulate);
     else
-        RUN(call, (map_kernel<1, F>), blocks_for(n, 256), 256, 0, f, a, b, d, n, accumulate);
+        map_by<1>(call, f, a, b, d, n, accumulate);
+}
+
+template <class F>
+void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
+         int accumulate)
+{
+    if (!wanted(d) || n < 1)
+        return;
+    if (wide(a) && wide(b) && wide(d))
+        map_by<8>(call, f, a, b, d, n, accumulate);
+    else
+        map_by<1>(call, f, a, b, d, n, accumulate);
 }
 
 template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
@@ -633,12 +888,108 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, Copy(), from, NULL, to, n, 1);
 }
 
+/* >>between/tiles */
+/* A matrix whose line i begins at x + i stride. */
+template <class T> struct Matrix {
+    const T *x;
+    int64_t stride;
+    bool wide; /* addresses of lines are multiples of 16 */
+};
+
+template <class T> Matrix<T> matrix(const T *x, int64_t stride)
+{
+    return { x, stride, wide(x) && stride % (16 / (int)sizeof(T)) == 0 };
+}
+
+/* A factor of a bf16 plan, MIXED, is rounded. */
+template <bool MIXED> __device__ float rounded(float x)
+{
+    return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
+}
+
+/* Brings 16 bytes to shared memory, elements from[0..], of which `there` are there; the others are
+ * zeros. WIDE: `from` is a multiple of 16, and all are there, or none. */
+template <bool WIDE, bool MIXED>
+__device__ inline void bring(const float *from, int there, const float *, float *to)
+{
+    float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
+    if (WIDE && there > 0) {
+        f = *(const float4 *)from;
+    } else if (!WIDE) {
+        f.x = there > 0 ? from[0] : 0.0f;
+        f.y = there > 1 ? from[1] : 0.0f;
+        f.z = there > 2 ? from[2] : 0.0f;
+        f.w = there > 3 ? from[3] : 0.0f;
+    }
+    *(float4 *)to = { rounded<MIXED>(f.x), rounded<MIXED>(f.y), rounded<MIXED>(f.z),
+                      rounded<MIXED>(f.w) };
+}
+
+/* bf16 by cp.async: there when it is waited for; some of them may be. any: an address to name. */
+template <bool WIDE, bool MIXED>
+__device__ inline void bring(const uint16_t *from, int there, const uint16_t *any, uint16_t *to)
+{
+    there = there < 0 ? 0 : there < 8 ? there : 8;
+    if (WIDE)
+        gckpti_cp_async16(to, there ? from : any, there * 2);
+    for (int i = 0; i < 8 && !WIDE; i++)
+        to[i] = i < there ? from[i] : (uint16_t)0;
+}
+
+/* Where chunk `chunk`, of 16 bytes, of a line is in a tile: in lines PITCH elements apart; */
+template <int PITCH> struct Apart {
+    static __device__ inline int at(int line, int chunk) { return line * PITCH + 4 * chunk; }
+};
+
+/* in lines of LINE bf16, whose chunks change places from line to line, so that ldmatrix finds 8
+ * lines in 8 different groups of banks. */
+template <int LINE> struct Swizzled {
+    static __device__ inline int at(int line, int chunk)
+    {
+        int turn = LINE == 32 ? line >> 1 & 3 : line & 7;
+        return line * LINE + ((chunk ^ turn) << 3);
+    }
+};
+
+/* A block of THREADS brings lines first.. of `lines`, COUNT of them, and LENGTH elements of each,
+ * at.. of `length`. */
+template <int COUNT, int LENGTH, int THREADS, class PLACES, bool WIDE, bool MIXED, class T>
+__device__ __forceinline__ void bring_lines(const Matrix<T> &m, int first, int lines, int at,
+                                            int length, T *tile)
+{
+    enum { ELEMENTS = 16 / sizeof(T), CHUNKS = LENGTH / ELEMENTS, STEP = THREADS / CHUNKS };
+    const int chunk = (int)threadIdx.x % CHUNKS, line = (int)threadIdx.x / CHUNKS;
+    const T *from = m.x + (int64_t)(first + line) * m.stride + at + chunk * ELEMENTS;
+#pragma unroll(sizeof(T) == 4 ? 4 : 1)
+    for (int k = 0; k < COUNT; k += STEP, from += STEP * m.stride)
+        bring<WIDE, MIXED>(from, first + line + k < lines ? length - at - chunk * ELEMENTS : 0, m.x,
+                           tile + PLACES::at(line + k, chunk));
+}
+
+template <int COUNT, int LENGTH, int THREADS, class PLACES, bool MIXED, class T>
+__device__ __forceinline__ void bring_tile(const Matrix<T> &m, int first, int lines, int at,
+                                           int length, T *tile)
+{
+    if (m.wide)
+        bring_lines<COUNT, LENGTH, THREADS, PLACES, true, MIXED>(m, first, lines, at, length, tile);
+    else
+        bring_lines<COUNT, LENGTH, THREADS, PLACES, false, MIXED>(m, first, lines, at, length,
+                                                                  tile);
+}
+
+/* >>between/convert */
 /* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
 struct Converting {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
     const Moment *now; /* NULL: to nearest */
 };
+
+/* word[i % 4], without an array that has an address. */
+__device__ inline uint32_t word_at(const uint32_t word[4], uint64_t i)
+{
+    return i & 2 ? (i & 1 ? word[3] : word[2]) : (i & 1 ? word[1] : word[0]);
+}
 
 template <int N> __device__ void convert_at(const Converting &o, int64_t i)
 {
@@ -661,8 +1012,8 @@ template <int N> __device__ void convert_at(const Converting &o, int64_t i)
     for (int k = 0; k < N; k++, at++) {
         if (o.now && (k == 0 || at % 8 == 0))
             gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
-        uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
-        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+        uint32_t two = word_at(word, at / 2);
+        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), two >> 16 * (at % 2) & 0xffffu)
                           : gckpti_to_bf16(x.v[k]);
         x.v[k] = gckpti_from_bf16(half.v[k]);
     }
@@ -690,6 +1041,29 @@ void convert(const gckpt_call *call, const gckpt_conversion *c)
         RUN(call, convert_kernel<1>, blocks_for(c->n, 256), 256, 0, o);
 }
 
+__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_from_bf16(from[i]);
+}
+
+void widen(const gckpt_call *call, const uint16_t *from, float *to, int64_t n)
+{
+    RUN(call, widen_kernel, blocks_for(n, 256), 256, 0, from, to, n);
+}
+
+__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_to_bf16(from[i]);
+}
+
+void narrow(const gckpt_call *call, const float *from, uint16_t *to, int64_t n)
+{
+    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, from, to, n);
+}
+
+/* >>between/update */
 struct More { /* further accumulators of a pass, bytes from its base */
     enum { MOST = 8 };
     size_t at[MOST];
@@ -699,7 +1073,6 @@ struct More { /* further accumulators of a pass, bytes from its base */
 template <int N>
 __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, float *divided)
 {
-    const gckpt_rates &a = p.rates;
     Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
     for (int u = 0; u < p.adds; u++) {
         Pack<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
@@ -722,15 +1095,12 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
     if (p.optimiser == GCKPT_ADAMW)
         v = load<N>(p.state[1] + i);
     for (int k = 0; k < N; k++) {
-        float d = g.v[k] * a.scale, decayed = gckpti_fma(-a.decay, w.v[k], w.v[k]);
-        if (p.optimiser == GCKPT_ADAMW) {
-            m.v[k] = gckpti_fma(a.beta1, m.v[k], a.rest1 * d);
-            v.v[k] = gckpti_fma(a.beta2, v.v[k], a.rest2 * (d * d));
-            d = m.v[k] / (gckpti_sqrt(v.v[k] * a.correct2) + a.eps);
-        } else if (p.optimiser == GCKPT_MOMENTUM) {
-            m.v[k] = d = gckpti_fma(p.momentum, m.v[k], d);
-        }
-        w.v[k] = gckpti_fma(-a.rate, d, decayed);
+        if (p.optimiser == GCKPT_ADAMW)
+            gckpti_step_adamw(&p.rates, g.v[k], &w.v[k], &m.v[k], &v.v[k]);
+        else if (p.optimiser == GCKPT_MOMENTUM)
+            gckpti_step_momentum(&p.rates, p.momentum, g.v[k], &w.v[k], &m.v[k]);
+        else
+            gckpti_step_sgd(&p.rates, g.v[k], &w.v[k]);
     }
     store(p.values + i, w);
     if (p.optimiser != GCKPT_SGD)
@@ -785,6 +1155,7 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
         RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
 }
 
+/* >>between/unpack */
 /* T: what is stored. Four values may lie in two rows. */
 template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, int64_t i)
 {
@@ -844,7 +1215,7 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
         RUN(call, nonfinite_kernel, blocks_for(n, 256), 256, 0, x, n, found);
 }
 
-/* ---- >>elementwise --------------------------------------------------------------------------- */
+/* >>exact/curves */
 /* y = f(x), and dx = g slope or g / slope, for f and slope of gradckpt.h; `at`: x, or y where the
  * slope needs it. */
 template <float (*F)(float)> struct Value {
@@ -968,24 +1339,24 @@ void detach_forward(const gckpt_call *call)
         map_forward(call, Copy());
 }
 
-struct Scale {
+template <void (*PUT)(float *, float, float, int)> struct Scale {
     static constexpr int READS = READS_A;
     float factor;
     __device__ void operator()(float *d, float x, float, int accumulate) const
     {
-        gckpti_put_product(d, factor, x, accumulate);
+        PUT(d, factor, x, accumulate);
     }
 };
 
 void scale_forward(const gckpt_call *call)
 {
-    Scale f = { *(const float *)call->attributes };
+    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     map_forward(call, f);
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Scale f = { *(const float *)call->attributes };
+    Scale<gckpti_put_product> f = { *(const float *)call->attributes };
     map(call, f, call->grad_out, NULL, call->in[0].grad, gckpti_elements(&call->shape),
         call->in[0].accumulate);
 }
@@ -1009,8 +1380,7 @@ __device__ void dropout_at(const Mask &o, const float *x, float *y, int64_t i, i
     for (int k = 0; k < N; k++, at++) {
         if (k == 0 || at % 4 == 0)
             gckpti_philox(o.now->seed, at / 4, (uint32_t)o.id, (uint32_t)o.now->step, word);
-        uint32_t own = at & 2 ? (at & 1 ? word[3] : word[2]) : (at & 1 ? word[1] : word[0]);
-        if (gckpti_uniform(own) >= o.p)
+        if (gckpti_uniform(word_at(word, at)) >= o.p)
             gckpti_put_product(&to.v[k], o.factor, from.v[k], accumulate);
         else
             gckpti_put(&to.v[k], 0.0f, accumulate);
@@ -1051,6 +1421,7 @@ void dropout_backward(const gckpt_call *call)
     dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
 
+/* >>exact/axes */
 /* ---- two inputs with broadcasting, and all that copies between shapes ----
  * Axes: places in three tensors at once, the innermost axis first; step[0] of the result, step[1]
  * and step[2] of operands, 0 where they are repeated. I: 32-bit indexes where they suffice, since a
@@ -1241,6 +1612,7 @@ void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *
     combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
 }
 
+/* >>exact/sums */
 /* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
  * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g, or by a rule, `own`
  * lying as the sums do; low NULL: sums are plain. */
@@ -1379,6 +1751,7 @@ void sums(const gckpt_call *call, const Axes<int64_t> &axes, Sums<int64_t> s)
         small(axes) ? sums_in<uint32_t, false>(call, s) : sums_in<int64_t, false>(call, s);
 }
 
+/* >>exact/broadcast */
 Axes<int64_t> broadcast_axes(const gckpt_call *call)
 {
     gckpti_walk w;
@@ -1397,7 +1770,7 @@ void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *
 {
     const gckpt_arg *in = &call->in[i];
     const float *own = rule > ABOVE ? in->data : NULL;
-    const Scale by = { sign };
+    const Scale<gckpti_put_product> by = { sign };
     const PairGradient f = { rule, 1.0f };
     if (!in->grad || in->grad == call->grad_out) /* passed on */
         return;
@@ -1449,7 +1822,7 @@ void div_backward(const gckpt_call *call) { ruled_gradients(call, ABOVE, BELOW);
 void maximum_backward(const gckpt_call *call) { ruled_gradients(call, GREATER, GREATER); }
 void minimum_backward(const gckpt_call *call) { ruled_gradients(call, LESS, LESS); }
 
-/* ---- >>shapes -------------------------------------------------------------------------------- */
+/* >>exact/shapes */
 /* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
 void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
                int accumulate)
@@ -1636,6 +2009,7 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
+/* >>exact/reduce */
 /* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
 struct Plain { /* x */
     static constexpr int VALUES = 1;
@@ -1769,6 +2143,7 @@ void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
 void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
 void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
 
+/* >>exact/rotary */
 /* cache: x's rows behind those that are there, in each row of the batch. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const Moment *now)
@@ -1859,31 +2234,49 @@ void rotary_backward(const gckpt_call *call)
         rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
 }
 
-/* One warp adds the rows' losses in their order, in binary64; its lanes read 32 of them at a time,
- * and all have the same chain. */
-__global__ void add_losses_kernel(const float *losses, int64_t rows, int64_t count, double *sum,
-                                  int64_t *counted)
+/* >>exact/errors */
+enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
+
+/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
+ * comes next. Targets that are not left out are counted, or all rows; `each` a row. One block. */
+__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
+                                int64_t each, double *sum, int64_t *count)
 {
-    int lane = (int)threadIdx.x;
-    double total = sum ? *sum : 0.0;
-    float next = sum && lane < rows ? losses[lane] : 0.0f;
-    for (int64_t r = 0; r < rows && sum; r += 32) {
-        float own = next;
-        next = r + 32 + lane < rows ? losses[r + 32 + lane] : 0.0f;
-        for (int k = 0; k < 32 && r + k < rows; k++)
-            total += (double)__shfl_sync(0xffffffffu, own, k);
+    SHARED(float, part, [2][CHAIN_ROWS]);
+    SHARED(int, counted, [1]);
+    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
+    int mine = 0;
+    if (threadIdx.x == 0)
+        counted[0] = 0;
+    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
+        int now = (int)(first / CHAIN_ROWS & 1);
+        if (threadIdx.x == 0 && first >= 0) {
+            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
+#pragma unroll 16
+            for (int k = 0; k < n; k++)
+                total += (double)part[now][k];
+        }
+        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
+            int64_t r = first + CHAIN_ROWS + k;
+            part[!now][k] = r < rows ? losses[r] : 0.0f;
+            mine += r < rows && (!target || target[r] >= 0);
+        }
+        __syncthreads();
     }
-    if (lane == 0 && sum)
+    atomicAdd(&counted[0], mine);
+    __syncthreads();
+    if (threadIdx.x == 0 && sum)
         *sum = total;
-    if (lane == 0 && counted)
-        *counted += count;
+    if (threadIdx.x == 0 && count)
+        *count += counted[0] * each;
 }
 
 /* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
-void add_losses(const gckpt_call *call, const float *losses, int64_t rows, int64_t count)
+void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
+                int64_t each)
 {
     if (call->loss_sum || call->loss_count)
-        RUN(call, add_losses_kernel, dim3(1), 32, 0, losses, rows, count, call->loss_sum,
+        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, each, call->loss_sum,
             call->loss_count);
 }
 
@@ -1900,7 +2293,7 @@ template <class F> void sum_of_loss(const gckpt_call *call, F f)
     float *losses = (float *)call->work;
     if (call->loss_sum)
         row_sums(call, f, losses, rows, n / rows, 1.0f);
-    add_losses(call, losses, rows, n);
+    add_losses(call, losses, NULL, rows, n / rows);
 }
 
 void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, Plain{ call->in[0].data }); }
@@ -2007,8 +2400,8 @@ ERRORS(huber, GCKPTI_HUBER)
 ERRORS(binary_cross_entropy, GCKPTI_BINARY)
 #undef ERRORS
 
-/* ---- >>products ------------------------------------------------------------------------------
- * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+/* >>exact/panel */
+/* C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
  * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
  * products may take theirs.
  *
@@ -2027,45 +2420,6 @@ ERRORS(binary_cross_entropy, GCKPTI_BINARY)
  * elements need 8 bytes from L2 in a cycle, 64 x 64 need 16; L2 gives some 24. 128 registers: two
  * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
 enum { DEPTH = 8, STAGES = 4 };
-
-#ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
-__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
-{
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-/* What was asked for since the last one is a group. */
-__device__ __forceinline__ void gckpti_cp_async_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/* Waits until all but the last N groups are there. */
-template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
- * long loop, instead of being kept in registers throughout. */
-__device__ __forceinline__ int gckpti_thread_again(void)
-{
-    int i;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
-    return i;
-}
-__device__ __forceinline__ int gckpti_block_again(void)
-{
-    int i;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
-    return i;
-}
-#define UNROLL _Pragma("unroll")
-#else
-int gckpti_thread_again(void) { return (int)threadIdx.x; }
-int gckpti_block_again(void) { return (int)blockIdx.x; }
-#define UNROLL
-void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
-#endif
 
 /* How chunks of 4 elements of a factor are read. */
 enum {
@@ -2086,7 +2440,7 @@ struct Factor {
 struct Product {
     gckpti_factors t;
     Factor a, b;
-    int wide; /* rows of c may be written 16 bytes at a time */
+    bool wide; /* rows of c may be written 16 bytes at a time */
 };
 
 /* all: rows of C for A, columns for B. */
@@ -2097,7 +2451,7 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
     int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
     if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
-        (uintptr_t)base % 16 == 0)
+        wide(base))
         way |= WIDE | (along ? 0 : ASYNC);
     Factor f = {
         base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
@@ -2201,7 +2555,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
 
 /* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
  * lanes' chunks side by side. */
-template <int T, int LANES> __device__ __forceinline__ int place(int lane, int i)
+template <int T, int LANES> __device__ __forceinline__ int nth_of(int lane, int i)
 {
     return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
 }
@@ -2211,17 +2565,17 @@ __device__ __forceinline__ void fragment(const float *line, int lane, float *x)
 {
     UNROLL for (int i = 0; i + 4 <= T; i += 4)
     {
-        float4 v = *(const float4 *)(line + place<T, LANES>(lane, i));
+        float4 v = *(const float4 *)(line + nth_of<T, LANES>(lane, i));
         x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
     }
     if (T % 4) {
-        float2 v = *(const float2 *)(line + place<T, LANES>(lane, T / 4 * 4));
+        float2 v = *(const float2 *)(line + nth_of<T, LANES>(lane, T / 4 * 4));
         x[T - 2] = v.x, x[T - 1] = v.y;
     }
 }
 
-/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is rare
- * (fma delivers the least normal number, which may have been less) is asked of all N at once. */
+/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
+ * rare (fma gives the least normal number, which may have been less) is asked of all N at once. */
 template <int N, bool MIXED>
 __device__ __forceinline__ void links(float *o, float x, const float *y, bool wanted = true)
 {
@@ -2238,6 +2592,7 @@ __device__ __forceinline__ void links(float *o, float x, const float *y, bool wa
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
 
+/* >>exact/products */
 /* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
  * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
  * rows: see above. */
@@ -2261,10 +2616,10 @@ template <int BM, int BN, int TM, int TN> struct Spot {
         column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
     }
     /* Element (i,j) of the thread, in the tile. */
-    __device__ __forceinline__ int y(int i) const { return row0 + place<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int y(int i) const { return row0 + nth_of<TM, ROW_LANES>(row, i); }
     __device__ __forceinline__ int x(int j) const
     {
-        return column0 + place<TN, COLUMN_LANES>(column, j);
+        return column0 + nth_of<TN, COLUMN_LANES>(column, j);
     }
     /* Where the tile begins in C, and what C has from there on. */
     __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
@@ -2312,11 +2667,12 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
     {
         int64_t at = corner + here.y(i) * t.n + here.x(j);
-        if (!MIXED && q.wide && j + 4 <= TN && here.y(i) < rows && here.x(j) + 4 <= columns) {
-            *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+        if (!MIXED && j + 4 <= TN) {
+            if (here.y(i) < rows)
+                write_run<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.wide, &c[i][j]);
             continue;
         }
-        UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_run 7 registers more */
         {
             if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
@@ -2333,7 +2689,8 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 }
 
 /* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
- * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a -0. */
+ * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
+ * -0. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -2467,7 +2824,7 @@ int processors_of(const gckpt_call *call)
 Product product_of(const gckpti_factors *t, int mixed)
 {
     Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+                  t->n % 4 == 0 && wide(t->c) };
     return q;
 }
 
@@ -2484,6 +2841,7 @@ void products(const gckpt_call *call, const gckpti_factors *t)
 void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
 
+/* >>exact/linear */
 /* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
  * column. It waits for its own four additions a row, not for memory: the next rows are read
  * meanwhile. A warp is a block, so that they spread over all processors. */
@@ -2528,6 +2886,7 @@ void linear_backward(const gckpt_call *call)
         bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
+/* >>exact/embed */
 /* embed: a warp copies a row. */
 __global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
                                      uint16_t *out_bf16, int64_t rows, int64_t n)
@@ -2650,8 +3009,8 @@ void embed_backward(const gckpt_call *call)
         n, call->in[0].accumulate);
 }
 
-/* ---- >>rows ----------------------------------------------------------------------------------
- * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
+/* >>exact/softmax */
+/* A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
@@ -2677,9 +3036,9 @@ __global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, i
         for (int64_t i = lane; i < n; i += 32)
             sum += gckpti_exp(from[i] - max);
         sum = warp_sum(sum);
-        float by = sum == 0.0f ? 1.0f : sum; /* gckpti_softmax_end */
+        gckpti_softmax_end(&max, &sum);
         for (int64_t i = lane; i < n; i += 32)
-            y[r * n + i] = gckpti_exp(from[i] - max) / by;
+            y[r * n + i] = gckpti_exp(from[i] - max) / sum;
     }
 }
 
@@ -2763,6 +3122,7 @@ void log_softmax_backward(const gckpt_call *call)
             call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
 }
 
+/* >>exact/norms */
 /* The mean of x - c over a row. */
 __device__ float mean_from(const float *x, int64_t n, float c)
 {
@@ -2920,29 +3280,24 @@ void layernorm_backward(const gckpt_call *call)
 void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
 void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
 
+/* >>exact/losses */
 /* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
  * registers. Places behind the last hold -inf, whose exponential, +0, adds nothing. */
 __device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
 {
     const int lane = (int)threadIdx.x % 32;
-    float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f, factor = 0.0f;
+    float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f;
 #pragma unroll
     for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++) {
         held[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
         top = held[k] > top ? held[k] : top;
     }
-    top = warp_max(top);
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - gckpti_shift(top));
-    }
-    float shift = gckpti_shift(top);
+    const float factor = gckpti_online_factor(warp_max(top), first, max);
+    const float shift = gckpti_shift(*max);
 #pragma unroll
     for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
         added += gckpti_exp(held[k] - shift);
-    added = warp_sum(added);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
+    *sum = gckpti_online_sum(*sum, first, factor, warp_sum(added));
 }
 
 /* Rows of a loss over classes, some of their classes. */
@@ -3010,49 +3365,6 @@ __global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment,
     }
 }
 
-enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
-
-/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
- * comes next. Targets that are not left out are counted, or all rows. One block. */
-__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
-                                double *sum, int64_t *count)
-{
-    SHARED(float, part, [2][CHAIN_ROWS]);
-    SHARED(int, counted, [1]);
-    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
-    int mine = 0;
-    if (threadIdx.x == 0)
-        counted[0] = 0;
-    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
-        int now = (int)(first / CHAIN_ROWS & 1);
-        if (threadIdx.x == 0 && first >= 0) {
-            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
-#pragma unroll 16
-            for (int k = 0; k < n; k++)
-                total += (double)part[now][k];
-        }
-        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
-            int64_t r = first + CHAIN_ROWS + k;
-            part[!now][k] = r < rows ? losses[r] : 0.0f;
-            mine += r < rows && (!target || target[r] >= 0);
-        }
-        __syncthreads();
-    }
-    atomicAdd(&counted[0], mine);
-    __syncthreads();
-    if (threadIdx.x == 0 && sum)
-        *sum = total;
-    if (threadIdx.x == 0 && count)
-        *count += counted[0];
-}
-
-void loss_add(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows)
-{
-    if (call->loss_sum || call->loss_count)
-        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, call->loss_sum,
-            call->loss_count);
-}
-
 void cross_entropy_forward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -3060,7 +3372,7 @@ void cross_entropy_forward(const gckpt_call *call)
     LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
     l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
-    loss_add(call, losses, call->in[1].index, rows);
+    add_losses(call, losses, call->in[1].index, rows, 1);
 }
 
 void cross_entropy_backward(const gckpt_call *call)
@@ -3073,6 +3385,7 @@ void cross_entropy_backward(const gckpt_call *call)
             moment_of(call), call->in[0].accumulate);
 }
 
+/* >>exact/classes */
 /* ---- cross_entropy_with, soft_cross_entropy ---- */
 struct Classes {
     const float *x, *soft, *weights; /* (rows,n), targets (rows,n), one for each `share` rows */
@@ -3179,7 +3492,7 @@ void cross_entropy_with_forward(const gckpt_call *call)
 {
     Classes l = classes_of(call);
     RUN(call, classes_forward_kernel, blocks_for(32 * l.rows, 256), 256, 0, l);
-    loss_add(call, l.losses, l.target, l.rows);
+    add_losses(call, l.losses, l.target, l.rows, 1);
 }
 
 /* work: a float a row and one a weight. */
@@ -3201,6 +3514,7 @@ void cross_entropy_with_backward(const gckpt_call *call)
 void soft_cross_entropy_forward(const gckpt_call *call) { cross_entropy_with_forward(call); }
 void soft_cross_entropy_backward(const gckpt_call *call) { cross_entropy_with_backward(call); }
 
+/* >>exact/head */
 /* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
  * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
  * tiles of 128 x 128 for its 132 multiprocessors. ---- */
@@ -3227,18 +3541,6 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     return p;
 }
 
-__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_from_bf16(from[i]);
-}
-
-__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] = gckpti_to_bf16(from[i]);
-}
-
 /* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
  * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
 void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
@@ -3248,15 +3550,15 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
     const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
     float *work = (float *)call->work, *aux = (float *)call->aux;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
-    uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     const dim3 grid = blocks_for(32 * rows, 256);
     LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
     l.aux = aux ? aux + 2 * row : NULL;
     l.losses = work + parts->losses + row; /* forward */
-    if (narrow)
+    if (grad)
         dx = work + parts->dx;
-    if (narrow && x->accumulate)
-        RUN(call, widen_kernel, blocks_for(rows * c, 256), 256, 0, narrow, dx, rows * c);
+    if (grad && x->accumulate)
+        widen(call, grad, dx, rows * c);
     for (l.first = 0; l.first < v; l.first += l.n) {
         l.n = gckpti_min(v - l.first, parts->classes);
         const gckpti_factor d = { work, NULL, l.n, 1, 0 };
@@ -3276,8 +3578,8 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
             gckpti_product_to(call, products, &t, l.n, c, rows, dw + l.first * c,
                               w->accumulate || row > 0);
     }
-    if (narrow)
-        RUN(call, narrow_kernel, blocks_for(rows * c, 256), 256, 0, dx, narrow, rows * c);
+    if (grad)
+        narrow(call, dx, grad, rows * c);
 }
 
 void linear_cross_entropy_forward(const gckpt_call *call)
@@ -3286,7 +3588,7 @@ void linear_cross_entropy_forward(const gckpt_call *call)
     int64_t rows = gckpti_rows(&call->in[0].shape);
     for (int64_t row = 0; row < rows; row += parts.rows)
         head_block(call, &parts, row, 0);
-    loss_add(call, (float *)call->work + parts.losses, call->in[2].index, rows);
+    add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
@@ -3296,16 +3598,16 @@ void linear_cross_entropy_backward(const gckpt_call *call)
         head_block(call, &parts, row, 1);
 }
 
-/* ---- >>attention -----------------------------------------------------------------------------
- * A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
+/* >>exact/scores */
+/* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
  * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
  * eight rows lies in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
  * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads). Beyond
- * 128 a block has a slice of 128 columns of the result and computes all scores for it.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
+ * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
@@ -3339,7 +3641,7 @@ struct Attention {
     int64_t c; /* columns of all heads */
     int t, s, heads, d, slices;
     Keys keys;
-    int vector; /* rows of a head begin at multiples of 16 bytes */
+    bool wide; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
 
@@ -3350,7 +3652,7 @@ struct HeadTile {
 };
 
 /* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
-__device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
+__device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
     HeadTile p;
@@ -3363,39 +3665,14 @@ __device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
     return p;
 }
 
-template <bool MIXED> __device__ float rounded(float x)
-{
-    return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
-}
-
 /* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
  * +0 where there are none. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
                            int e0)
 {
-    constexpr int THREADS = 16 * TILE / R;
-    const int d = a.d - e0, here = rows - first;
-    x += first * a.c + e0;
-    if (a.vector) {
-        constexpr int STEP = THREADS / (WIDTH / 4); /* rows at a time */
-        const int e = (int)threadIdx.x % (WIDTH / 4) * 4, at = (int)threadIdx.x / (WIDTH / 4);
-        const float *from = x + at * a.c + e;
-        to += at * (WIDTH + 4) + e;
-#pragma unroll 4
-        for (int row = 0; row < TILE; row += STEP, from += STEP * a.c) {
-            float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-            if (at + row < here && e < d)
-                f = *(const float4 *)from;
-            *(float4 *)(to + row * (WIDTH + 4)) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
-                                                    rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
-        }
-        return;
-    }
-    for (int i = (int)threadIdx.x; i < TILE * WIDTH; i += THREADS) {
-        int row = i / WIDTH, e = i % WIDTH;
-        to[row * (WIDTH + 4) + e] = row < here && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
-    }
+    const Matrix<float> m = { x, a.c, a.wide };
+    bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
 }
 
 __device__ float part(const float4 &f, int k)
@@ -3537,15 +3814,8 @@ __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, i
         for (int n = 0; n < N; n += 4) {
             int e = e0 + column_of(n);
             int row = first + STEP * r;
-            float *to = x + row * a.c + e;
-            if (a.vector && row < rows && e < a.d) {
-                *(float4 *)to = { o[r][n], o[r][n + 1], o[r][n + 2], o[r][n + 3] };
-                continue;
-            }
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                if (row < rows && e + k < a.d)
-                    to[k] = o[r][n + k];
+            if (row < rows)
+                write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
         }
 }
 
@@ -3575,9 +3845,32 @@ __device__ float row_max(float x)
     return x;
 }
 
-/* Which of two zeros of either sign is the greatest matters to no result: fmaxf. Keys out of sight
- * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
- * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
+/* >>exact/attention */
+/* A row's next four scores of a thread become exponentials, its maximum and sum so far those with
+ * them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
+ * matters to no result: fmaxf. Keys out of sight have the score -inf, whose exponential, +0,
+ * changes no sum. */
+__device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees, bool first,
+                                            float *max, float *sum)
+{
+    float top = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        x[c] = (int)threadIdx.x % 16 + 16 * c < sees ? gckpti_mul(x[c], scale) : -INFINITY;
+        top = fmaxf(top, x[c]);
+    }
+    const float factor = gckpti_online_factor(row_max(top), first, max);
+    const float shift = gckpti_shift(*max);
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        x[c] = gckpti_exp(x[c] - shift);
+    const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
+    *sum = gckpti_online_sum(*sum, first, factor, added);
+    return factor;
+}
+
+/* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
+ * blocks share a multiprocessor. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     attention_forward_kernel(Attention a)
@@ -3586,7 +3879,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
@@ -3612,24 +3905,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int sees = min(keys, ty + STEP * r + 1 + ahead);
-            float top = -INFINITY, factor = 0.0f;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                x[r][c] = tx + 16 * c < sees ? gckpti_mul(x[r][c], a.scale) : -INFINITY;
-                top = fmaxf(top, x[r][c]);
-            }
-            top = row_max(top);
-            if (j0 > 0) {
-                top = fmaxf(top, max[r]);
-                factor = gckpti_exp(max[r] - gckpti_shift(top));
-            }
-            const float shift = gckpti_shift(top);
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                x[r][c] = gckpti_exp(x[r][c] - shift);
-            const float added = row_sum((x[r][0] + x[r][2]) + (x[r][1] + x[r][3]));
-            sum[r] = j0 > 0 ? gckpti_fma(sum[r], factor, added) : added;
-            max[r] = top;
+            const float factor = online_row(x[r], a.scale, sees, j0 == 0, &max[r], &sum[r]);
 #pragma unroll
             for (int n = 0; n < N; n++)
                 if (j0 > 0)
@@ -3655,19 +3931,29 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
                              at.slice * WIDTH);
 }
 
-/* delta = dot(g, out) over a head's columns, for each query of each head: a warp each. */
-__global__ void attention_delta_kernel(Attention a, float *delta, int64_t queries)
+/* delta = dot(g, out) over a head's d of c columns, for each query of each head: a warp each. */
+__global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
+                                       int64_t t, int heads, int d, int64_t c)
 {
     for (EACH_ROW(r, queries)) {
-        int64_t head = r / a.t % a.heads, row = r / a.t / a.heads;
-        int64_t at = (row * a.t + r % a.t) * a.c + head * a.d;
+        int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
         float lane = 0.0f;
-        for (int e = (int)threadIdx.x % 32; e < a.d; e += 32)
-            lane = gckpti_fma(a.g[at + e], a.out[at + e], lane);
+#pragma unroll 1
+        for (int e = (int)threadIdx.x % 32; e < d; e += 32)
+            lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
         lane = warp_sum(lane);
         if (threadIdx.x % 32 == 0)
             delta[r] = lane;
     }
+}
+
+void attention_delta(const gckpt_call *call, float *delta)
+{
+    const int heads = ((const gckpti_attention *)call->attributes)->heads;
+    const int64_t t = call->shape.d[1], c = call->shape.d[2],
+                  queries = call->shape.d[0] * heads * t;
+    RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, grad_out_of(call),
+        value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
 }
 
 /* Scores become probabilities; the first row is query `first` of the head. */
@@ -3708,8 +3994,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *ds = v;
-    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const int ty = (int)threadIdx.x / 16;
+    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
@@ -3749,12 +4035,12 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *scores = v + TILE * ROW;
-    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const HeadTile at = place_of(a, (a.s + TILE - 1) / TILE, false);
+    const int ty = (int)threadIdx.x / 16;
+    const HeadTile at = head_tile_of(a, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
@@ -3812,10 +4098,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
         int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
-        check(device_of(call),                                                                     \
-              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
-              #kernel);                                                                            \
-        RUN(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), (size_t)bytes, a);          \
+        RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
     } while (0)
 
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
@@ -3829,9 +4112,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
         RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, 4, TILE * SCORES);
 }
 
-bool by_16(const void *p) { return (uintptr_t)p % 16 == 0; }
-
-/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB, and take slices of 64. */
+/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
 bool wide_fits(const gckpt_call *call)
 {
     int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
@@ -3859,12 +4140,9 @@ void attention_both(const gckpt_call *call)
         for (int i = 0; i < 3; i++)
             a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
     }
-    a.vector = a.d % 4 == 0 && by_16(a.q) && by_16(a.k) && by_16(a.v) && by_16(a.g) &&
-               by_16(a.out) && by_16(a.dq) && by_16(a.dk) && by_16(a.dv);
-    int64_t queries = shape->d[0] * a.heads * shape->d[1];
+    a.wide = a.d % 4 == 0 && wide(a.q, a.k, a.v) && wide(a.g, a.out, a.dq) && wide(a.dk, a.dv);
     if (a.dq || a.dk)
-        RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, a,
-            (float *)call->work, queries);
+        attention_delta(call, (float *)call->work);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
         mixed ? attention_run<8, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
@@ -3876,89 +4154,14 @@ void attention_forward(const gckpt_call *call) { attention_both(call); }
 void attention_backward(const gckpt_call *call) { attention_both(call); }
 
 /* ---- >>fast ----------------------------------------------------------------------------------
- * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of them.
- * Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is summed
- * over tokens is summed in groups of TOKENS, one group after the other from what the accumulator
- * holds: so the bits are the same wherever a batch is cut between groups, and for any tile. */
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
+ * them. Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is
+ * summed over tokens is summed in groups of TOKENS, one group after the other from what the
+ * accumulator holds: so the bits are the same wherever a batch is cut between groups, and for any
+ * tile. */
 namespace fast
 {
 enum { TOKENS = 16 };
-
-#ifndef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h says in full what these four do */
-/* d (16,8) += a (16,16) b (16,8), by a warp. */
-__device__ inline void gckpti_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-/* Four 8 x 8 matrices; lane l brings the address of row l % 8 of matrix l / 8. */
-__device__ inline void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-
-__device__ inline void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-
-/* 16 bytes, of which those from `valid` on become 0. */
-__device__ inline void gckpti_cp_async16(void *to, const void *from, int valid)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(__cvta_generic_to_global(from)), "r"(valid)
-                 : "memory");
-}
-#endif
-
-/* Values, or where results go, as the plan keeps them: one of the two, or none. */
-struct Values {
-    const float *wide;
-    const uint16_t *narrow;
-};
-struct Results {
-    float *wide;
-    uint16_t *narrow;
-};
-
-__device__ inline float get(const Values &x, int64_t i)
-{
-    return x.narrow ? gckpti_from_bf16(x.narrow[i]) : x.wide ? x.wide[i] : 0.0f;
-}
-
-__device__ inline float held(const Results &y, int64_t i)
-{
-    return y.narrow ? gckpti_from_bf16(y.narrow[i]) : y.wide[i];
-}
-
-__device__ inline void put(const Results &y, int64_t i, float v)
-{
-    if (y.narrow)
-        y.narrow[i] = gckpti_to_bf16(v);
-    else
-        y.wide[i] = v;
-}
-
-/* Two elements as a word, the first one in the lower half. */
-__device__ inline uint32_t pair(float first, float second)
-{
-    return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
-}
-
-Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
-Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
-bool wanted(const gckpt_arg &arg) { return arg.grad || arg.grad_bf16; }
-Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
 
 /* 2^x; exponents are taken to base 2. */
 __device__ inline float exp2_of(float x)
@@ -3972,11 +4175,11 @@ __device__ inline float exp2_of(float x)
 #endif
 }
 
-/* pair, subnormals left as they are: for factors that go straight into an mma. */
+/* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
 __device__ inline uint32_t factors(float first, float second)
 {
 #ifdef GCKPT_CUDA_SHIM
-    return pair(first, second);
+    return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
 #else
     uint32_t y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
@@ -4001,40 +4204,26 @@ void *take(Room &room, size_t bytes)
     return piece;
 }
 
-__global__ void narrow_kernel(const float *x, uint16_t *y, int64_t n)
-{
-    for (EACH(i, n))
-        y[i] = gckpti_to_bf16(x[i]);
-}
-
-void narrow(const gckpt_call *call, const float *x, uint16_t *y, int64_t n)
-{
-    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, x, y, n);
-}
-
 /* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
  * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
  * update refreshes would be memory of their own, beside the plan's. */
 const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
 {
-    if (x.narrow)
-        return x.narrow;
+    if (x.bf16)
+        return x.bf16;
     uint16_t *copy = (uint16_t *)take(room, (size_t)n * sizeof *copy);
     if (copy)
-        narrow(call, x.wide, copy, n);
+        narrow(call, x.f32, copy, n);
     return copy;
 }
 
+/* >>fast/products */
 /* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
  * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
- * for each link), `stride` elements apart. */
-struct Matrix {
-    const uint16_t *x;
-    int64_t stride;
-    int aligned; /* 16 bytes can be copied at once */
-};
-/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
- * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
+ * for each link). */
+
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
+ * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
 enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
@@ -4045,108 +4234,74 @@ struct Loss {
     const float *aux; /* (rows,2): max, log(sum) */
     const Moment *now;
 };
-struct Product {
+struct MmaProduct {
     int m, n, k;
-    Matrix a, b;
-    Values bias; /* or none */
+    Matrix<uint16_t> a, b;
+    Values bias;
     int accumulate;
     Results c;
     int c_row; /* elements of a row */
+    bool wide; /* two of them are written at once */
     Loss loss;
 };
 
-Matrix matrix(const uint16_t *x, int64_t stride)
+MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<uint16_t> b,
+                  const Values &bias, int accumulate, const Results &c)
 {
-    return { x, stride, (uintptr_t)x % 16 == 0 && stride % 8 == 0 };
+    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c), {} };
 }
 
-enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many times */
-
-/* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
-__device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
-                             uint16_t *to)
-{
-    const uint16_t *from = x.x + line * x.stride + at;
-    int there = line < lines ? length - at : 0;
-    there = there < 0 ? 0 : there < 8 ? there : 8;
-    if (x.aligned) {
-        gckpti_cp_async16(to, there ? from : x.x, there * 2);
-        return;
-    }
-    for (int i = 0; i < 8; i++)
-        to[i] = i < there ? from[i] : (uint16_t)0;
-}
-
-/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
- * to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
-template <int wide> __device__ inline int place(int line, int eight)
-{
-    int turn = wide == 32 ? line >> 1 & 3 : line & 7;
-    return line * wide + ((eight ^ turn) << 3);
-}
+enum { LINKS = 32 }; /* in shared memory at once, STAGES times */
 
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
-__device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
-                                  uint16_t *tile)
+__device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end, int first, int k,
+                                   uint16_t *tile)
 {
-    enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
-    for (int i = threadIdx.x; i < ALL; i += 128) {
-        int line = i / EIGHTS, eight = i % EIGHTS;
-        uint16_t *to = tile + place<WIDE>(line, eight);
-        if (along)
-            bring(x, start + line, end, first + eight * 8, k, to);
-        else
-            bring(x, first + line, k, start + eight * 8, end, to);
-    }
+    if (along)
+        bring_tile<size, LINKS, 128, Swizzled<LINKS>, false>(x, start, end, first, k, tile);
+    else
+        bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
 }
 
-/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of `wide`. */
-template <int wide, int along>
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of LINE. */
+template <int LINE, int along>
 __device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(a, tile + place<wide>(row + lane % 16, link / 8 + lane / 16));
+        gckpti_ldmatrix_x4(a, tile + Swizzled<LINE>::at(row + lane % 16, link / 8 + lane / 16));
     else
         gckpti_ldmatrix_x4_trans(
-            a, tile + place<wide>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+            a, tile + Swizzled<LINE>::at(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
 }
 
 /* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
-template <int wide, int along>
+template <int LINE, int along>
 __device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(
-            b, tile + place<wide>(column + lane / 16 * 8 + lane % 8, link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(b, tile + Swizzled<LINE>::at(column + lane / 16 * 8 + lane % 8,
+                                                        link / 8 + lane / 8 % 2));
     else
-        gckpti_ldmatrix_x4_trans(
-            b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
+        gckpti_ldmatrix_x4_trans(b, tile + Swizzled<LINE>::at(link + lane / 8 % 2 * 8 + lane % 8,
+                                                              column / 8 + lane / 16));
 }
 
 /* What element (i,j) of c starts from. */
-__device__ inline float start(const Product &p, int i, int j)
+__device__ inline float mma_start(const MmaProduct &p, int i, int j)
 {
     if (i >= p.m || j >= p.n)
         return 0.0f;
-    return p.accumulate ? held(p.c, (int64_t)i * p.c_row + j) : get(p.bias, j);
+    return p.accumulate ? value_at(p.c, (int64_t)i * p.c_row + j) : value_at(p.bias, j);
 }
 
 /* Elements (i,j) and (i,j+1). */
-__device__ inline void finish(const Product &p, int i, int j, float first, float second)
+__device__ inline void mma_end(const MmaProduct &p, int i, int j, const float *pair)
 {
-    int64_t at = (int64_t)i * p.c_row + j;
-    if (i >= p.m || j >= p.n)
-        return;
-    if (j + 1 < p.n && p.c_row % 2 == 0 && p.c.narrow) {
-        *(uint32_t *)(void *)(p.c.narrow + at) = pair(first, second);
-        return;
-    }
-    put(p.c, at, first);
-    if (j + 1 < p.n)
-        put(p.c, at + 1, second);
+    if (i < p.m)
+        write_run<2>(p.c, (int64_t)i * p.c_row + j, p.n - j, p.wide, pair);
 }
 
 /* So far, of a row: the maximum, the sum, the target's logit. */
@@ -4157,7 +4312,7 @@ struct RowLoss {
 /* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
  * row's. */
 template <int across>
-__device__ inline void finish_part(const Product &p, int i, int j, const float c[across][4],
+__device__ inline void finish_part(const MmaProduct &p, int i, int j, const float c[across][4],
                                    int which)
 {
     int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
@@ -4189,7 +4344,8 @@ __device__ inline void finish_part(const Product &p, int i, int j, const float c
 
 /* The same elements become gradients. */
 template <int across>
-__device__ inline void finish_slopes(const Product &p, int i, int j, float c[across][4], int which)
+__device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[across][4],
+                                     int which)
 {
     int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
     float max = target < 0 ? 0.0f : p.loss.aux[2 * i];
@@ -4209,10 +4365,10 @@ __device__ inline void finish_slopes(const Product &p, int i, int j, float c[acr
  * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
  * which stay in the L2. */
 template <int size, int a_along, int b_along, Purpose purpose>
-__global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__ Product p)
+__global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_constant__ MmaProduct p)
 {
     enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
-    enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
+    enum { A_LINE = a_along ? LINKS : size, B_LINE = b_along ? LINKS : size };
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
     int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -4227,7 +4383,7 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
         for (int x = 0; x < ACROSS; x++)
 #pragma unroll
             for (int q = 0; q < 4; q++)
-                c[y][x][q] = start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
+                c[y][x][q] = mma_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
     for (int s = 0; s < steps + STAGES - 1; s++) {
         int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
         if (now >= 0) {
@@ -4236,8 +4392,8 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
         }
         if (s < steps) {
             uint16_t *tile = tiles + s % STAGES * 2 * TILE;
-            bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
-            bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+            bring_links<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
+            bring_links<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
         }
         gckpti_cp_async_commit();
         const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
@@ -4245,10 +4401,10 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
             uint32_t a[DOWN][4], b[4];
 #pragma unroll
             for (int y = 0; y < DOWN; y++)
-                load_a<A_WIDE, a_along>(a[y], tile, row + y * 16, link);
+                load_a<A_LINE, a_along>(a[y], tile, row + y * 16, link);
 #pragma unroll
             for (int x = 0; x < ACROSS; x += 2) {
-                load_b<B_WIDE, b_along>(b, tile + TILE, column + x * 8, link);
+                load_b<B_LINE, b_along>(b, tile + TILE, column + x * 8, link);
 #pragma unroll
                 for (int y = 0; y < DOWN; y++) {
                     gckpti_mma_bf16(c[y][x], a[y], b);
@@ -4265,43 +4421,40 @@ __global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__
             finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
 #pragma unroll
         for (int x = 0; x < ACROSS && purpose != PARTS; x++)
-            finish(p, i + y * 8, j + x * 8, c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
+            mma_end(p, i + y * 8, j + x * 8, c[y / 2][x] + y % 2 * 2);
     }
 }
 
 template <int size, int a_along, int b_along, Purpose purpose>
-void product_by(const gckpt_call *call, const Product &p)
+void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
-    check(device_of(call),
-          cudaFuncSetAttribute(product_kernel<size, a_along, b_along, purpose>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          "shared memory");
-    RUN(call, (product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks), 128,
-        (size_t)bytes, p);
+    RUN_SHARING(call, (mma_product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks),
+                128, bytes, p);
 }
 
-template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
+template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
     if (large >= processors_of(call))
-        product_by<128, a_along, b_along, STORE>(call, p);
+        run_mma_tile<128, a_along, b_along, STORE>(call, p);
     else
-        product_by<64, a_along, b_along, STORE>(call, p);
+        run_mma_tile<64, a_along, b_along, STORE>(call, p);
 }
 
 /* b's lines are along k where its `stride` is that of columns. */
-void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
+void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
 {
     if (a_along && b_along)
-        product_of<1, 1>(call, p);
+        run_mma<1, 1>(call, p);
     else if (a_along)
-        product_of<1, 0>(call, p);
+        run_mma<1, 0>(call, p);
     else
-        product_of<0, 0>(call, p);
+        run_mma<0, 0>(call, p);
 }
 
+/* >>fast/linear */
 /* ---- sums over tokens: of a bias, a gain ---- */
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
  * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
@@ -4314,18 +4467,18 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, 
     int64_t j = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0.0f, rest = 0.0f;
     if (warp == 0 && j < n) {
-        sum = accumulate ? held(sums, j) : 0.0f;
+        sum = accumulate ? value_at(sums, j) : 0.0f;
         rest = low ? low[j] : 0.0f;
     }
     for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
         int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
         float part = 0.0f;
         for (; r < end && j < n; r++) {
-            float v = get(g, r * n + j);
+            float v = value_at(g, r * n + j);
             if (aux) {
                 const float *a = aux + r * each;
                 float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-                v *= gckpti_centered(get(x, r * n + j), c, mean) * a[each - 1];
+                v *= gckpti_centered(value_at(x, r * n + j), c, mean) * a[each - 1];
             }
             part += v;
         }
@@ -4336,7 +4489,7 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, 
         __syncthreads();
     }
     if (warp == 0 && j < n) {
-        put(sums, j, sum);
+        put_at(sums, j, sum);
         if (low)
             low[j] = rest;
     }
@@ -4357,58 +4510,36 @@ void linear_forward(const gckpt_call *call)
     Room room = { (char *)call->work, 0 };
     const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
     const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
-    Product p = { (int)s.m,
-                  (int)s.n,
-                  (int)s.k,
-                  matrix(x, s.k),
-                  matrix(w, transposed ? s.k : s.n),
-                  value_of(call->in[2]),
-                  0,
-                  { call->out, call->out_bf16 },
-                  (int)s.n,
-                  {} };
-    product(call, p, 1, transposed);
+    mma_product(call,
+                mma_of(s.m, s.n, s.k, matrix(x, s.k), matrix(w, transposed ? s.k : s.n),
+                       value_of(call->in[2]), 0, out_of(call)),
+                1, transposed);
 }
 
 void linear_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
-    int transposed = *(const int *)call->attributes, m = (int)s.m, n = (int)s.n, k = (int)s.k;
+    int transposed = *(const int *)call->attributes;
     Room room = { (char *)call->work, 0 };
-    const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
+    const Matrix<uint16_t> g = matrix(factor(call, room, grad_out_of(call), s.m * s.n), s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        Product p = { m,
-                      k,
-                      n,
-                      matrix(g, s.n),
-                      matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL },
-                      in[0].accumulate,
-                      grad_of(in[0]),
-                      k,
-                      {} };
-        product(call, p, 1, !transposed);
+        mma_product(call,
+                    mma_of(s.m, s.k, s.n, g, matrix(w, transposed ? s.k : s.n), NONE,
+                           in[0].accumulate, grad_of(in[0])),
+                    1, !transposed);
     }
     if (wanted(in[1])) {
-        const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
-        Product p = { k,
-                      n,
-                      m,
-                      matrix(x, s.k),
-                      matrix(g, s.n),
-                      { NULL, NULL },
-                      in[1].accumulate,
-                      grad_of(in[1]),
-                      n,
-                      {} };
-        if (transposed)
-            p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
-        product(call, p, 0, 0);
+        const Matrix<uint16_t> x = matrix(factor(call, room, value_of(in[0]), s.m * s.k), s.k);
+        mma_product(call,
+                    transposed
+                        ? mma_of(s.n, s.k, s.m, g, x, NONE, in[1].accumulate, grad_of(in[1]))
+                        : mma_of(s.k, s.n, s.m, x, g, NONE, in[1].accumulate, grad_of(in[1])),
+                    0, 0);
     }
     if (call->inputs == 3 && wanted(in[2]))
-        column_sums(call, in[2], { NULL, NULL }, NULL, 0);
+        column_sums(call, in[2], NONE, NULL, 0);
 }
 
 gckpt_result linear_room(gckpt_call *call)
@@ -4427,15 +4558,17 @@ gckpt_result linear_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* >>fast/attention */
 /* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
  * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
  * them; the other side comes in tiles that are brought while the one before is computed. Scores and
  * what they become stay in registers: as an mma leaves them they are the factors of the next one.
  * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
  * for dq and for dk and dv, so that each sum has one owner and one order. */
-struct Attention {
+struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads, aligned;
+    int t, s, c, d, heads;
+    bool wide; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
     float scale;
     Results out, dq, dk, dv;
@@ -4446,14 +4579,11 @@ struct Attention {
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
 template <int D, int n>
-__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
-                                   int lines, int end, uint16_t *tile)
+__device__ inline void bring_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
+                                  int lines, int end, uint16_t *tile)
 {
-    Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
-    for (int i = threadIdx.x; i < n * D / 8; i += 128) {
-        int line = i / (D / 8), eight = i % (D / 8);
-        bring(m, first + line, end, eight * 8, p.d, tile + place<D>(line, eight));
-    }
+    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.wide };
+    bring_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
 }
 
 /* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
@@ -4486,8 +4616,8 @@ __device__ inline bool wild(const uint32_t x[4])
     return some;
 }
 
-/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that is
- * NaN. So it is left out, and where a row sees some of it the sum is NaN. */
+/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
+ * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
 __device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4],
                                 const uint32_t sees[4])
 {
@@ -4556,7 +4686,7 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
 
 /* Rows line + lane / 4 and 8 further of a head, times `times`. */
 template <int D>
-__device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
+__device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
                                    int h, int line, int lines, const float o[D / 8][4],
                                    const float times[2])
 {
@@ -4569,26 +4699,17 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
         for (int x = 0; x < D / 8; x++) {
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
-            if (i >= lines || j >= p.d)
-                continue;
-            if (accumulate)
-                v[0] += held(y, at + j), v[1] += j + 1 < p.d ? held(y, at + j + 1) : 0.0f;
-            if (y.narrow && p.aligned) {
-                *(uint32_t *)(void *)(y.narrow + at + j) = pair(v[0], v[1]);
-                continue;
-            }
-            put(y, at + j, v[0]);
-            if (j + 1 < p.d)
-                put(y, at + j + 1, v[1]);
+            if (i < lines)
+                write_run<2>(y, at + j, p.d - j, p.wide, v, accumulate);
         }
     }
 }
 
-template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
 {
-    enum { TILE = 64 * D };
+    enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *k = q + TILE, *v = k + 2 * TILE;
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
@@ -4596,19 +4717,19 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
     int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
-    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
-            int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
+            int to = (step + 1) % 2 * SIZE;
+            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
             continue;
         gckpti_cp_async_wait<1>();
         __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
         int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
@@ -4638,7 +4759,7 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
             for (int x = 0; x < D / 8; x++)
                 o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
         }
-        add_lines<D, 8, false>(s, v + step % 2 * TILE, o, ahead + row - step * 64);
+        add_lines<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
 #pragma unroll
@@ -4651,31 +4772,13 @@ template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel
             p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
         sum[half] = 1.0f / sum[half];
     }
-    if (p.out.wide || p.out.narrow)
+    if (wanted(p.out))
         store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
-}
-
-/* A warp takes a query of a head. */
-__global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p, float *delta)
-{
-    int64_t all = queries * p.heads, n = (int64_t)gridDim.x * (blockDim.x / 32);
-    int lane = threadIdx.x % 32;
-    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += n) {
-        int64_t head = i / p.t, b = head / p.heads, h = head % p.heads;
-        int64_t at = (b * p.t + i % p.t) * p.c + h * p.d;
-        float sum = 0.0f;
-        for (int j = lane; j < p.d; j += 32)
-            sum = gckpti_fma(get(g, at + j), get(out, at + j), sum);
-        for (int half = 16; half; half /= 2)
-            sum += __shfl_down_sync(0xffffffffu, sum, half);
-        if (lane == 0)
-            delta[i] = sum;
-    }
 }
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
  * not `here`: 0. */
-__device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
+__device__ inline void slope(const MmaAttention &p, float aux, float delta, int here, float *s,
                              float *d)
 {
     *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
@@ -4684,11 +4787,11 @@ __device__ inline void slope(const Attention &p, float aux, float delta, int her
 
 /* dq, of 64 queries over all keys they see. */
 template <int D>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Attention p)
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(MmaAttention p)
 {
-    enum { TILE = 64 * D };
+    enum { SIZE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *q = (uint16_t *)attention_tiles, *g = q + TILE, *k = g + TILE, *v = k + 2 * TILE;
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE, *k = g + SIZE, *v = k + 2 * SIZE;
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
@@ -4702,28 +4805,28 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
         delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
     }
     clear<D>(o);
-    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
-    bring_lines<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
+    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    bring_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
-            int to = (step + 1) % 2 * TILE;
-            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
-            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
+            int to = (step + 1) % 2 * SIZE;
+            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
+            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
             continue;
         gckpti_cp_async_wait<1>();
         __syncthreads();
-        scores<D, 8>(q, row, k + step % 2 * TILE, s);
-        scores<D, 8>(g, row, v + step % 2 * TILE, d);
+        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
+        scores<D, 8>(g, row, v + step % 2 * SIZE, d);
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
             int here = j < p.keys.there && j <= i + half * 8 + p.keys.ahead;
             slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
-        add_lines<D, 8, false>(d, k + step % 2 * TILE, o, ahead + row - step * 64);
+        add_lines<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
         __syncthreads();
     }
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
@@ -4732,11 +4835,11 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
 /* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
  * rows are keys. */
 template <int D, int n>
-__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Attention p)
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
-    enum { TILE = 64 * D, PART = n * D };
+    enum { SIZE = 64 * D, PART = n * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
-    uint16_t *k = (uint16_t *)attention_tiles, *v = k + TILE, *q = v + TILE, *g = q + 2 * PART;
+    uint16_t *k = (uint16_t *)attention_tiles, *v = k + SIZE, *q = v + SIZE, *g = q + 2 * PART;
     SHARED(float, aux, [2][n]);
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
@@ -4747,13 +4850,13 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
     const float once[2] = { 1.0f, 1.0f };
     clear<D>(dk);
     clear<D>(dv);
-    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
-    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
+    bring_head<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
+    bring_head<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
     for (int step = first - 1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
-            bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
-            bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
+            bring_head<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
+            bring_head<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
             if (threadIdx.x < n) {
                 aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
                 delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
@@ -4777,18 +4880,19 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Att
         add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.keys.ahead - k0 - row);
         __syncthreads();
     }
-    if (p.dk.wide || p.dk.narrow)
+    if (wanted(p.dk))
         store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
-    if (p.dv.wide || p.dv.narrow)
+    if (wanted(p.dv))
         store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
 }
 
-/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values. */
-Attention attention_of(const gckpt_call *call, Room &room, bool backward)
+/* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
+ * there for results. */
+MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *in = call->in;
-    Attention p;
+    MmaAttention p;
     memset(&p, 0, sizeof p);
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
@@ -4800,42 +4904,39 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
     p.aux = (float *)call->aux;
-    p.aligned = p.d % 8 == 0 &&
-                ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
+    p.out = out_of(call);
+    p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
+    p.wide = p.d % 8 == 0 && wide(p.q, p.k, p.v) && wide(p.g) && wide(p.out) && wide(p.dq) &&
+             wide(p.dk) && wide(p.dv);
     return p;
 }
 
 #define HEADS(call, kernel, tiles, shared, p)                                                      \
     do {                                                                                           \
         int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
-        check(device_of(call),                                                                     \
-              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,            \
-                                   (int)(shared)),                                                 \
-              "shared memory");                                                                    \
-        RUN(call, (kernel), dim3((unsigned)(heads * (tiles))), 128, (size_t)(shared), p);          \
+        RUN_SHARING(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
     } while (0)
 
-template <int D> void run_attention(const gckpt_call *call, const Attention &p)
+template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, attention_forward_kernel<D>, (p.t + 63) / 64, 5 * 64 * D * 2, p);
+    HEADS(call, (mma_attention_forward_kernel<D>), (p.t + 63) / 64, 5 * 64 * D * 2, p);
 }
 
-template <int D> void run_gradients(const gckpt_call *call, const Attention &p)
+template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &p)
 {
     enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
     if (wanted(call->in[0]))
-        HEADS(call, attention_dq_kernel<D>, (p.t + 63) / 64, 6 * 64 * D * 2, p);
+        HEADS(call, (mma_attention_dq_kernel<D>), (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
               (2 * 64 + 4 * QUERIES) * D * 2, p);
 }
 
 void attention_forward(const gckpt_call *call)
 {
     Room room = { (char *)call->work, 0 };
-    Attention p = attention_of(call, room, false);
+    MmaAttention p = attention_of(call, room, false);
     p.keys = keys_of(call);
-    p.out = { call->out, call->out_bf16 };
     if (p.d <= 64)
         run_attention<64>(call, p);
     else
@@ -4845,15 +4946,12 @@ void attention_forward(const gckpt_call *call)
 void attention_backward(const gckpt_call *call)
 {
     Room room = { (char *)call->work, 0 };
-    Attention p = attention_of(call, room, true);
+    MmaAttention p = attention_of(call, room, true);
     p.keys = keys_of(call);
     int64_t queries = call->shape.d[0] * call->shape.d[1];
     float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
-    const Values out = { call->out, call->out_bf16 };
-    RUN(call, delta_kernel, blocks_for(queries * p.heads, 8), 256, 0, grad_out_of(call), out,
-        queries, p, delta);
+    attention_delta(call, delta);
     p.delta = delta;
-    p.dq = grad_of(call->in[0]), p.dk = grad_of(call->in[1]), p.dv = grad_of(call->in[2]);
     for (int i = 0; i < 3; i++)
         p.accumulate[i] = call->in[i].accumulate;
     if (p.d <= 64)
@@ -4865,7 +4963,7 @@ void attention_backward(const gckpt_call *call)
 gckpt_result attention_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
-    Attention p = attention_of(call, forward, false);
+    MmaAttention p = attention_of(call, forward, false);
     if (p.d > 128) { /* no registers for it */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
@@ -4877,10 +4975,11 @@ gckpt_result attention_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* >>fast/losses */
 /* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
- * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile becomes
- * a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward: there a
- * tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
+ * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
+ * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
+ * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
 enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
 
 /* Adds the groups of a chunk of classes, one after the other, a thread a row. */
@@ -4907,12 +5006,6 @@ __global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *
             state[r].max = max, state[r].sum = sum;
         }
     }
-}
-
-__global__ void widen_kernel(const uint16_t *x, float *y, int64_t n)
-{
-    for (EACH(i, n))
-        y[i] = gckpti_from_bf16(x[i]);
 }
 
 struct LossSizes {
@@ -4956,14 +5049,13 @@ LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
 }
 
 /* Logits of `rows` rows from `row` and n classes from `first`. */
-Product loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
-                    int64_t rows, int64_t first, int64_t n)
+MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+                       int64_t rows, int64_t first, int64_t n)
 {
     int64_t c = gckpti_last(&call->in[0].shape);
-    Product p;
-    memset(&p, 0, sizeof p);
-    p.m = (int)rows, p.n = (int)n, p.k = (int)c;
-    p.a = matrix(r.x + row * c, c), p.b = matrix(w, c);
+    const Matrix<uint16_t> x = matrix(r.x + row * c, c);
+    MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
+    p.c_row = (int)loss_sizes(call).row;
     p.loss.target = call->in[2].index + row;
     p.loss.first = (int)first;
     return p;
@@ -4973,9 +5065,9 @@ const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t 
 {
     int64_t c = gckpti_last(&call->in[0].shape);
     const Values w = value_of(call->in[1]);
-    if (w.narrow)
-        return w.narrow + first * c;
-    narrow(call, w.wide + first * c, r.w, n * c);
+    if (w.bf16)
+        return w.bf16 + first * c;
+    narrow(call, w.f32 + first * c, r.w, n * c);
     return r.w;
 }
 
@@ -4990,15 +5082,15 @@ void linear_cross_entropy_forward(const gckpt_call *call)
         const uint16_t *w = loss_weights(call, r, first, n);
         for (int64_t row = 0, rows; row < s.rows; row += rows) {
             rows = gckpti_min(s.rows - row, s.block);
-            Product p = loss_logits(call, r, w, row, rows, first, n);
+            MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
             p.loss.parts = r.parts, p.loss.state = r.state + row;
-            product_by<128, 1, 1, PARTS>(call, p);
+            run_mma_tile<128, 1, 1, PARTS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
                 (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
                 aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
-    loss_add(call, r.losses, call->in[2].index, s.rows);
+    add_losses(call, r.losses, call->in[2].index, s.rows, 1);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
@@ -5012,39 +5104,24 @@ void linear_cross_entropy_backward(const gckpt_call *call)
         rows = gckpti_min(s.rows - row, s.block);
         Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
         if (x->grad_bf16 && x->accumulate)
-            RUN(call, widen_kernel, blocks_for(rows * s.c, 256), 256, 0, x->grad_bf16 + row * s.c,
-                r.dx, rows * s.c);
+            widen(call, x->grad_bf16 + row * s.c, r.dx, rows * s.c);
         for (int64_t first = 0, n; first < s.v; first += n) {
             n = gckpti_min(s.v - first, s.chunk);
             const uint16_t *some = loss_weights(call, r, first, n);
-            Product p = loss_logits(call, r, some, row, rows, first, n);
+            MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
             p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
-            p.c = { NULL, r.d }, p.c_row = (int)s.row;
-            product_by<128, 1, 1, SLOPES>(call, p);
-            Product of_x = { (int)rows,
-                             (int)s.c,
-                             (int)n,
-                             matrix(r.d, s.row),
-                             matrix(some, s.c),
-                             { NULL, NULL },
-                             x->accumulate || first > 0,
-                             dx,
-                             (int)s.c,
-                             {} };
-            if (dx.wide)
-                product(call, of_x, 1, 0);
-            Product of_w = { (int)n,
-                             (int)s.c,
-                             (int)rows,
-                             matrix(r.d, s.row),
-                             matrix(r.x + row * s.c, s.c),
-                             { NULL, NULL },
-                             w->accumulate || row > 0,
-                             { dw.wide ? dw.wide + first * s.c : NULL, NULL },
-                             (int)s.c,
-                             {} };
-            if (dw.wide)
-                product(call, of_w, 0, 0);
+            run_mma_tile<128, 1, 1, SLOPES>(call, p);
+            const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
+            if (dx.f32)
+                mma_product(call,
+                            mma_of(rows, s.c, n, d, matrix(some, s.c), NONE,
+                                   x->accumulate || first > 0, dx),
+                            1, 0);
+            if (dw.f32)
+                mma_product(call,
+                            mma_of(n, s.c, rows, d, matrix(r.x + row * s.c, s.c), NONE,
+                                   w->accumulate || row > 0, { dw.f32 + first * s.c, NULL }),
+                            0, 0);
         }
         if (x->grad_bf16)
             narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
@@ -5062,154 +5139,92 @@ gckpt_result linear_cross_entropy_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* ---- elementwise, eight elements a thread ---- */
-/* v = x[at..at+7], those past n as 0; aligned: 16 bytes can be read at once. */
-__device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int aligned, float v[8])
+/* >>fast/elementwise */
+/* ---- elementwise ----
+ * As gckpti_put_product, but the product is rounded before it is added. */
+__device__ inline void put_product(float *d, float a, float b, int accumulate)
 {
-    if (aligned && at + 8 <= n && x.narrow) {
-        uint4 word = *(const uint4 *)(const void *)(x.narrow + at);
-        const uint32_t pair[4] = { word.x, word.y, word.z, word.w };
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] = gckpti_float(i % 2 ? pair[i / 2] & 0xffff0000u : pair[i / 2] << 16);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = at + i < n ? get(x, at + i) : 0.0f;
+    gckpti_put(d, a * b, accumulate);
 }
 
-__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned,
-                                 int accumulate, float v[8])
+/* out = f(a, b), and input 0's gradient = f(at, grad_out). */
+template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
 {
-    if (accumulate) {
-        float held[8];
-        get_eight({ y.wide, y.narrow }, at, n, aligned, held);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] += held[i];
-    }
-    if (aligned && at + 8 <= n && y.narrow) {
-        uint4 word = { pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]) };
-        *(uint4 *)(void *)(y.narrow + at) = word;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (at + i < n)
-            put(y, at + i, v[i]);
+    map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
 }
 
-int aligned_16(const void *a, const void *b = NULL, const void *c = NULL)
+template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
 {
-    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
+    map(call, f, at, grad_out_of(call), grad_of(call->in[0]), gckpti_elements(&call->shape),
+        call->in[0].accumulate);
 }
-
-/* d = f(a, b), or += */
-template <class F>
-__global__ void map_kernel(F f, Values a, Values b, Results d, int64_t n, int aligned,
-                           int accumulate)
-{
-    for (EACH(i, (n + 7) / 8)) {
-        float x[8], y[8];
-        get_eight(a, i * 8, n, aligned, x);
-        get_eight(b, i * 8, n, aligned, y);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            x[k] = f(x[k], y[k]);
-        put_eight(d, i * 8, n, aligned, accumulate, x);
-    }
-}
-
-template <class F>
-void map(const gckpt_call *call, F f, Values a, Values b, Results d, int accumulate)
-{
-    int64_t n = gckpti_elements(&call->shape);
-    if (d.wide || d.narrow)
-        RUN(call, map_kernel<F>, blocks_for((n + 7) / 8, 256), 256, 0, f, a, b, d, n,
-            aligned_16(a.narrow, b.narrow, d.narrow), accumulate);
-}
-
-template <float (*F)(float)> struct Curve {
-    __device__ float operator()(float x, float) const { return F(x); }
-};
-template <float (*SLOPE)(float)> struct CurveSlope {
-    __device__ float operator()(float at, float g) const { return g * SLOPE(at); }
-};
 
 #define CURVE(name, at)                                                                            \
     void name##_forward(const gckpt_call *call)                                                    \
     {                                                                                              \
-        map(call, Curve<gckpti_##name>(), value_of(call->in[0]), { NULL, NULL },                   \
-            { call->out, call->out_bf16 }, 0);                                                     \
+        map_out(call, Value<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
     }                                                                                              \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        map(call, CurveSlope<gckpti_##name##_slope>(), at, grad_out_of(call),                      \
-            grad_of(call->in[0]), call->in[0].accumulate);                                         \
+        map_back(call, Slope<gckpti_##name##_slope, put_product>(), at);                           \
     }
 CURVE(gelu, value_of(call->in[0]))
 CURVE(gelu_erf, value_of(call->in[0]))
 CURVE(silu, value_of(call->in[0]))
-CURVE(tanh, (Values{ call->out, call->out_bf16 }))
-CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
+CURVE(tanh, value_out_of(call))
+CURVE(sigmoid, value_out_of(call))
 #undef CURVE
-
-struct ReluSlope {
-    __device__ float operator()(float y, float g) const { return y > 0.0f ? g : 0.0f; }
-};
-struct Factor {
-    float factor;
-    __device__ float operator()(float x, float) const { return factor * x; }
-};
 
 void relu_forward(const gckpt_call *call)
 {
-    map(call, Curve<gckpti_relu>(), value_of(call->in[0]), { NULL, NULL },
-        { call->out, call->out_bf16 }, 0);
+    map_out(call, Value<gckpti_relu>(), value_of(call->in[0]), NONE);
 }
 
-void relu_backward(const gckpt_call *call)
-{
-    map(call, ReluSlope(), { call->out, call->out_bf16 }, grad_out_of(call), grad_of(call->in[0]),
-        call->in[0].accumulate);
-}
+void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), value_out_of(call)); }
 
 void scale_forward(const gckpt_call *call)
 {
-    Factor f = { *(const float *)call->attributes };
-    map(call, f, value_of(call->in[0]), { NULL, NULL }, { call->out, call->out_bf16 }, 0);
+    Scale<put_product> f = { *(const float *)call->attributes };
+    map_out(call, f, value_of(call->in[0]), NONE);
 }
 
 void scale_backward(const gckpt_call *call)
 {
-    Factor f = { *(const float *)call->attributes };
-    map(call, f, grad_out_of(call), { NULL, NULL }, grad_of(call->in[0]), call->in[0].accumulate);
+    Scale<put_product> f = { *(const float *)call->attributes };
+    map(call, f, grad_out_of(call), NONE, grad_of(call->in[0]), gckpti_elements(&call->shape),
+        call->in[0].accumulate);
 }
 
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
 struct Plus {
-    __device__ float operator()(float x, float y) const { return x + y; }
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put(d, x + y, accumulate);
+    }
 };
 struct Minus {
-    __device__ float operator()(float x, float y) const { return x - y; }
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put(d, x - y, accumulate);
+    }
 };
 struct Times {
-    __device__ float operator()(float x, float y) const { return x * y; }
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        put_product(d, x, y, accumulate);
+    }
 };
-
-template <class F> void combine_forward(const gckpt_call *call, F f)
-{
-    map(call, f, value_of(call->in[0]), value_of(call->in[1]), { call->out, call->out_bf16 }, 0);
-}
 
 /* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
 template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
 {
     const Values g = grad_out_of(call);
     Results d = grad_of(call->in[i]);
-    if (d.wide != g.wide || d.narrow != g.narrow)
-        map(call, f, other, g, d, call->in[i].accumulate);
+    if (d.f32 != g.f32 || d.bf16 != g.bf16)
+        map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
 }
 
 gckpt_result alike_room(gckpt_call *call)
@@ -5220,18 +5235,23 @@ gckpt_result alike_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+template <class F> void combine_forward(const gckpt_call *call, F f)
+{
+    map_out(call, f, value_of(call->in[0]), value_of(call->in[1]));
+}
+
 void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
 void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
 void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
 void add_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), { NULL, NULL });
-    combine_backward(call, 1, Plus(), { NULL, NULL });
+    combine_backward(call, 0, Plus(), NONE);
+    combine_backward(call, 1, Plus(), NONE);
 }
 void sub_backward(const gckpt_call *call)
 {
-    combine_backward(call, 0, Plus(), { NULL, NULL });
-    combine_backward(call, 1, Minus(), { NULL, NULL });
+    combine_backward(call, 0, Plus(), NONE);
+    combine_backward(call, 1, Minus(), NONE);
 }
 void mul_backward(const gckpt_call *call)
 {
@@ -5255,13 +5275,13 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
             part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
         int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
         if (unit == 8) {
-            float v[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+            Pack<float, 8> v = {};
             if (here)
-                get_eight(x, from, from + 8, 1, v);
-            put_eight(y, to, to + 8, 1, accumulate, v);
+                v = load<8>(x, from);
+            write_run<8>(y, to, 8, true, v.v, accumulate);
         } else {
-            float v = here ? get(x, from) : 0.0f;
-            put(y, to, accumulate ? held(y, to) + v : v);
+            float v = here ? value_at(x, from) : 0.0f;
+            put_at(y, to, accumulate ? value_at(y, to) + v : v);
         }
     }
 }
@@ -5269,19 +5289,18 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
 void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
 {
     Part p = slice_part(call);
-    int unit =
-        p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned_16(x.narrow, y.narrow) ? 8
-                                                                                               : 1;
+    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
+    int unit = eight ? 8 : 1;
     int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
     p.whole /= unit, p.begin /= unit, p.n /= unit;
-    if (y.wide || y.narrow)
+    if (wanted(y))
         RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
             accumulate);
 }
 
 void slice_forward(const gckpt_call *call)
 {
-    slice_by(call, value_of(call->in[0]), { call->out, call->out_bf16 }, 0, 0);
+    slice_by(call, value_of(call->in[0]), out_of(call), 0, 0);
 }
 
 void slice_backward(const gckpt_call *call)
@@ -5289,17 +5308,19 @@ void slice_backward(const gckpt_call *call)
     slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
 }
 
+/* >>fast/norms */
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
- * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout. */
-__global__ void norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
-                                    float *aux, int64_t rows, int64_t n, int aligned)
+ * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
+__global__ void __launch_bounds__(256, 5)
+    fast_norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
+                             float *aux, int64_t rows, int64_t n, bool wide)
 {
     int lane = threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
-        float first = center ? get(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
+        float first = center ? value_at(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
         int64_t end = (r + 1) * n;
         for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
-            get_eight(x, i, end, aligned, v);
+            read_run<8>(x, i, end - i, wide, v);
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum += v[k] - first;
         }
@@ -5307,18 +5328,18 @@ __global__ void norm_forward_kernel(int center, Values x, Values gain, Values bi
             c = first + warp_sum(sum) / (float)n;
         sum = 0.0f;
         for (int64_t i = r * n + lane * 8; i < end; i += 256) {
-            get_eight(x, i, end, aligned, v);
+            read_run<8>(x, i, end - i, wide, v);
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum = gckpti_fma(v[k] - c, v[k] - c, sum);
         }
         float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + 1e-5f);
-        for (int64_t i = lane * 8; (out.wide || out.narrow) && i < n; i += 256) {
-            get_eight(x, r * n + i, end, aligned, v);
-            get_eight(gain, i, n, 0, a);
-            get_eight(bias, i, n, 0, b);
+        for (int64_t i = lane * 8; wanted(out) && i < n; i += 256) {
+            read_run<8>(x, r * n + i, n - i, wide, v);
+            read_run<8>(gain, i, n - i, false, a);
+            read_run<8>(bias, i, n - i, false, b);
             for (int k = 0; k < 8; k++)
-                v[k] = gckpti_fma((v[k] - c) * rstd, gain.wide || gain.narrow ? a[k] : 1.0f, b[k]);
-            put_eight(out, r * n + i, end, aligned, 0, v);
+                v[k] = gckpti_fma((v[k] - c) * rstd, gain.f32 || gain.bf16 ? a[k] : 1.0f, b[k]);
+            write_run<8>(out, r * n + i, n - i, wide, v);
         }
         if (aux && center && lane < 3)
             aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
@@ -5327,18 +5348,18 @@ __global__ void norm_forward_kernel(int center, Values x, Values gain, Values bi
     }
 }
 
-__global__ void norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
-                                     Results dx, int64_t rows, int64_t n, int aligned,
-                                     int accumulate)
+__global__ void fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux,
+                                          Values g, Results dx, int64_t rows, int64_t n, bool wide,
+                                          int accumulate)
 {
-    int lane = threadIdx.x % 32, gains = gain.wide || gain.narrow;
+    int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
     for (EACH_ROW(r, rows)) {
         const Normed o = normed(aux, r, center);
         float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
-        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
-            get_eight(x, r * n + i, end, aligned, v);
-            get_eight(g, r * n + i, end, aligned, u);
-            get_eight(gain, i, n, 0, w);
+        for (int64_t i = lane * 8; i < n; i += 256) {
+            read_run<8>(x, r * n + i, n - i, wide, v);
+            read_run<8>(g, r * n + i, n - i, wide, u);
+            read_run<8>(gain, i, n - i, false, w);
             for (int k = 0; k < 8 && i + k < n; k++) {
                 u[k] *= gains ? w[k] : 1.0f;
                 a += u[k];
@@ -5347,32 +5368,29 @@ __global__ void norm_backward_kernel(int center, Values x, Values gain, const fl
         }
         a = center ? warp_sum(a) / (float)n : 0.0f;
         b = warp_sum(b) / (float)n;
-        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
-            get_eight(x, r * n + i, end, aligned, v);
-            get_eight(g, r * n + i, end, aligned, u);
-            get_eight(gain, i, n, 0, w);
+        for (int64_t i = lane * 8; i < n; i += 256) {
+            read_run<8>(x, r * n + i, n - i, wide, v);
+            read_run<8>(g, r * n + i, n - i, wide, u);
+            read_run<8>(gain, i, n - i, false, w);
             for (int k = 0; k < 8; k++)
                 v[k] = o.rstd *
                        gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
-            put_eight(dx, r * n + i, end, aligned, accumulate, v);
+            write_run<8>(dx, r * n + i, n - i, wide, v, accumulate);
         }
     }
 }
 
-Values norm_input(const gckpt_call *call, int i)
-{
-    return i ? value_of(call->in[i]) : Values{ NULL, NULL };
-}
+Values norm_input(const gckpt_call *call, int i) { return i ? value_of(call->in[i]) : NONE; }
 
 void layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     Values x = value_of(call->in[0]);
-    Results out = { call->out, call->out_bf16 };
-    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+    const Results out = out_of(call);
+    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
         norm_input(call, o->gain), norm_input(call, o->bias), out, (float *)call->aux, rows, n,
-        n % 8 == 0 && aligned_16(x.narrow, out.narrow));
+        n % 8 == 0 && wide(x) && wide(out));
 }
 
 void layernorm_backward(const gckpt_call *call)
@@ -5387,9 +5405,9 @@ void layernorm_backward(const gckpt_call *call)
     if (o->bias && wanted(call->in[o->bias]))
         column_sums(call, call->in[o->bias], x, NULL, 0);
     if (wanted(call->in[0]))
-        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+        RUN(call, fast_norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
             norm_input(call, o->gain), aux, g, dx, rows, n,
-            n % 8 == 0 && aligned_16(x.narrow, g.narrow, dx.narrow), call->in[0].accumulate);
+            n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
 }
 
 gckpt_result layernorm_room(gckpt_call *call)
@@ -5405,14 +5423,14 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 
 } // namespace fast
 
-/* ---- >>backend ------------------------------------------------------------------------------- */
+/* >>backend/find */
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
     X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
-    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
+    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)    \
     X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
-    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
-    X(linear_cross_entropy) X(attention)
+    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm)         \
+    X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -5489,9 +5507,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a compiler
- * without -fmad=false or with -use_fast_math does otherwise: a product and a sum that become one,
- * division and root that are not rounded correctly. */
+/* >>backend/self_test */
+/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a
+ * compiler without -fmad=false or with -use_fast_math does otherwise: a product and a sum that
+ * become one, division and root that are not rounded correctly. */
 __global__ void self_test_kernel(float near, float far, int *broken)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -5543,6 +5562,7 @@ void self_test(Device *d, char *text)
                  d->number, wrong[broken < 0 || broken > 7 ? 0 : broken]);
 }
 
+/* >>backend/open */
 void device_close(Device *d)
 {
     for (int i = 0; i < RECORDINGS; i++)
@@ -5626,8 +5646,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
         return NULL;
     }
     if (device < 0 || device >= count || device >= most) {
-        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device, count,
-                 device >= most ? ", and 16 are known here" : "");
+        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device,
+                 count, device >= most ? ", and 16 are known here" : "");
         return NULL;
     }
     Device *d = &devices[device];

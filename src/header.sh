@@ -1,22 +1,28 @@
 #!/bin/sh
-# Puts a header together from the files of a folder, in the order of its ORDER: sh src/header.sh src > gradckpt.h
+# Puts a file together from those of a folder, in the order of its ORDER:
+#     sh src/header.sh src > gradckpt.h
+#     sh src/header.sh src/cuda > gradckpt_cuda.cu
+# What has an ORDER of its own within the folder is none of it.
 #
 # A line of ORDER is a file with its budget of lines and, in the third column, the condition that the whole file
 # stands under (- : none; rooms: it is for compiling the files by themselves, and left out here), or a folder
 # ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
-# (#include "...", #pragma once) and what stands under #ifdef GCKPTI_ROOMS; each file is marked by its name (>>).
+# (#include "..." but "gradckpt.h", #pragma once) and what stands under #ifdef GCKPTI_ROOMS; each file is marked by its
+# name (>>).
 # Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
 # function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
 dir=$1
 {
-    find "$dir" -name '*.[ch]' | sed "s,^$dir/,/ ," | sort
+    find "$dir"/* -type d -exec test -f '{}/ORDER' ';' -prune -o \
+        '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' ')' -print | sed "s,^$dir/,/ ," | sort
     sed 's/^/+ /' "$dir/ORDER"
 } | awk -v dir="$dir" '
     function wrong(text) { print "src/header.sh: " text > "/dev/stderr"; bad = 1 }
     # The name of a file that is no door (num/num.h) and holds what others do not (own.h).
-    function room(file,    at) {
+    function room(file,    at, door) {
         split(file, at, /[\/.]/)
-        return index(file, "/") && at[2] "." at[3] != at[1] ".h" && at[2] !~ /^(own|config)$/ ? at[2] : ""
+        door = at[2] == at[1] && at[3] ~ /^(h|cuh)$/
+        return index(file, "/") && !door && at[2] !~ /^(own|config)$/ ? at[2] : ""
     }
     function put(line) { text[++lines] = line; count[part]++ }
     # Names that macros paste are not seen.
@@ -60,7 +66,7 @@ dir=$1
                 instead = part_at = 0
             if (rooms != "" && depth < 0)
                 rooms = ""
-            else if (rooms != "#ifdef GCKPTI_ROOMS" && line !~ /^#include "|^#pragma once$/ && !(blank && line == "")) {
+            else if (rooms != "#ifdef GCKPTI_ROOMS" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {
                 look(line, file)
                 put(line)
                 blank = line == ""

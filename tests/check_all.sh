@@ -659,9 +659,10 @@ run_check()
                  if (!/\.rn\./ || /\.ftz|\.approx/) { print; bad++ } }
              END { print seen + 0, "operations of exact mode,", bad + 0, "not .rn"; exit bad > 0 || !seen }' \
             "$B/$1"/gradckpt_cuda*.ptx ;;
-    house)                  # gradckpt.h is what src/ gives; budgets, doors; <= 100 columns, no tabs
-        sh tests/house/house.sh src gradckpt.h &&
-            ! grep -n -E '^.{101,}' gradckpt.h && ! grep -n "$(printf '\t')" gradckpt.h || return 1
+    house)                  # gradckpt.h, gradckpt_cuda.cu are what src/ gives; budgets, doors; <= 100 columns, no tabs
+        sh tests/house/house.sh src gradckpt.h && sh tests/house/house.sh src/cuda gradckpt_cuda.cu &&
+            ! grep -n -E '^.{101,}' gradckpt.h gradckpt_cuda.cu &&
+            ! grep -n "$(printf '\t')" gradckpt.h gradckpt_cuda.cu || return 1
         [ -f build/rooms.a ] || return 0    # after make test: an edit of one file compiles that file
         MAKEFLAGS= make -s programs && touch src/plan/place.c && MAKEFLAGS= make V=1 programs > $B/$1.txt || return 1
         test "$(grep -c -e ' -c -o ' $B/$1.txt)" -eq 1 && grep -q -e '-c -o build/src/plan/place.o ' $B/$1.txt ;;

@@ -67,43 +67,22 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
-/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
- *   SGD       w = fma(-lr, g, decayed)
- *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
- *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
- *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
- *             (Loshchilov & Hutter 2019)
- * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
- * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
-static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                               const gckpt_rates *a)
-{
-    for (int64_t k = 0; k < n; k++) {
-        float d = g[k] * a->scale;
-        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
-        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
-        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
-        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
-    }
-}
-
-/* The optimisers, by the formulas above, on a block whose gradient is g. */
+/* The optimisers (num/optimisers.h), on a block whose gradient is g. */
 static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
 {
-    const gckpt_rates *a = &p->rates;
-    float *w = p->values + at, *m = p->state[0];
+    float *w = p->values + at, *m = p->state[0], *v = p->state[1];
     switch (p->optimiser) {
-    case GCKPT_ADAMW: gckpti_plain_adamw(w, g, m + at, p->state[1] + at, n, a); break;
+    case GCKPT_ADAMW:
+        for (int64_t k = 0; k < n; k++)
+            gckpti_step_adamw(&p->rates, g[k], &w[k], &m[at + k], &v[at + k]);
+        break;
     case GCKPT_MOMENTUM:
-        m += at;
-        for (int64_t k = 0; k < n; k++) {
-            m[k] = gckpti_fma(p->momentum, m[k], g[k] * a->scale);
-            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
-        }
+        for (int64_t k = 0; k < n; k++)
+            gckpti_step_momentum(&p->rates, p->momentum, g[k], &w[k], &m[at + k]);
         break;
     default:
         for (int64_t k = 0; k < n; k++)
-            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
+            gckpti_step_sgd(&p->rates, g[k], &w[k]);
         break;
     }
 }

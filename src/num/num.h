@@ -4,6 +4,7 @@
 #include "num/random.h"
 #include "num/halves.h"
 #include "num/sums.h"
+#include "num/optimisers.h"
 #include "num/chains.h"
 
 /* =================================================================================================

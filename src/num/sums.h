@@ -62,28 +62,39 @@ GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
         *max = 0.0f, *sum = 1.0f;
 }
 
-/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
- * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
- * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
- * factor (first: 0). */
-GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
-                                  float *sum)
+/* One step of the online softmax (Milakov & Gimelshein 2018): max' = max(max, top), factor =
+ * exp(max - shift(max')), sum' = fma(sum, factor, sum of p by lanes); the first one takes
+ * max' = top, sum' = sum of p, and its factor is 0. */
+GCKPTI_INLINE float gckpti_online_factor(float top, int first, float *max)
 {
-    float top = gckpti_max(x, n), factor = 0.0f;
+    float factor = 0.0f;
     if (!first) {
         top = top > *max ? top : *max;
         factor = gckpti_exp(*max - gckpti_shift(top));
     }
-    float shift = gckpti_shift(top), lane[32] = { 0.0f };
+    *max = top;
+    return factor;
+}
+
+GCKPTI_INLINE float gckpti_online_sum(float sum, int first, float factor, float added)
+{
+    return first ? added : gckpti_fma(sum, factor, added);
+}
+
+/* The step over n scores x: top = max(x), p = exp(x - shift(max')). p may be x, or NULL. Returns
+ * the factor. */
+GCKPTI_INLINE float gckpti_online(const float *x, float *p, int64_t n, int first, float *max,
+                                  float *sum)
+{
+    float factor = gckpti_online_factor(gckpti_max(x, n), first, max);
+    float shift = gckpti_shift(*max), lane[32] = { 0.0f };
     for (int64_t j = 0; j < n; j++) {
         float e = gckpti_exp(x[j] - shift);
         lane[j & 31] += e;
         if (p)
             p[j] = e;
     }
-    float added = gckpti_lanes_sum(lane);
-    *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = top;
+    *sum = gckpti_online_sum(*sum, first, factor, gckpti_lanes_sum(lane));
     return factor;
 }
 

@@ -1,12 +1,14 @@
 #!/bin/sh
 # src/ holds to what tests/house/house.sh asks for, and each rule is seen to fail on a copy that breaks it.
-# docs/architecture.md has the drawing that src/ gives, its floors, and no names or files that are not there.
+# So is src/cuda/, which gradckpt_cuda.cu is put together from. docs/architecture.md has the drawing that src/ gives, its floors, and no names or files that are not there.
 work=build/house
 . tests/checks.sh
 
 check "src/ is in order" sh tests/house/house.sh src
+check "src/cuda/ is in order" sh tests/house/house.sh src/cuda
 
-# broken NAME WORDS COMMAND...: in a copy that the command changes, house.sh says these words
+# broken NAME WORDS COMMAND...: in a copy that the command changes, house.sh says these words; of: src or src/cuda
+of=src
 broken()
 {
     name=$1
@@ -14,10 +16,10 @@ broken()
     shift 2
     rm -rf "$work/src"
     cp -r src "$work/src"
-    (cd "$work/src" && "$@")
+    (cd "$work/$of" && "$@")
     check "$name" said "$words"
 }
-said() { sh tests/house/house.sh "$work/src" > "$work/says" && return 1; grep -q "$1" "$work/says" || { cat "$work/says"; return 1; }; }
+said() { sh tests/house/house.sh "$work/$of" > "$work/says" && return 1; grep -q "$1" "$work/says" || { cat "$work/says"; return 1; }; }
 
 change() { sed "$2" "$1" > changed && mv changed "$1"; }
 climb() { change plan/schedule.c '1s,^,#include "run/run.h"\
@@ -26,7 +28,7 @@ own() { change search/bound.c '1s,^,#include "plan/own.h"\
 ,'; }
 up() { change USES 's/^base .*/base 33 num/'; }
 long() { yes '' | head -n 100 >> plan/leaves.c; }
-longer() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 80; echo '}'; } >> plan/leaves.c; }
+longer() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 80; echo '}'; } >> ${1:-plan/leaves.c}; }
 wide() { echo 'GCKPTI_FN int gckpti_more(void);' >> search/search.h; }
 all() { change ORDER 's/^# All together: at most [0-9]*/# All together: at most 100/'; }
 missing() { rm plan/leaves.c; }
@@ -37,8 +39,12 @@ bare() { change cpu/rows.c '/^#if GCKPTI_HAS_FAST/d'; }
 asked() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/leaves.c; }
 public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0);\n}\n' >> num/sums.c; }
 inside() { change USES 's/^gradckpt_cuda.cu .*/gradckpt_cuda.cu 0 base/'; }
-same() { sh src/header.sh src > "$work/made.h" && sh tests/house/house.sh src "$work/made.h"; }
-edited() { echo >> "$work/made.h"; ! sh tests/house/house.sh src "$work/made.h" > "$work/says" && grep -q 'is not what src/ gives' "$work/says"; }
+cuda_long() { yes '' | head -n 100 >> device/repeat.cu; }
+cuda_few() { change ORDER 's/ and [0-9]* functions/ and 0 functions/'; }
+cuda_extra() { echo > fast/new.cu; }
+cuda_large() { change ORDER 's,^fast/attention.cu .*,fast/attention.cu 460,'; }
+same() { sh src/header.sh "$of" > "$work/made" && sh tests/house/house.sh "$of" "$work/made"; }
+edited() { echo >> "$work/made"; ! sh tests/house/house.sh "$of" "$work/made" > "$work/says" && grep -q "is not what $of/ gives" "$work/says"; }
 
 broken "a climb" 'plan/schedule.c:1: plan may not use run (USES)' climb
 broken "another folder's own header" '"plan/own.h" is not a door' own
@@ -57,6 +63,17 @@ broken "a public function of a floor above" 'num calls gckpt_store_write, which 
 broken "insides that CUDA has no door to" 'gradckpt_cuda.cu uses .* which USES does not let it' inside
 check "what is put together is the same" same
 check "a header that was edited" edited
+
+of=src/cuda
+broken "CUDA: a file above its budget" 'device/repeat.cu has .* lines, its budget is' cuda_long
+broken "CUDA: a file that may be too long" 'fast/attention.cu may have 460 lines' cuda_large
+broken "CUDA: all above their budget" 'the budgets of ORDER are .* lines, 100 are possible' all
+broken "CUDA: a long function" 'fast/linear.cu:.*: a function of 82 lines' longer fast/linear.cu
+broken "CUDA: more functions of some length" '[0-9] functions have more than 60 lines, 0 are possible' cuda_few
+broken "CUDA: a file that is not listed" 'fast/new.cu is not in' cuda_extra
+check "what CUDA's file is put together from is the same" same
+check "CUDA's file, edited" edited
+of=src
 
 drawn() # drawn DIR: what make architecture would make of the page is the page
 {
@@ -85,7 +102,7 @@ redrawn() { ! drawn "$work/src" && grep -q '^ *[0-9]* files .*  1  \.  3 ' "$wor
 less() { change USES 's/^files .*/files 23 base store/'; }
 
 page=docs/architecture.md
-cat src/*.* src/*/* | tr -cs 'A-Za-z0-9_' '[\n*]' | sort -u > "$work/words"
+find src -type f -exec cat '{}' + | tr -cs 'A-Za-z0-9_' '[\n*]' | sort -u > "$work/words"
 check "the page has the drawing of ORDER and USES: make architecture" drawn src
 rm -rf "$work/src" && cp -r src "$work/src" && (cd "$work/src" && less)
 check "another USES is another drawing" redrawn

@@ -1,0 +1,82 @@
+#define OPS(X)                                                                                     \
+    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(exp) X(log) X(sqrt) X(abs) X(reciprocal)      \
+    X(pow) X(clamp) X(relu) X(scale) X(dropout) X(add) X(sub) X(mul) X(div) X(maximum) X(minimum)  \
+    X(log_softmax) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)    \
+    X(mean_squared_error_with) X(huber) X(binary_cross_entropy) X(cross_entropy_with)              \
+    X(soft_cross_entropy) X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm)         \
+    X(rmsnorm) X(cross_entropy) X(linear_cross_entropy) X(attention)
+
+bool is_op(const gckpt_op *op, const char *name)
+{
+    return op->flags & GCKPTI_OWN_ROW && !strcmp(op->name, name);
+}
+
+/* A function of the table, held. */
+template <auto F> struct Held;
+template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
+    static void run(const gckpt_call *call, A... arguments)
+    {
+        Hold hold(device_of(call));
+        F(call, arguments...);
+    }
+};
+
+gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+#define X(which)                                                                                   \
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+    OPS(X)
+#undef X
+    if (is_op(op, "detach") && kind == GCKPT_FORWARD)
+        return Held<detach_forward>::run;
+    return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
+}
+
+/* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
+#define FAST_ROOMS(X)                                                                              \
+    X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
+#define FAST_OPS(X)                                                                                \
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
+
+gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+#define X(which)                                                                                   \
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+                                     : Held<fast::which##_backward>::run;
+    FAST_OPS(X)
+#undef X
+    return NULL;
+}
+
+gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
+{
+    (void)context;
+#define X(which)                                                                                   \
+    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
+        return fast::which##_room(call);
+    FAST_ROOMS(X)
+#undef X
+    bool classes = is_op(op, "cross_entropy_with") || is_op(op, "soft_cross_entropy");
+    if (op->flags & GCKPTI_OWN_ROW && op->flags & GCKPT_LOSS) { /* a loss of each row */
+        classes = classes || is_op(op, "cross_entropy");
+        int64_t rows = classes ? gckpti_rows(&call->in[0].shape) : loss_rows(call);
+        call->work_forward = (size_t)rows * sizeof(float);
+        if (call->inputs == 3) /* and, for each weight, of those behind it */
+            call->work_backward = sizeof(float) * (size_t)(gckpti_elements(&call->in[2].shape) +
+                                                           (classes ? rows : 0));
+    }
+    if (is_op(op, "embed"))
+        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
+                                                                     gckpti_rows(&call->shape));
+    if (is_op(op, "linear_cross_entropy"))
+        for (int backward = 0; backward < 2; backward++)
+            (backward ? call->work_backward : call->work_forward) =
+                (size_t)head_parts(call, backward).size * sizeof(float);
+    if (is_op(op, "attention")) /* delta of each query of each head */
+        call->work_backward = call->aux_bytes;
+    return GCKPT_OK;
+}

@@ -1,0 +1,133 @@
+void device_close(Device *d)
+{
+    for (int i = 0; i < RECORDINGS; i++)
+        drop(d, &d->recordings[i]);
+    for (int i = 0; i < SLOTS; i++) {
+        if (d->slots[i].arrived)
+            cudaEventDestroy(d->slots[i].arrived);
+        if (d->slots[i].taken)
+            cudaEventDestroy(d->slots[i].taken);
+        memset(&d->slots[i], 0, sizeof d->slots[i]);
+    }
+    cudaFreeHost(d->pinned);
+    cudaFree(d->staged);
+    cudaFree(d->moments);
+    for (cudaEvent_t e : { d->before, d->moved })
+        if (e)
+            cudaEventDestroy(e);
+    for (cudaStream_t s : { d->moves, d->feeds, d->stream })
+        if (s)
+            cudaStreamDestroy(s);
+    d->pinned = d->staged = NULL;
+    d->moments = NULL;
+    d->moves = d->feeds = d->stream = NULL;
+    d->before = d->moved = NULL;
+    d->ready = 0;
+}
+
+/* At exit; what executors still have goes with the process. */
+void close_all(void)
+{
+    for (Device &d : devices)
+        if (d.ready && cudaSetDevice(d.number) == cudaSuccess)
+            device_close(&d);
+}
+
+/* Streams, slots and moments; none of them left if anything fails. */
+cudaError_t device_open(Device *d, int number)
+{
+    d->number = number;
+    cudaError_t error = cudaSetDevice(number);
+    /* not held up by what the program has in the default stream */
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking);
+    for (cudaEvent_t *e : { &d->before, &d->moved })
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
+    for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
+                                         cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess)
+        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess)
+        error = cudaMalloc(&d->moments, sizeof *d->moments);
+    if (error == cudaSuccess)
+        error = cudaMemsetAsync(d->moments, 0, sizeof *d->moments, d->stream);
+    memset(&d->now, 0, sizeof d->now);
+    return error;
+}
+
+} // namespace
+
+extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **error)
+{
+    static std::mutex making;
+    static thread_local char problem[TEXT];
+    std::lock_guard<std::mutex> alone(making);
+    int count = 0, most = (int)(sizeof devices / sizeof *devices);
+    const char *ignored;
+    *(error ? error : &ignored) = problem;
+    problem[0] = 0;
+    cudaError_t result = cudaGetDeviceCount(&count);
+    if (result != cudaSuccess) {
+        explain(problem, device, result, "looking for devices");
+        cudaGetLastError();
+        return NULL;
+    }
+    if (device < 0 || device >= count || device >= most) {
+        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device,
+                 count, device >= most ? ", and 16 are known here" : "");
+        return NULL;
+    }
+    Device *d = &devices[device];
+    if (d->ready)
+        return &d->backend;
+    result = device_open(d, device);
+    if (result != cudaSuccess)
+        explain(problem, device, result, "making streams and buffers");
+    else
+        self_test(d, problem);
+    if (problem[0])
+        device_close(d);
+    cudaGetLastError();
+    if (problem[0])
+        return NULL;
+    static int at_exit = atexit(close_all);
+    (void)at_exit;
+    gckpt_backend b = { "cuda",
+                        d,
+                        1,
+                        0,
+                        get,
+                        release,
+                        copy_in,
+                        copy_out,
+                        copy,
+                        workspace,
+                        find,
+                        Held<fill>::run,
+                        Held<add>::run,
+                        Held<convert>::run,
+                        Held<update>::run,
+                        finish,
+                        repeat,
+                        recorded,
+                        forget,
+                        shortage,
+                        find_fast,
+                        host_get,
+                        host_release,
+                        move,
+                        join,
+                        Held<nonfinite>::run,
+                        Held<unpack>::run };
+    d->backend = b;
+    d->ready = 1;
+    return &d->backend;
+}

@@ -1,0 +1,53 @@
+/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a
+ * compiler without -fmad=false or with -use_fast_math does otherwise: a product and a sum that
+ * become one, division and root that are not rounded correctly. */
+__global__ void self_test_kernel(float near, float far, int *broken)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    *broken = gckpti_self_test();
+    if (!*broken && near * near - far != 0.0f) /* far is the square, rounded */
+        *broken = 5;
+    for (int i = 0; i < 512; i++) {
+        float a = near + (float)(i * 37 % 101), b = far + (float)(i * 61 % 89);
+        float y[3] = { a / b, gckpti_sqrt(a * b), 1e-38f / b };
+        hash = gckpti_hash_floats(hash, y, 3);
+    }
+    if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
+        *broken = 6;
+    /* 2^-126 less 1.5 2^-151 is nearer to less than 2^-126, in 24 bits: a zero */
+    float c[2] = { 0x1p-126f, 0x1p-126f }, y[2] = { -0x1p-76f, 0.0f };
+    links<2, true>(c, near * 0x1.8p-75f, y);
+    if (!*broken && (gckpti_bits(c[0]) || c[1] != 0x1p-126f))
+        *broken = 7;
+}
+
+/* The reason in `text` (TEXT bytes) if the device does not keep the contract. */
+void self_test(Device *d, char *text)
+{
+    static const char *const wrong[] = { "",
+                                         "subnormals are flushed to zero",
+                                         "fma is wrong",
+                                         "sums are re-associated",
+                                         "exp, log, .. have other bits",
+                                         "products and sums are contracted",
+                                         "division or root are not rounded correctly",
+                                         "links of bf16 plans end above zero" };
+    int broken = -1, *there = NULL;
+    cudaError_t error = cudaMalloc(&there, sizeof *there);
+    if (error == cudaSuccess) {
+        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, there);
+        error = cudaGetLastError();
+    }
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(&broken, there, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(d->stream);
+    cudaFree(there);
+    if (error != cudaSuccess)
+        explain(text, d->number, error, "self-test");
+    else if (broken)
+        snprintf(text, TEXT,
+                 "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
+                 "without -use_fast_math",
+                 d->number, wrong[broken < 0 || broken > 7 ? 0 : broken]);
+}

@@ -1,0 +1,50 @@
+/* gradckpt_cuda.cu - a CUDA device as a backend of gradckpt.h.  MIT licence.
+ *
+ *     nvcc -O3 -std=c++17 -fmad=false -arch=sm_90 -c gradckpt_cuda.cu
+ *
+ * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
+ * else is needed but CUDA 12 or newer. Then
+ *
+ *     const char *error;
+ *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
+ *
+ * The plan is the same as on the processor but for workspace, and so are the bits: kernels follow
+ * the numeric contract (gradckpt.h, manual, 5) step for step. This file takes formulas, attributes
+ * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
+ * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
+ *
+ * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):                                             lines
+@contents@
+ */
+#ifdef GCKPT_CUDA_SHIM /* tests/cuda/cuda_shim.h, included before, runs kernels on the processor */
+#define GCKPTI_TABLE static const
+#else
+#include <cuda_runtime.h>
+#define LAUNCH(kernel, grid, block, shared, stream, ...) \
+    kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+#define SHARED(type, name, dims)   __shared__ type name dims
+#define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+#pragma nv_diag_suppress 1675, 177
+#define GCKPTI_DEVICE __host__ __device__
+#define GCKPTI_FMA    3
+#define GCKPTI_SQRT   3
+#ifdef __CUDA_ARCH__
+#define GCKPTI_TABLE static __device__ const
+#else
+#define GCKPTI_TABLE static const
+#endif
+#endif
+#ifndef GCKPTI_DEVICE
+#define GCKPTI_DEVICE
+#endif
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <mutex>
+#define GCKPT_STATIC
+#define GCKPT_NO_FAST
+#define GCKPT_NO_STDIO
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+
+namespace {

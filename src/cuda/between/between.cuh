@@ -1,0 +1,154 @@
+/* ---- >>between -------------------------------------------------------------------------------
+ * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
+ * time where all addresses are multiples of 16, else one element. */
+template <class T, int N>
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
+    T v[N];
+};
+
+template <int N, class T> __device__ Pack<T, N> load(const T *at)
+{
+    return *(const Pack<T, N> *)(const void *)at;
+}
+
+template <class T, int N> __device__ void store(T *at, const Pack<T, N> &pack)
+{
+    *(Pack<T, N> *)(void *)at = pack;
+}
+
+/* Multiples of 16, all of them; NULL is one. */
+bool wide(const void *a, const void *b = NULL, const void *c = NULL)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+}
+
+/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+#define EACH_ROW(r, rows)                                                                          \
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
+    r < (rows);                                                                                    \
+    r += (int64_t)gridDim.x * blockDim.x / 32
+
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
+__device__ float warp_sum(float lane)
+{
+    for (int h = 16; h; h /= 2)
+        lane += __shfl_xor_sync(0xffffffffu, lane, h);
+    return lane;
+}
+
+/* Values, or where results go, as the plan keeps them: one of the two; of values none are zeros. */
+struct Values {
+    const float *f32;
+    const uint16_t *bf16;
+};
+struct Results {
+    float *f32;
+    uint16_t *bf16;
+};
+
+Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
+Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
+Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
+Results out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
+Values value_out_of(const gckpt_call *call) { return { call->out, call->out_bf16 }; }
+const Values NONE = { NULL, NULL };
+
+__host__ __device__ inline bool wanted(const Results &y) { return y.f32 || y.bf16; }
+bool wanted(const gckpt_arg &arg) { return wanted(grad_of(arg)); }
+bool wide(const Values &x) { return wide(x.f32, x.bf16); }
+bool wide(const Results &y) { return wide(y.f32, y.bf16); }
+
+__device__ inline float value_at(const Values &x, int64_t i)
+{
+    return x.bf16 ? gckpti_from_bf16(x.bf16[i]) : x.f32 ? x.f32[i] : 0.0f;
+}
+
+__device__ inline float value_at(const float *x, int64_t i) { return x[i]; }
+
+__device__ inline float value_at(const Results &y, int64_t i)
+{
+    return y.bf16 ? gckpti_from_bf16(y.bf16[i]) : y.f32[i];
+}
+
+__device__ inline void put_at(const Results &y, int64_t i, float v)
+{
+    if (y.bf16)
+        y.bf16[i] = gckpti_to_bf16(v);
+    else
+        y.f32[i] = v;
+}
+
+/* N elements from i on, which lie as a Pack does. */
+template <int N> __device__ inline Pack<float, N> load(const Values &x, int64_t i)
+{
+    Pack<float, N> v = {};
+    if (x.bf16) {
+        const Pack<uint16_t, N> half = load<N>(x.bf16 + i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v.v[k] = gckpti_from_bf16(half.v[k]);
+    } else if (x.f32) {
+        v = load<N>(x.f32 + i);
+    }
+    return v;
+}
+
+template <int N> __device__ inline Pack<float, N> load(const Results &y, int64_t i)
+{
+    return load<N>(Values{ y.f32, y.bf16 }, i);
+}
+
+template <int N> __device__ inline Pack<float, N> load(const float *x, int64_t i)
+{
+    return load<N>(x + i);
+}
+
+template <int N> __device__ inline void store(const Results &y, int64_t i, const Pack<float, N> &v)
+{
+    if (y.bf16) {
+        Pack<uint16_t, N> half;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            half.v[k] = gckpti_to_bf16(v.v[k]);
+        store(y.bf16 + i, half);
+    } else {
+        store(y.f32 + i, v);
+    }
+}
+
+/* The same of N elements of which `left` are there: the others are zeros, or not written. wide:
+ * they lie as a Pack does. */
+template <int N, class X>
+__device__ inline void read_run(const X &x, int64_t i, int64_t left, bool wide, float *v)
+{
+    if (wide && left >= N) {
+        const Pack<float, N> pack = load<N>(x, i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = pack.v[k];
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        v[k] = k < left ? value_at(x, i + k) : 0.0f;
+}
+
+template <int N>
+__device__ __forceinline__ void write_run(const Results &y, int64_t i, int64_t left, bool wide,
+                                          const float *v, int accumulate = 0)
+{
+    if (wide && left >= N) {
+        Pack<float, N> pack = {};
+        if (accumulate)
+            pack = load<N>(y, i);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            pack.v[k] = accumulate ? v[k] + pack.v[k] : v[k];
+        store(y, i, pack);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (k < left)
+            put_at(y, i + k, accumulate ? v[k] + value_at(y, i + k) : v[k]);
+}

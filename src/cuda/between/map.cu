@@ -1,0 +1,106 @@
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
+ * so that bytes may coincide. F::READS: which of a and b there are. */
+enum { READS_NONE, READS_A, READS_BOTH };
+
+template <int N, class F>
+__device__ inline void map_to(const F &f, const float *x, const float *y, float *d, int64_t i,
+                              int64_t left, int accumulate)
+{
+    float z[N] = {};
+    if (accumulate)
+        read_run<N>(d, i, left, true, z);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        f(&z[k], x[k], y[k], accumulate);
+    write_run<N>(Results{ d, NULL }, i, left, true, z);
+}
+
+/* What may be rounded is added when it is done. */
+template <int N, class F>
+__device__ inline void map_to(const F &f, const float *x, const float *y, const Results &d,
+                              int64_t i, int64_t left, int accumulate)
+{
+    float z[N];
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        f(&z[k], x[k], y[k], 0);
+    write_run<N>(d, i, left, true, z, accumulate);
+}
+
+template <int N, class F, class A, class D>
+__global__ void map_kernel(F f, A a, A b, D d, int64_t n, int accumulate)
+{
+    for (EACH(pack, (n + N - 1) / N)) {
+        const int64_t i = pack * N, left = n - i;
+        float x[N] = {}, y[N] = {};
+        if (F::READS >= READS_A)
+            read_run<N>(a, i, left, true, x);
+        if (F::READS >= READS_BOTH)
+            read_run<N>(b, i, left, true, y);
+        map_to<N>(f, x, y, d, i, left, accumulate);
+    }
+}
+
+template <int N, class F, class A, class D>
+void map_by(const gckpt_call *call, F f, A a, A b, D d, int64_t n, int accumulate)
+{
+    RUN(call, (map_kernel<N, F, A, D>), blocks_for((n + N - 1) / N, 256), 256, 0, f, a, b, d, n,
+        accumulate);
+}
+
+/* d NULL: nobody wants it. */
+template <class F>
+void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
+         int accumulate)
+{
+    if (!d || n < 1)
+        return;
+    if (wide(a, b, d))
+        map_by<4>(call, f, a, b, d, n, accumulate);
+    else
+        map_by<1>(call, f, a, b, d, n, accumulate);
+}
+
+template <class F>
+void map(const gckpt_call *call, F f, const Values &a, const Values &b, const Results &d, int64_t n,
+         int accumulate)
+{
+    if (!wanted(d) || n < 1)
+        return;
+    if (wide(a) && wide(b) && wide(d))
+        map_by<8>(call, f, a, b, d, n, accumulate);
+    else
+        map_by<1>(call, f, a, b, d, n, accumulate);
+}
+
+template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
+{
+    Pack<uint32_t, N> pack;
+    for (int k = 0; k < N; k++)
+        pack.v[k] = word;
+    for (EACH(i, n / N))
+        store(to + i * N, pack);
+    for (EACH(i, n % N))
+        to[n / N * N + i] = word;
+}
+
+void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    if (n > 0 && wide(to))
+        RUN(call, fill_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, (uint32_t *)to, word, n);
+    else if (n > 0)
+        RUN(call, fill_kernel<1>, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
+}
+
+struct Copy {
+    static constexpr int READS = READS_A;
+    __device__ void operator()(float *d, float a, float, int accumulate) const
+    {
+        gckpti_put(d, a, accumulate);
+    }
+};
+
+void add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    map(call, Copy(), from, NULL, to, n, 1);
+}

@@ -1,0 +1,58 @@
+/* T: what is stored. Four values may lie in two rows. */
+template <int N, class T> __device__ void unpack_at(const gckpt_unpacking &u, int64_t i)
+{
+    Pack<T, N> from = load<N>((const T *)u.packed + i);
+    Pack<float, N> x;
+    int64_t row = 0;
+    if (u.storage == GCKPT_STORED_I8) /* divisions of 64 bits are slow */
+        row = u.n <= INT32_MAX ? (int32_t)i / (int32_t)u.row : i / u.row;
+    int64_t end = (row + 1) * u.row;
+    for (int k = 0; k < N; k++) {
+        if (i + k == end) {
+            row++;
+            end += u.row;
+        }
+        x.v[k] = u.storage == GCKPT_STORED_BF16  ? gckpti_from_bf16((uint16_t)from.v[k])
+                 : u.storage == GCKPT_STORED_F16 ? gckpti_from_f16((uint16_t)from.v[k])
+                                                 : (float)from.v[k] * u.scales[row];
+    }
+    store(u.to + i, x);
+}
+
+template <int N, class T> __global__ void unpack_kernel(gckpt_unpacking u)
+{
+    for (EACH(i, u.n / N))
+        unpack_at<N, T>(u, i * N);
+    for (EACH(i, u.n % N))
+        unpack_at<1, T>(u, u.n / N * N + i);
+}
+
+template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking &u)
+{
+    if (wide(u.to) && (uintptr_t)u.packed % (4 * sizeof(T)) == 0)
+        RUN(call, (unpack_kernel<4, T>), blocks_for((u.n + 3) / 4, 256), 256, 0, u);
+    else
+        RUN(call, (unpack_kernel<1, T>), blocks_for(u.n, 256), 256, 0, u);
+}
+
+void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    if (unpacking->storage == GCKPT_STORED_I8)
+        unpack_as<int8_t>(call, *unpacking);
+    else
+        unpack_as<uint16_t>(call, *unpacking);
+}
+
+__global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
+{
+    for (EACH(i, n))
+        if (x[i] - x[i] != 0.0f)
+            *found = 1;
+}
+
+void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
+{
+    fill(call, found, 0, 1);
+    if (n > 0)
+        RUN(call, nonfinite_kernel, blocks_for(n, 256), 256, 0, x, n, found);
+}

@@ -1,0 +1,212 @@
+/* ---- >>device -------------------------------------------------------------------------------- */
+/* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
+ * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address
+ * in the device's memory, and read them there. Host code must not depend on them. All else (shapes,
+ * rows, addresses) is the same in each repetition. An update is never repeated: it has its
+ * gckpt_pass. */
+struct Moment {
+    int64_t row, position;
+    uint64_t seed, step;
+    float loss_scale;
+};
+
+#ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
+#define GCKPT_CUDA_SLOT_BYTES (1 << 19)
+#endif
+enum {
+    TEXT = 256,  /* bytes of an error */
+    LOSSES = 14, /* a plan with more is not recorded */
+    SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
+    SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
+    RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
+};
+
+/* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
+ * second: of what does not depend on the batch, with row 0; then one for each loss. */
+struct Moments {
+    Moment at[2 + LOSSES];
+};
+
+/* A micro-batch of `rows` rows as a CUDA graph; the first of a batch (row 0) has its own. */
+struct Recording {
+    const void *owner; /* NULL: none */
+    int64_t rows;
+    int first, seen;       /* seen: what loads at first use has been loaded */
+    cudaGraphExec_t graph; /* NULL: not recorded yet */
+};
+
+/* A piece of pinned memory and one of the device. What comes in goes through both, on a stream of
+ * its own while others compute, and from there to its place when these are done. */
+struct Slot {
+    cudaEvent_t arrived, taken; /* at the device; from there */
+    int used;                   /* since all was last waited for */
+};
+
+/* Calls of several threads, for several executors, come one by one, into one stream. */
+struct Device {
+    int number, ready;
+    std::recursive_mutex lock;
+    cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
+    cudaEvent_t before, moved;         /* a move; all of them */
+    int moving;                        /* since they were last joined */
+    int busy;                   /* work was asked for since all was last waited for */
+    char problem[TEXT];         /* the first one */
+    Moments now, *moments;      /* the latter hold, or soon, the former */
+    Slot slots[SLOTS];
+    int slot; /* the next one */
+    char *pinned, *staged;
+    Recording recordings[RECORDINGS], *recording; /* the one that is being made */
+    int unrecordable;                             /* it failed */
+    int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
+    int oldest;
+    gckpt_backend backend;
+};
+Device devices[16];
+
+Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
+
+/* What the program can do about an error. By number: toolkits differ in the names they know. */
+const char *remedy(int error)
+{
+    switch (error) {
+    case 2: /* cudaErrorMemoryAllocation */
+        return "plan with a smaller budget";
+    case 35:  /* cudaErrorInsufficientDriver */
+    case 222: /* cudaErrorUnsupportedPtxVersion */
+        return "there is no driver here, or one older than nvcc: install a newer one";
+    case 46: /* cudaErrorDevicesUnavailable */
+        return "another process holds it exclusively";
+    case 98:  /* cudaErrorInvalidDeviceFunction */
+    case 209: /* cudaErrorNoKernelImageForDevice */
+        return "compile gradckpt_cuda.cu for it: nvcc -arch=native";
+    case 100: /* cudaErrorNoDevice */
+        return "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are";
+    case 701: /* cudaErrorLaunchOutOfResources */
+        return "compile gradckpt_cuda.cu by nvcc -O3 -arch=native";
+    case 702: /* cudaErrorLaunchTimeout */
+        return "a device with a display stops long kernels: take smaller micro-batches";
+    case 700: /* cudaErrorIllegalAddress */
+    case 710: /* cudaErrorAssert */
+    case 714: /* cudaErrorHardwareStackError */
+    case 715: /* cudaErrorIllegalInstruction */
+    case 716: /* cudaErrorMisalignedAddress */
+    case 717: /* cudaErrorInvalidAddressSpace */
+    case 718: /* cudaErrorInvalidPc */
+    case 719: /* cudaErrorLaunchFailure */
+        return "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved";
+    case 214: /* cudaErrorECCUncorrectable */
+    case 220: /* cudaErrorNvlinkUncorrectable */
+    case 226: /* cudaErrorExternalDevice, as below: the device is not there any more */
+    case 721: /* cudaErrorContained */
+    case 802: /* cudaErrorSystemNotReady */
+    case 999: /* cudaErrorUnknown */
+        return "the device is lost (dmesg, nvidia-smi): start again from what was saved";
+    default: return "start again from what was saved";
+    }
+}
+
+void explain(char *text, int number, cudaError_t error, const char *what)
+{
+    snprintf(text, TEXT, "CUDA device %d: %s: %s (%s); %s", number, what, cudaGetErrorString(error),
+             cudaGetErrorName(error), remedy((int)error));
+}
+
+/* The first error stays. In a recording it only ends that: run plainly, it comes again, or not. */
+void check(Device *d, cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess && d->recording)
+        d->unrecordable = 1;
+    else if (error != cudaSuccess && !d->problem[0])
+        explain(d->problem, d->number, error, what);
+}
+
+/* What the compiler calls this function ends in the kernel's name, with all its arguments:
+ * "... KERNEL = fill_kernel<4>]". */
+template <auto KERNEL> const char *name_of(void) { return __PRETTY_FUNCTION__; }
+
+void check_kernel(Device *d, cudaError_t error, const char *name)
+{
+    const char *from = strstr(name, "KERNEL = ");
+    char text[72]; /* of which the rest of a message leaves room for as many */
+    if (error == cudaSuccess)
+        return;
+    snprintf(text, sizeof text, "%s", from ? from + 9 : name);
+    if (text[strlen(text) - 1] == ']')
+        text[strlen(text) - 1] = 0;
+    check(d, error, text);
+}
+
+/* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
+ * which it stays: to set the one before again would make a context there, if it has none. */
+struct Hold {
+    Device *d;
+    explicit Hold(Device *device) : d(device)
+    {
+        d->lock.lock();
+        cudaSetDevice(d->number);
+        cudaGetLastError();
+    }
+    ~Hold() { d->lock.unlock(); }
+};
+
+/* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
+dim3 blocks_for(int64_t n, int threads)
+{
+    int64_t blocks = (n + threads - 1) / threads;
+    return dim3((unsigned)(blocks < 1 ? 1 : blocks < 2112 ? blocks : 2112));
+}
+
+/* for (EACH(i, n)): all threads of the grid share the n items. */
+#define EACH(i, n)                                                                                 \
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
+    i += (int64_t)gridDim.x * blockDim.x
+
+#define RUN_ON(device, kernel, grid, block, shared, ...)                                           \
+    do {                                                                                           \
+        LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
+        check_kernel(device, cudaGetLastError(), name_of<(kernel)>());                             \
+        (device)->busy = 1;                                                                        \
+    } while (0)
+#define RUN(call, kernel, grid, block, shared, ...)                                                \
+    RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+/* With more shared memory than a kernel may have unless it is asked for. */
+#define RUN_SHARING(call, kernel, grid, block, shared, ...)                                        \
+    do {                                                                                           \
+        check_kernel(device_of(call),                                                              \
+                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
+                                          (int)(shared)),                                          \
+                     name_of<(kernel)>());                                                         \
+        RUN(call, kernel, grid, block, (size_t)(shared), __VA_ARGS__);                             \
+    } while (0)
+
+__global__ void moments_kernel(Moments *to, Moments now, int n)
+{
+    if ((int)threadIdx.x < n)
+        to->at[threadIdx.x] = now.at[threadIdx.x];
+}
+
+/* For a kernel of this call: its row, position, seed, step and loss_scale, until the next call. */
+const Moment *moment_of(const gckpt_call *call)
+{
+    Device *d = device_of(call);
+    Moment m = { call->row, call->position, call->seed, call->step, call->loss_scale };
+    Moment *now = &d->now.at[0];
+    for (int i = 0; i < d->losses && d->recording; i++)
+        if (d->ids[i] == call->id)
+            return &d->moments->at[2 + i];
+    if (d->recording)
+        return &d->moments->at[call->row ? 0 : 1];
+    if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
+        m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+        *now = m;
+        RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
+    }
+    return &d->moments->at[0];
+}
+
+/* 1: within a recording, which cannot have what the host takes part in. */
+int unrecordable(Device *d)
+{
+    d->unrecordable = 1;
+    return d->recording != NULL;
+}

@@ -1,0 +1,167 @@
+/* ---- memory ---- */
+thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
+
+void *get(void *context, size_t bytes, size_t alignment)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    void *p = NULL;
+    size_t unused = 0, all = 0;
+    (void)alignment; /* 256 bytes at least */
+    no_room[0] = 0;
+    if (unrecordable(d))
+        return NULL;
+    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (error == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation) {
+        check(d, error, "cudaMalloc");
+        snprintf(no_room, sizeof no_room, ": %s", d->problem);
+    } else if (cudaMemGetInfo(&unused, &all) == cudaSuccess) {
+        snprintf(no_room, sizeof no_room,
+                 ": CUDA device %d has %zu of its %zu bytes left, not %zu; plan with a smaller "
+                 "budget, or end what else uses it",
+                 d->number, unused, all, bytes);
+    }
+    return NULL;
+}
+
+const char *shortage(void *context)
+{
+    (void)context;
+    return no_room;
+}
+
+/* What is asked for from now on waits for all moves. */
+void join_moves(Device *d)
+{
+    if (!d->moving)
+        return;
+    check(d, cudaEventRecord(d->moved, d->moves), "join");
+    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "join");
+    d->moving = 0;
+}
+
+/* Until all that was asked for is done; then all slots are free. */
+void settle(Device *d, const char *what)
+{
+    if (!d->busy || unrecordable(d))
+        return;
+    join_moves(d);
+    check(d, cudaStreamSynchronize(d->stream), what);
+    d->busy = 0;
+    for (int i = 0; i < SLOTS; i++)
+        d->slots[i].used = 0;
+}
+
+void release(void *context, void *memory, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    (void)bytes;
+    settle(d, "release");
+    check(d, cudaFree(memory), "cudaFree");
+}
+
+/* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
+void copy_in(void *context, void *to, const void *host, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
+        Slot *s = &d->slots[d->slot];
+        char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
+        char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
+        d->slot = (d->slot + 1) % SLOTS;
+        n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
+        if (s->used) {
+            check(d, cudaEventSynchronize(s->arrived), "copy in");
+            check(d, cudaStreamWaitEvent(d->feeds, s->taken, 0), "copy in");
+        }
+        s->used = d->busy = 1;
+        memcpy(pinned, (const char *)host + at, n);
+        check(d, cudaMemcpyAsync(staged, pinned, n, cudaMemcpyHostToDevice, d->feeds), "copy in");
+        check(d, cudaEventRecord(s->arrived, d->feeds), "copy in");
+        check(d, cudaStreamWaitEvent(d->stream, s->arrived, 0), "copy in");
+        check(d, cudaMemcpyAsync((char *)to + at, staged, n, cudaMemcpyDeviceToDevice, d->stream),
+              "copy in");
+        check(d, cudaEventRecord(s->taken, d->stream), "copy in");
+    }
+}
+
+/* After an error zeros come out. */
+void copy_out(void *context, void *host, const void *from, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (!unrecordable(d))
+        check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
+    d->busy = 1;
+    settle(d, "copy out");
+    if (d->problem[0] || d->recording)
+        memset(host, 0, bytes);
+}
+
+void copy(void *context, void *to, const void *from, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
+    d->busy = 1;
+}
+
+const char *finish(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    settle(d, "a step");
+    return d->problem[0] ? d->problem : NULL;
+}
+
+/* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
+void *host_get(void *context, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    void *p = NULL;
+    no_room[0] = 0;
+    cudaError_t error = cudaMallocHost(&p, bytes);
+    if (error == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    snprintf(no_room, sizeof no_room,
+             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a "
+             "smaller offload_bytes",
+             bytes, cudaGetErrorString(error));
+    return NULL;
+}
+
+void host_release(void *context, void *memory, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    (void)bytes;
+    settle(d, "release");
+    check(d, cudaFreeHost(memory), "cudaFreeHost");
+}
+
+void move(void *context, void *to, const void *from, size_t bytes, int out)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    check(d, cudaEventRecord(d->before, d->stream), "move");
+    check(d, cudaStreamWaitEvent(d->moves, d->before, 0), "move");
+    check(d,
+          cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                          d->moves),
+          "move");
+    d->moving = d->busy = 1;
+}
+
+void join(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    join_moves(d);
+}

@@ -1,0 +1,72 @@
+/* What only PTX says. tests/cuda/cuda_shim.h has most of it for the processor, and says in full
+ * what these do. */
+#ifndef GCKPT_CUDA_SHIM
+/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+/* 16 bytes, of which those from `valid` on become 0. */
+__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(valid)
+                 : "memory");
+}
+/* What was asked for since the last one is a group. */
+__device__ __forceinline__ void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last N groups are there. */
+template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* d (16,8) += a (16,16) b (16,8), by a warp. */
+__device__ __forceinline__ void gckpti_mma_bf16(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* Four 8 x 8 matrices; lane l brings the address of row l % 8 of matrix l / 8. */
+__device__ __forceinline__ void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+__device__ __forceinline__ void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
+ * long loop, instead of being kept in registers throughout. */
+__device__ __forceinline__ int gckpti_thread_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+__device__ __forceinline__ int gckpti_block_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
+#define UNROLL _Pragma("unroll")
+#else
+int gckpti_thread_again(void) { return (int)threadIdx.x; }
+int gckpti_block_again(void) { return (int)blockIdx.x; }
+#define UNROLL
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+#endif

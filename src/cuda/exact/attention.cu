@@ -1,0 +1,306 @@
+/* A row's next four scores of a thread become exponentials, its maximum and sum so far those with
+ * them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
+ * matters to no result: fmaxf. Keys out of sight have the score -inf, whose exponential, +0,
+ * changes no sum. */
+__device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees, bool first,
+                                            float *max, float *sum)
+{
+    float top = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        x[c] = (int)threadIdx.x % 16 + 16 * c < sees ? gckpti_mul(x[c], scale) : -INFINITY;
+        top = fmaxf(top, x[c]);
+    }
+    const float factor = gckpti_online_factor(row_max(top), first, max);
+    const float shift = gckpti_shift(*max);
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        x[c] = gckpti_exp(x[c] - shift);
+    const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
+    *sum = gckpti_online_sum(*sum, first, factor, added);
+    return factor;
+}
+
+/* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
+ * blocks share a multiprocessor. */
+template <int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
+    attention_forward_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    DYNAMIC_SHARED(float4, room);
+    float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
+    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
+    const float *qs = a.q + at.row * a.t * a.c + column;
+    const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
+    const Keys sight = by_now(a.keys);
+    const int seen = min(sight.there, first + sight.ahead + TILE);
+    float o[R][N] = {}, max[R], sum[R];
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        const int keys = min(seen - j0, (int)TILE);
+        float x[R][4] = {};
+        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
+            __syncthreads();
+            if (j0 == 0 || a.d > WIDTH)
+                fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, seen, e0);
+            if (e0 == 0 && a.out)
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, seen, at.slice * WIDTH);
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+        }
+        __syncthreads();
+        const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const int sees = min(keys, ty + STEP * r + 1 + ahead);
+            const float factor = online_row(x[r], a.scale, sees, j0 == 0, &max[r], &sum[r]);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                if (j0 > 0)
+                    o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
+        }
+        put_scores<R, MIXED>(p, x);
+        __syncwarp(); /* a warp's rows of p are its own */
+        if (a.out)
+            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + ty + STEP * r;
+        gckpti_softmax_end(&max[r], &sum[r]);
+        if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
+            a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            o[r][n] /= sum[r];
+    }
+    if (a.out)
+        end_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
+                             at.slice * WIDTH);
+}
+
+/* delta = dot(g, out) over a head's d of c columns, for each query of each head: a warp each. */
+__global__ void attention_delta_kernel(Values g, Values out, float *delta, int64_t queries,
+                                       int64_t t, int heads, int d, int64_t c)
+{
+    for (EACH_ROW(r, queries)) {
+        int64_t head = r / t % heads, row = r / t / heads, at = (row * t + r % t) * c + head * d;
+        float lane = 0.0f;
+#pragma unroll 1
+        for (int e = (int)threadIdx.x % 32; e < d; e += 32)
+            lane = gckpti_fma(value_at(g, at + e), value_at(out, at + e), lane);
+        lane = warp_sum(lane);
+        if (threadIdx.x % 32 == 0)
+            delta[r] = lane;
+    }
+}
+
+void attention_delta(const gckpt_call *call, float *delta)
+{
+    const int heads = ((const gckpti_attention *)call->attributes)->heads;
+    const int64_t t = call->shape.d[1], c = call->shape.d[2],
+                  queries = call->shape.d[0] * heads * t;
+    RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, grad_out_of(call),
+        value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
+}
+
+/* Scores become probabilities; the first row is query `first` of the head. */
+template <int R>
+__device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
+    }
+}
+
+/* y, their gradients, becomes ds. */
+template <int R>
+__device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
+                                int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
+    }
+}
+
+/* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
+template <int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
+    attention_dq_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    DYNAMIC_SHARED(float4, room);
+    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    float *ds = v;
+    const int ty = (int)threadIdx.x / 16;
+    const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
+    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
+    const int ahead = first + a.keys.ahead, seen = min(a.keys.there, ahead + TILE);
+    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    float o[R][N];
+    begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
+                                  a.accumulate[0]);
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        float x[R][4] = {}, y[R][4] = {};
+        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
+            __syncthreads();
+            if (j0 == 0 || a.d > WIDTH) {
+                fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, first, a.t, e0);
+                fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, first, a.t, e0);
+            }
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, e0);
+            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, j0, a.s, e0);
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, first + ty);
+            dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        }
+        __syncthreads();
+        if (a.d > WIDTH)
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, at.slice * WIDTH);
+        score_gradients<R>(y, x, a, of_head, first + ty);
+        put_scores<R, MIXED>(ds, y);
+        __syncthreads();
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0);
+    }
+    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
+}
+
+/* dk and dv of 64 keys: chains over queries ascending. */
+template <int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4;
+    DYNAMIC_SHARED(float4, room);
+    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    float *scores = v + TILE * ROW;
+    const int ty = (int)threadIdx.x / 16;
+    const HeadTile at = head_tile_of(a, (a.s + TILE - 1) / TILE, false);
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
+    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
+    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    const int slice = at.slice * WIDTH;
+    float dk[R][N], dv[R][N];
+    float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
+    begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
+    begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
+    const int begin = max(first - a.keys.ahead, 0) / TILE * TILE; /* the first that see one */
+    for (int i0 = begin; i0 < a.t; i0 += TILE) {
+        const int n = min(a.t - i0, (int)TILE), sight = i0 + a.keys.ahead - first;
+        float x[R][4] = {}, y[R][4] = {};
+        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
+            __syncthreads();
+            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, e0);
+            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, e0);
+            if (i0 == begin || a.d > WIDTH) {
+                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, first, a.s, e0);
+                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, first, a.s, e0);
+            }
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, i0 + ty);
+            if (a.dk)
+                dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        }
+        if (a.d > WIDTH) {
+            __syncthreads();
+            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, slice);
+            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, slice);
+        }
+        put_scores<R, MIXED>(scores, x);
+        __syncthreads();
+        if (a.dv)
+            links_of_queries<R, N, MIXED>(dv, scores, g, n, sight);
+        if (!a.dk)
+            continue;
+        __syncthreads();
+        score_gradients<R>(y, x, a, of_head, i0 + ty);
+        put_scores<R, MIXED>(scores, y);
+        __syncthreads();
+        links_of_queries<R, N, MIXED>(dk, scores, q, n, sight);
+    }
+    if (a.dk)
+        end_rows<R, N, 1>(dk, to_k, a, first + R * ty, a.s, slice);
+    if (a.dv)
+        end_rows<R, N, 1>(dv, to_v, a, first + R * ty, a.s, slice);
+}
+
+/* Blocks for `rows` queries or keys a head; shared memory for `tiles` tiles of WIDTH columns and
+ * `more` floats. */
+#define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
+    do {                                                                                           \
+        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
+        RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
+    } while (0)
+
+template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
+{
+    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    if (!a.g)
+        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, 3, 0);
+    if (a.g && a.dq)
+        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, 4, 0);
+    if (a.g && (a.dk || a.dv))
+        RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, 4, TILE * SCORES);
+}
+
+/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
+bool wide_fits(const gckpt_call *call)
+{
+    int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
+    Device *d = device_of(call);
+    check(d, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number),
+          "asking for shared memory");
+    return all <= most;
+}
+
+/* Forward and, with grad_out, backward. */
+void attention_both(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
+    const gckpt_shape *shape = &call->shape;
+    Attention a = {};
+    a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
+    a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
+    a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
+    a.heads = o->heads, a.d = (int)(a.c / a.heads);
+    a.keys = keys_of(call);
+    a.scale = 1.0f / gckpti_sqrt((float)a.d);
+    if (a.g) {
+        a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
+        for (int i = 0; i < 3; i++)
+            a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
+    }
+    a.wide = a.d % 4 == 0 && wide(a.q, a.k, a.v) && wide(a.g, a.out, a.dq) && wide(a.dk, a.dv);
+    if (a.dq || a.dk)
+        attention_delta(call, (float *)call->work);
+    const bool mixed = call->precision != GCKPT_FP32;
+    if (a.d <= 64 || !wide_fits(call))
+        mixed ? attention_run<8, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
+    else
+        mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
+}
+
+void attention_forward(const gckpt_call *call) { attention_both(call); }
+void attention_backward(const gckpt_call *call) { attention_both(call); }

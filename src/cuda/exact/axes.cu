@@ -1,0 +1,189 @@
+/* ---- two inputs with broadcasting, and all that copies between shapes ----
+ * Axes: places in three tensors at once, the innermost axis first; step[0] of the result, step[1]
+ * and step[2] of operands, 0 where they are repeated. I: 32-bit indexes where they suffice, since a
+ * place costs a division for each axis but the last. */
+template <class I> struct Axes {
+    int n;
+    I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
+};
+
+template <class I> struct Place {
+    I at0, at1, at2;
+};
+
+template <class I> __device__ Place<I> place(const Axes<I> &x, I i)
+{
+    Place<I> p = { 0, 0, 0 };
+    for (int k = 0; k < x.n; k++) {
+        I next = k + 1 < x.n ? i / x.size[k] : 0, j = i - next * x.size[k];
+        p.at0 += j * x.step[0][k];
+        p.at1 += j * x.step[1][k];
+        p.at2 += j * x.step[2][k];
+        i = next;
+    }
+    return p;
+}
+
+/* The walk's steps as 1 and 2, and 0 in row-major order. */
+Axes<int64_t> axes_of(const gckpti_walk *w)
+{
+    Axes<int64_t> x = {};
+    int64_t size = 1;
+    x.n = w->n;
+    for (int k = 0; k < w->n; size *= w->size[k++]) {
+        x.size[k] = w->size[k];
+        x.step[0][k] = size;
+        x.step[1][k] = w->step[0][k];
+        x.step[2][k] = w->step[1][k];
+    }
+    return x;
+}
+
+void swap_steps(Axes<int64_t> *x, int a, int b)
+{
+    for (int k = 0; k < x->n; k++) {
+        int64_t step = x->step[a][k];
+        x->step[a][k] = x->step[b][k];
+        x->step[b][k] = step;
+    }
+}
+
+int64_t count_of(const Axes<int64_t> &x)
+{
+    int64_t n = 1;
+    for (int k = 0; k < x.n; k++)
+        n *= x.size[k];
+    return n;
+}
+
+/* Whether every index and number of elements is below 2^31. */
+bool small(const Axes<int64_t> &x)
+{
+    bool fits = count_of(x) < INT64_C(1) << 31;
+    for (int t = 0; t < 3; t++) {
+        int64_t last = 0;
+        for (int k = 0; k < x.n; k++)
+            last += (x.size[k] - 1) * x.step[t][k];
+        fits = fits && last < INT64_C(1) << 31;
+    }
+    return fits;
+}
+
+/* In other numbers, the innermost axis in packs of `pack`. */
+template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int pack)
+{
+    Axes<I> y = {};
+    y.n = x.n;
+    for (int k = 0; k < x.n; k++) {
+        y.size[k] = (I)(k ? x.size[k] : x.size[k] / pack);
+        for (int t = 0; t < 3; t++)
+            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * pack);
+    }
+    return y;
+}
+
+/* N neighbours, or one that is repeated. */
+template <int N, class I> __device__ Pack<float, N> spread(const float *at, I step)
+{
+    Pack<float, N> x;
+    if (step)
+        return load<N>(at);
+    for (int k = 0; k < N; k++)
+        x.v[k] = *at;
+    return x;
+}
+
+enum Pairing { ADD, SUB, MUL, DIVIDE, MAXIMUM, MINIMUM };
+
+/* a op b; where there is no b, a op by. */
+struct Pair {
+    Pairing op;
+    float by;
+    __device__ void operator()(float *d, float a, float b, float, int accumulate) const
+    {
+        if (op == MUL)
+            gckpti_put_product(d, a, b, accumulate);
+        else if (op == DIVIDE)
+            gckpti_put(d, b != 1.0f ? a / b : a, accumulate);
+        else if (op <= SUB)
+            gckpti_put(d, op == ADD ? a + b : a - b, accumulate);
+        else
+            *d = op == MAXIMUM ? gckpti_pair_maximum(a, b) : gckpti_pair_minimum(a, b);
+    }
+};
+
+/* A gradient that depends on the other input or on both, as gckpti_pair_gradient. */
+enum Rule { NO_RULE, ABOVE, BELOW, GREATER, LESS };
+struct PairGradient {
+    Rule rule;
+    float by;
+    __device__ float product_of(float g, float other, float own, float *factor) const
+    {
+        *factor = 1.0f;
+        return rule == ABOVE     ? gckpti_part_above(g, own, other, factor)
+               : rule == BELOW   ? gckpti_part_below(g, own, other, factor)
+               : rule == GREATER ? gckpti_part_greater(g, own, other, factor)
+                                 : gckpti_part_less(g, own, other, factor);
+    }
+    __device__ void operator()(float *d, float g, float other, float own, int accumulate) const
+    {
+        float factor, u = product_of(g, other, own, &factor);
+        gckpti_put_product(d, u, factor, accumulate);
+    }
+};
+
+/* d = f(a, b), a thread a pack of the result: one pass over memory in the result's order; what is
+ * repeated comes from caches. b may be NULL; so may own, which lies as d does. */
+template <int N, class I, class F>
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, F f, float *d, const float *a,
+                               const float *b, const float *own, int64_t packs, int accumulate)
+{
+    for (EACH(i, packs)) {
+        Place<I> at = place(axes, (I)i);
+        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y, z = {}, w = {};
+        if (b)
+            y = spread<N>(b + at.at2, axes.step[2][0]);
+        else
+            y = spread<N>(&f.by, (I)0);
+        if (own)
+            w = load<N>(own + at.at0);
+        if (accumulate)
+            z = load<N>(d + at.at0);
+        for (int k = 0; k < N; k++)
+            f(&z.v[k], x.v[k], y.v[k], w.v[k], accumulate);
+        store(d + at.at0, z);
+    }
+}
+
+template <class F>
+void combine(const gckpt_call *call, const Axes<int64_t> &x, F f, float *d, const float *a,
+             const float *b, const float *own, int accumulate)
+{
+    int64_t n = count_of(x);
+    bool four = wide(d, a, b) && wide(own) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    for (int t = 0; t < 3; t++) {
+        bool repeated = x.step[t][0] == 0;
+        four = four && (repeated || x.step[t][0] == 1);
+        for (int k = 1; k < x.n; k++)
+            four = four && (repeated || x.step[t][k] % 4 == 0);
+    }
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (four && small(x))
+        RUN(call, (combine_kernel<4, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 4), f, d, a,
+            b, own, n / 4, accumulate);
+    else if (four)
+        RUN(call, (combine_kernel<4, int64_t, F>), grid, 256, 0, axes_in<int64_t>(x, 4), f, d, a, b,
+            own, n / 4, accumulate);
+    else if (small(x))
+        RUN(call, (combine_kernel<1, uint32_t, F>), grid, 256, 0, axes_in<uint32_t>(x, 1), f, d, a,
+            b, own, n, accumulate);
+    else
+        RUN(call, (combine_kernel<1, int64_t, F>), grid, 256, 0, x, f, d, a, b, own, n, accumulate);
+}
+
+void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
+             const float *b, float by, int accumulate)
+{
+    Pair f = { op, by };
+    combine(call, x, f, d, a, b, (const float *)NULL, accumulate);
+}

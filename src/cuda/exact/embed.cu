@@ -1,0 +1,121 @@
+/* embed: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; r < rows; r += warps) {
+        const float *from = table + index[r] * n;
+        for (int64_t i = lane; i < n; i += 32) {
+            if (out)
+                out[r * n + i] = from[i];
+            else
+                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        }
+    }
+}
+
+void embed_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->in[1].index, call->out, call->out_bf16, rows, n);
+}
+
+/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
+ * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
+ * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+struct Lists {
+    unsigned *count, *used; /* of each row of the table; elements of `list` given away */
+    unsigned *begin;        /* of each list */
+    unsigned *place;        /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;         /* one list after the other */
+};
+
+int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+
+Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
+{
+    unsigned *work = (unsigned *)call->work;
+    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
+                work + 2 * table + 1 + rows };
+    return l;
+}
+
+__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+}
+
+__global__ void lists_begin_kernel(Lists l, int64_t table)
+{
+    for (EACH(v, table))
+        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+}
+
+__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+}
+
+/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
+ * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows)) {
+        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+        for (unsigned i = 0; i < count; i++)
+            before += l.list[begin + i] < (unsigned)r;
+        l.place[begin + before] = (unsigned)r;
+    }
+}
+
+/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
+                                      int64_t table, int64_t n, int accumulate)
+{
+    enum { AHEAD = 8 };
+    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (j >= n)
+        return;
+    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
+        unsigned count = l.count[v];
+        if (!count && accumulate)
+            continue;
+        const unsigned *row = l.place + l.begin[v];
+        float sum = accumulate ? d[v * n + j] : 0.0f;
+        for (unsigned r = 0; r < count; r += AHEAD) {
+            float x[AHEAD];
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
+            {
+                int64_t at = row[r + i] * n + j;
+                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
+            }
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
+        }
+        d[v * n + j] = sum;
+    }
+}
+
+void embed_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t table = call->in[0].shape.d[0];
+    const int32_t *index = call->in[1].index;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    Lists l = lists_of(call, table, rows);
+    dim3 grid = blocks_for(rows, 256);
+    fill(call, l.count, 0, table + 1);
+    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
+    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
+    grid = blocks_for(table, 1);
+    grid.y = (unsigned)((n + 255) / 256);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
+        n, call->in[0].accumulate);
+}

@@ -1,0 +1,164 @@
+enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
+
+/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
+ * comes next. Targets that are not left out are counted, or all rows; `each` a row. One block. */
+__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
+                                int64_t each, double *sum, int64_t *count)
+{
+    SHARED(float, part, [2][CHAIN_ROWS]);
+    SHARED(int, counted, [1]);
+    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
+    int mine = 0;
+    if (threadIdx.x == 0)
+        counted[0] = 0;
+    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
+        int now = (int)(first / CHAIN_ROWS & 1);
+        if (threadIdx.x == 0 && first >= 0) {
+            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
+#pragma unroll 16
+            for (int k = 0; k < n; k++)
+                total += (double)part[now][k];
+        }
+        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
+            int64_t r = first + CHAIN_ROWS + k;
+            part[!now][k] = r < rows ? losses[r] : 0.0f;
+            mine += r < rows && (!target || target[r] >= 0);
+        }
+        __syncthreads();
+    }
+    atomicAdd(&counted[0], mine);
+    __syncthreads();
+    if (threadIdx.x == 0 && sum)
+        *sum = total;
+    if (threadIdx.x == 0 && count)
+        *count += counted[0] * each;
+}
+
+/* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
+void add_losses(const gckpt_call *call, const float *losses, const int32_t *target, int64_t rows,
+                int64_t each)
+{
+    if (call->loss_sum || call->loss_count)
+        RUN(call, loss_sum_kernel, 1, 288, 0, losses, target, rows, each, call->loss_sum,
+            call->loss_count);
+}
+
+/* A loss's rows: entries of axis 0. */
+int64_t loss_rows(const gckpt_call *call)
+{
+    return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
+}
+
+/* work: a float a row. */
+template <class F> void sum_of_loss(const gckpt_call *call, F f)
+{
+    int64_t rows = loss_rows(call), n = gckpti_elements(&call->in[0].shape);
+    float *losses = (float *)call->work;
+    if (call->loss_sum)
+        row_sums(call, f, losses, rows, n / rows, 1.0f);
+    add_losses(call, losses, NULL, rows, n / rows);
+}
+
+void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, Plain{ call->in[0].data }); }
+void mean_squared_error_forward(const gckpt_call *call)
+{
+    sum_of_loss(call, Squares{ call->in[0].data, call->in[1].data });
+}
+
+struct LossScale {
+    static constexpr int READS = READS_NONE;
+    const Moment *now;
+    __device__ void operator()(float *d, float, float, int accumulate) const
+    {
+        gckpti_put(d, now->loss_scale, accumulate);
+    }
+};
+
+void sum_loss_backward(const gckpt_call *call)
+{
+    LossScale f = { moment_of(call) };
+    map(call, f, NULL, NULL, call->in[0].grad, gckpti_elements(&call->in[0].shape),
+        call->in[0].accumulate);
+}
+
+struct Difference {
+    static constexpr int READS = READS_BOTH;
+    float twice; /* 2, or -2 */
+    const Moment *now;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put_product(d, twice * (x - y), now->loss_scale, accumulate);
+    }
+};
+
+void mean_squared_error_backward(const gckpt_call *call)
+{
+    const float *x = call->in[0].data, *y = call->in[1].data;
+    int64_t n = gckpti_elements(&call->in[0].shape);
+    Difference up = { 2.0f, moment_of(call) }, down = { -2.0f, up.now };
+    map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
+    map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
+}
+
+/* ---- losses of elements that may have weights ---- */
+__global__ void errors_backward_kernel(gckpti_errors e, float *dx, float *dy, const Moment *now,
+                                       int64_t n, int x_accumulate, int y_accumulate)
+{
+    for (EACH(i, n)) {
+        float w = gckpti_error_weight(&e, i), x = e.x[i];
+        float d = gckpti_error_slope(e.kind, x, e.y[i], e.delta);
+        if (dx)
+            gckpti_put_product(&dx[i], gckpti_weighted(w, d), now->loss_scale, x_accumulate);
+        if (e.kind == GCKPTI_BINARY)
+            d = x;
+        if (dy)
+            gckpti_put_product(&dy[i], gckpti_weighted(w, -d), now->loss_scale, y_accumulate);
+    }
+}
+
+/* d = loss_scale * x */
+struct ByLossScale {
+    static constexpr int READS = READS_A;
+    const Moment *now;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        gckpti_put_product(d, x, now->loss_scale, accumulate);
+    }
+};
+
+/* The gradient of weights, from sums of the losses behind each. */
+void weights_gradient(const gckpt_call *call, const float *sums)
+{
+    ByLossScale f = { moment_of(call) };
+    map(call, f, sums, NULL, call->in[2].grad, gckpti_elements(&call->in[2].shape),
+        call->in[2].accumulate);
+}
+
+void errors_forward(const gckpt_call *call, gckpti_error_kind kind)
+{
+    sum_of_loss(call, Errors{ gckpti_errors_of(call, kind) });
+}
+
+/* work: a float a weight. */
+void errors_backward(const gckpt_call *call, gckpti_error_kind kind)
+{
+    Errors f = { gckpti_errors_of(call, kind) };
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
+    int64_t n = gckpti_elements(&x->shape), share = f.e.share;
+    if (x->grad || y->grad)
+        RUN(call, errors_backward_kernel, blocks_for(n, 256), 256, 0, f.e, x->grad, y->grad,
+            moment_of(call), n, x->accumulate, y->accumulate);
+    if (!call->in[2].grad)
+        return;
+    f.e.weights = NULL;
+    row_sums(call, f, (float *)call->work, n / share, share, 1.0f);
+    weights_gradient(call, (float *)call->work);
+}
+
+#define ERRORS(name, kind)                                                                         \
+    void name##_forward(const gckpt_call *call) { errors_forward(call, kind); }                    \
+    void name##_backward(const gckpt_call *call) { errors_backward(call, kind); }
+ERRORS(mean_squared_error_with, GCKPTI_SQUARED)
+ERRORS(huber, GCKPTI_HUBER)
+ERRORS(binary_cross_entropy, GCKPTI_BINARY)
+#undef ERRORS

@@ -1,0 +1,82 @@
+/* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
+ * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
+ * tiles of 128 x 128 for its 132 multiprocessors. ---- */
+enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
+
+struct HeadParts {
+    int64_t rows, classes; /* at a time */
+    /* in floats: where what is behind the logits begins in work, the forward's state and losses or
+     * the backward's dx; all */
+    int64_t state, losses, dx, size;
+};
+
+HeadParts head_parts(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    HeadParts p;
+    p.rows = gckpti_min(rows, HEAD_ROWS);
+    p.classes = gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES);
+    p.state = p.dx = gckpti_multiple(p.rows * p.classes, 4);
+    p.losses = p.state + 3 * p.rows;
+    p.size = backward ? p.dx : p.losses + rows;
+    if (backward && call->precision != GCKPT_FP32)
+        p.size += p.rows * c;
+    return p;
+}
+
+/* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
+ * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
+void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
+    const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
+    float *work = (float *)call->work, *aux = (float *)call->aux;
+    float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
+    uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    const dim3 grid = blocks_for(32 * rows, 256);
+    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
+    l.aux = aux ? aux + 2 * row : NULL;
+    l.losses = work + parts->losses + row; /* forward */
+    if (grad)
+        dx = work + parts->dx;
+    if (grad && x->accumulate)
+        widen(call, grad, dx, rows * c);
+    for (l.first = 0; l.first < v; l.first += l.n) {
+        l.n = gckpti_min(v - l.first, parts->classes);
+        const gckpti_factor d = { work, NULL, l.n, 1, 0 };
+        gckpti_factors t;
+        t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+        gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
+        if (!backward)
+            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+        else
+            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+        t.a = d, t.b = gckpti_turned(&t.b);
+        if (dx)
+            gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
+        t.b = gckpti_factor_of(x, at, c, 1, 0);
+        t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
+        if (dw)
+            gckpti_product_to(call, products, &t, l.n, c, rows, dw + l.first * c,
+                              w->accumulate || row > 0);
+    }
+    if (grad)
+        narrow(call, dx, grad, rows * c);
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 0);
+    int64_t rows = gckpti_rows(&call->in[0].shape);
+    for (int64_t row = 0; row < rows; row += parts.rows)
+        head_block(call, &parts, row, 0);
+    add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 1);
+    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape); row += parts.rows)
+        head_block(call, &parts, row, 1);
+}

@@ -1,0 +1,156 @@
+/* The mean of x - c over a row. */
+__device__ float mean_from(const float *x, int64_t n, float c)
+{
+    float sum = 0.0f;
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+        sum += x[i] - c;
+    return warp_sum(sum) / (float)n;
+}
+
+__global__ void norm_forward_kernel(int center, const float *x, const float *gain,
+                                    const float *bias, float *out, float *aux, int64_t rows,
+                                    int64_t n)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        const float *from = x + r * n;
+        float c = 0.0f, mean = 0.0f, squares = 0.0f;
+        if (center) {
+            c = from[0] + mean_from(from, n, from[0]);
+            mean = mean_from(from, n, c);
+        }
+        for (int64_t i = lane; i < n; i += 32) {
+            float d = gckpti_centered(from[i], c, mean);
+            squares = gckpti_fma(d, d, squares);
+        }
+        float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + 1e-5f);
+        for (int64_t i = lane; out && i < n; i += 32) {
+            float d = gckpti_centered(from[i], c, mean), h = d * rstd;
+            out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
+                             : gain       ? h * gain[i]
+                             : bias       ? gckpti_fma(d, rstd, bias[i])
+                                          : h;
+        }
+        if (aux && center && lane < 3)
+            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
+        if (aux && !center && lane == 0)
+            aux[r] = rstd;
+    }
+}
+
+void layernorm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, call->in[0].data,
+        o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL, call->out,
+        (float *)call->aux, rows, n);
+}
+
+/* What the forward left of a row. */
+struct Normed {
+    float c, mean, rstd;
+};
+
+__device__ Normed normed(const float *aux, int64_t r, int center)
+{
+    if (center)
+        return { aux[3 * r], aux[3 * r + 1], aux[3 * r + 2] };
+    return { 0.0f, 0.0f, aux[r] };
+}
+
+__global__ void norm_backward_kernel(int center, const float *x, const float *gain,
+                                     const float *aux, const float *g, float *dx, int64_t rows,
+                                     int64_t n, int accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        const float *from = x + r * n, *given = g + r * n;
+        const Normed o = normed(aux, r, center);
+        float a = 0.0f, b = 0.0f;
+        for (int64_t i = lane; i < n; i += 32) {
+            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            a += u;
+            b = gckpti_fma(u, gckpti_centered(from[i], o.c, o.mean) * o.rstd, b);
+        }
+        a = center ? warp_sum(a) / (float)n : 0.0f;
+        b = warp_sum(b) / (float)n;
+        for (int64_t i = lane; i < n; i += 32) {
+            float h = gckpti_centered(from[i], o.c, o.mean) * o.rstd;
+            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
+        }
+    }
+}
+
+/* A sum over rows in their order (5e), as a thread keeps it. */
+struct Sum {
+    float *at, *low; /* at NULL: not wanted; low NULL: without */
+    int accumulate;
+};
+
+enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
+
+/* dgain (sums of g h) and dbias (of g). The additions of a column wait for each other, so that time
+ * is rows times the latency of four additions. To wait for nothing else, warps 0 and 1 add up 32
+ * columns of one of the two from shared memory, while all eight have the next 64 rows under way. */
+__global__ void norm_sums_kernel(int center, const float *x, const float *aux, const float *g,
+                                 Sum gain, Sum bias, int64_t rows, int64_t n)
+{
+    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t column = (int64_t)blockIdx.x * NORM_COLUMNS + lane;
+    const Sum mine = warp == 0 ? gain : bias;
+    const bool adds = warp < 2 && mine.at && column < n;
+    float sum = adds && mine.accumulate ? mine.at[column] : 0.0f;
+    float low = adds && mine.low ? mine.low[column] : 0.0f, term[2][NORM_ROWS / 8];
+    for (int64_t first = -NORM_ROWS; first < rows; first += NORM_ROWS) {
+        int now = (int)(first / NORM_ROWS & 1);
+        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
+            int64_t r = first + NORM_ROWS + 8 * k + warp;
+            bool here = r < rows && column < n;
+            term[1][k] = here ? g[r * n + column] : 0.0f;
+            term[0][k] = 0.0f;
+            if (here && gain.at) {
+                const Normed o = normed(aux, r, center);
+                float h = gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd;
+                term[0][k] = gckpti_mul(term[1][k], h);
+            }
+        }
+        if (adds && first >= 0) {
+            const float(*from)[NORM_COLUMNS] = tile[now][warp];
+            int count = (int)(rows - first < NORM_ROWS ? rows - first : NORM_ROWS);
+#pragma unroll 8
+            for (int k = 0; k < count; k++)
+                gckpti_sum_add(&sum, mine.low ? &low : NULL, from[k][lane]);
+        }
+        for (int k = 0; k < NORM_ROWS / 8; k++)
+            for (int of = 0; of < 2; of++)
+                tile[!now][of][8 * k + warp][lane] = term[of][k];
+        __syncthreads();
+    }
+    if (adds) {
+        mine.at[column] = sum;
+        if (mine.low)
+            mine.low[column] = low;
+    }
+}
+
+void layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const gckpt_arg *x = &call->in[0], *of_gain = &call->in[o->gain], *of_bias = &call->in[o->bias];
+    const float *aux = (const float *)call->aux;
+    Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
+    Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
+    if (gain.at || bias.at)
+        RUN(call, norm_sums_kernel, dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
+            o->center, x->data, aux, call->grad_out, gain, bias, rows, n);
+    if (x->grad)
+        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
+            o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);
+}
+
+void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
+void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }

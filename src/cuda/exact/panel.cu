@@ -1,0 +1,190 @@
+/* C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+ * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
+ * products may take theirs.
+ *
+ * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
+ * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
+ * is worked on, the others are on their way.
+ *
+ * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
+ * device. A link of a warp is TM TN fma and (TM + TN) / 4 loads of 16 bytes a lane, each one issue
+ * slot; 8 x 8: 64 fma, 4 loads, and by the compiler's listing about 5 for all else: 87 to 88 % of
+ * the slots are fma. Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows
+ * and (i, i^2) columns: a load is 2 passes over shared memory instead of 4, a link of 4 warps is 32
+ * passes in 73 cycles. Lines are 4 floats longer than a tile is wide: 4 lines further is 16 banks
+ * further, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * elements need 8 bytes from L2 in a cycle, 64 x 64 need 16; L2 gives some 24. 128 registers: two
+ * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
+enum { DEPTH = 8, STAGES = 4 };
+
+/* How chunks of 4 elements of a factor are read. */
+enum {
+    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
+    WIDE = 2,   /* one load reads them */
+    NARROW = 4, /* they are bf16 */
+    ASYNC = 8   /* by cp.async */
+};
+
+/* A factor as a kernel reads it, from constant memory; in bytes. */
+struct Factor {
+    const char *base;
+    int64_t row, step, matrix; /* to the next */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int way;
+};
+
+struct Product {
+    gckpti_factors t;
+    Factor a, b;
+    bool wide; /* rows of c may be written 16 bytes at a time */
+};
+
+/* all: rows of C for A, columns for B. */
+Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+{
+    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
+    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
+    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        wide(base))
+        way |= WIDE | (along ? 0 : ASYNC);
+    Factor f = {
+        base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
+    };
+    f.element = unit * size;
+    return f;
+}
+
+/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+    enum {
+        LINE = WIDTH + 4,
+        ALL = WIDTH * DEPTH / 4,
+        CHUNKS = (ALL + THREADS - 1) / THREADS,
+        FLOATS = DEPTH * LINE
+    };
+    const char *from[CHUNKS];
+    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
+    float4 held[CHUNKS];
+
+    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    static __device__ __forceinline__ int link_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
+    }
+    static __device__ __forceinline__ int row_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
+    }
+    static __device__ __forceinline__ bool is_there(int i)
+    {
+        return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
+    }
+    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
+     * are not written. */
+    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+            x = left > 0 ? x : 0;
+            left = left > 0 ? left : all;
+            valid[i] = along || left > 4 ? 4 : (int)left;
+            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
+        }
+    }
+    static __device__ __forceinline__ float element(const Factor &f, const char *at)
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (f.way & NARROW)
+            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int p = link_of(i, along);
+            if (is_there(i) && p < links) {
+                if (BY_ASYNC) {
+                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.way & WIDE) {
+                    held[i] = *(const float4 *)from[i];
+                } else {
+                    int n = along && links - p < 4 ? links - p : valid[i];
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                }
+            }
+            from[i] += f.panel;
+        }
+    }
+    /* Writes what is held in registers. */
+    __device__ __forceinline__ void put(const Factor &f, float *to)
+    {
+        bool along = f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
+        {
+            float *at = to + link_of(i, along) * LINE + row_of(i, along);
+            if (!is_there(i))
+                continue;
+            if (along) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
+        }
+    }
+};
+
+/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
+ * lanes' chunks side by side. */
+template <int T, int LANES> __device__ __forceinline__ int nth_of(int lane, int i)
+{
+    return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
+}
+
+template <int T, int LANES>
+__device__ __forceinline__ void fragment(const float *line, int lane, float *x)
+{
+    UNROLL for (int i = 0; i + 4 <= T; i += 4)
+    {
+        float4 v = *(const float4 *)(line + nth_of<T, LANES>(lane, i));
+        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+    }
+    if (T % 4) {
+        float2 v = *(const float2 *)(line + nth_of<T, LANES>(lane, T / 4 * 4));
+        x[T - 2] = v.x, x[T - 1] = v.y;
+    }
+}
+
+/* A link of N chains, if it is wanted: o[n] += x y[n]. MIXED: as gckpti_flushed_fma, but what is
+ * rare (fma gives the least normal number, which may have been less) is asked of all N at once. */
+template <int N, bool MIXED>
+__device__ __forceinline__ void links(float *o, float x, const float *y, bool wanted = true)
+{
+    float d[N];
+    bool least = false;
+    UNROLL for (int n = 0; n < N; n++)
+    {
+        d[n] = gckpti_fma(x, y[n], o[n]);
+        least = least || fabsf(d[n]) == 0x1p-126f;
+    }
+    UNROLL for (int n = 0; n < N && MIXED; n++) d[n] = gckpti_flush(d[n]);
+    if (MIXED && least)
+        UNROLL for (int n = 0; n < N; n++) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
+    UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
+}

@@ -1,0 +1,247 @@
+/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
+ * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
+ * rows: see above. */
+template <int BM, int BN, int TM, int TN> struct Spot {
+    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    int matrix, tile_row, tile_column;
+    int row0, column0; /* of the warp, in the tile */
+    int row, column;   /* of the lane */
+
+    __device__ __forceinline__ Spot(const gckpti_factors &t, int thread, int block)
+    {
+        int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
+        int tile = block % (down * across), first = tile / (8 * across) * 8;
+        int high = down - first < 8 ? down - first : 8, lane = thread % 32, warp = thread / 32;
+        matrix = block / (down * across);
+        tile_row = first + (tile - first * across) % high;
+        tile_column = (tile - first * across) / high;
+        row0 = warp / ACROSS * (ROW_LANES * TM);
+        column0 = warp % ACROSS * (COLUMN_LANES * TN);
+        row = (lane >> 1 & 1) | (lane >> 2 & 2);
+        column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+    }
+    /* Element (i,j) of the thread, in the tile. */
+    __device__ __forceinline__ int y(int i) const { return row0 + nth_of<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int x(int j) const
+    {
+        return column0 + nth_of<TN, COLUMN_LANES>(column, j);
+    }
+    /* Where the tile begins in C, and what C has from there on. */
+    __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
+    {
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+    }
+    __device__ __forceinline__ int rows(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
+    }
+    __device__ __forceinline__ int columns(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+    }
+};
+
+/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c)[TN])
+{
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
+    const float *from = t.accumulate ? t.c + corner
+                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                                     : NULL;
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        bool inside = here.y(i) < rows && here.x(j) < columns;
+        int64_t at = here.y(i) * pitch + here.x(j);
+        float d = from && !narrow && inside ? from[at] : 0.0f;
+        if (narrow && inside)
+            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
+{
+    const gckpti_factors &t = q.t;
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t);
+    int rows = here.rows(t), columns = here.columns(t);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    {
+        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        if (!MIXED && j + 4 <= TN) {
+            if (here.y(i) < rows)
+                write_run<4>(Results{ t.c, NULL }, at, columns - here.x(j), q.wide, &c[i][j]);
+            continue;
+        }
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++) /* by write_run 7 registers more */
+        {
+            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
+                t.c[at + l] = c[i][j + l];
+            else if (here.y(i) < rows && here.x(j) + l < columns)
+                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+        }
+    }
+}
+
+/* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
+constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+{
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+}
+
+/* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
+ * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
+ * -0. */
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
+    product_kernel(const __grid_constant__ Product q)
+{
+    typedef Spot<BM, BN, TM, TN> Here;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    SHARED(float4, stages, [STAGES * STAGE / 4]);
+    float *ring = (float *)stages;
+    const gckpti_factors &t = q.t;
+    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
+    float c[TM][TN];
+    product_start<BM, BN, TM, TN, MIXED>(t, c);
+
+    PanelA a;
+    PanelB b;
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
+    int left = (int)t.k; /* links not done */
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (left > s * DEPTH) {
+            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
+            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+            a.put(q.a, ring + s * STAGE);
+            b.put(q.b, ring + s * STAGE + B);
+        }
+        gckpti_cp_async_commit();
+    }
+    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+        const float *line = ring + now % STAGES * STAGE;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
+        int unread = left - (STAGES - 1) * DEPTH;
+        gckpti_cp_async_wait<STAGES - 2>();
+        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
+        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        if (unread > 0) {
+            a.fetch(q.a, free, unread);
+            b.fetch(q.b, free + B, unread);
+        }
+        gckpti_cp_async_commit();
+        if (left >= DEPTH) {
+            UNROLL for (int p = 0; p < DEPTH; p++)
+            {
+                if (p + 1 < DEPTH) {
+                    const float *below = line + (p + 1) * PanelA::LINE;
+                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
+                    below = line + B + (p + 1) * PanelB::LINE;
+                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
+                }
+                UNROLL for (int i = 0; i < TM; i++) links<TN, MIXED>(c[i], x[p % 2][i], y[p % 2]);
+            }
+        }
+        for (int p = 0; p < left && left < DEPTH; p++) {
+            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
+            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+            UNROLL for (int i = 0; i < TM; i++) links<TN, MIXED>(c[i], x[0][i], y[0]);
+        }
+        if (unread > 0) {
+            a.put(q.a, free);
+            b.put(q.b, free + B);
+        }
+    }
+    gckpti_cp_async_wait<0>();
+    product_end<BM, BN, TM, TN, MIXED>(q, c);
+}
+
+/* ASYNCS: of both factors, of b, or of none. */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+void run_tile(const gckpt_call *call, const Product *q)
+{
+    int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
+    dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
+    if constexpr (MIXED)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+    else if (q->a.way & q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+    else if (q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+    else
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+}
+
+struct Tile {
+    int m, n;
+    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    void (*run)(const gckpt_call *call, const Product *q);
+};
+const Tile EXACT_TILES[] = {
+    { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
+    { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
+    { 96, 48, 84, run_tile<96, 48, 6, 6, false> },
+    { 64, 64, 82, run_tile<64, 64, 4, 8, false> },
+    { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
+    { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
+};
+/* Flushing takes three slots more for each fma, beside which the rest does not count. */
+const Tile MIXED_TILES[] = {
+    { 64, 64, 23, run_tile<64, 64, 4, 8, true> },
+    { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
+};
+
+/* The tile with which the processor that has most of them is done first. Small gradients need small
+ * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
+ * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_factors *t, int processors)
+{
+    const Tile *best = NULL;
+    double least = 0;
+    for (const Tile *i = tiles; i < tiles + count; i++) {
+        int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
+        double rounds = (double)((n + processors - 1) / processors);
+        double time = rounds * i->m * i->n / i->speed;
+        if (!best || time < least)
+            best = i, least = time;
+    }
+    return best;
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
+}
+
+Product product_of(const gckpti_factors *t, int mixed)
+{
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && wide(t->c) };
+    return q;
+}
+
+/* A gckpti_product_run. */
+void products(const gckpt_call *call, const gckpti_factors *t)
+{
+    int mixed = call->precision != GCKPT_FP32;
+    Product q = product_of(t, mixed);
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
+                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    tile->run(call, &q);
+}
+
+void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }

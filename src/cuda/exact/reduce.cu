@@ -1,0 +1,132 @@
+/* What a row's sum adds for its element i: VALUES that are read, then added; +0s change no sum. */
+struct Plain { /* x */
+    static constexpr int VALUES = 1;
+    const float *x;
+    __device__ void read(float *v, int64_t i) const { v[0] = x[i]; }
+    __device__ float add(const float *v, float sum) const { return sum + v[0]; }
+};
+
+struct Squares { /* (x - y)^2 */
+    static constexpr int VALUES = 1;
+    const float *x, *y;
+    __device__ void read(float *v, int64_t i) const { v[0] = x[i] - y[i]; }
+    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[0], sum); }
+};
+
+struct Errors { /* w a b, and w where that is 0 or NaN */
+    static constexpr int VALUES = 2;
+    gckpti_errors e;
+    __device__ void read(float *v, int64_t i) const
+    {
+        float w = gckpti_error_weight(&e, i);
+        float a = gckpti_error_factors(e.kind, e.x[i], e.y[i], e.delta, &v[1]);
+        bool counts = w > 0.0f || w < 0.0f;
+        v[0] = counts ? w * a : w;
+        v[1] = counts ? v[1] : 1.0f;
+    }
+    __device__ float add(const float *v, float sum) const { return gckpti_fma(v[0], v[1], sum); }
+};
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of n elements,
+ * divided by `divide`. */
+template <class F>
+__global__ void row_sums_kernel(F f, float *out, int64_t rows, int64_t n, float divide)
+{
+    for (EACH_ROW(r, rows)) {
+        float sum = 0.0f;
+        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
+            float v[8][F::VALUES] = {};
+            for (int k = 0; k < 8; k++)
+                if (i + 32 * k < end)
+                    f.read(v[k], i + 32 * k);
+            for (int k = 0; k < 8; k++)
+                sum = f.add(v[k], sum);
+        }
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            out[r] = sum / divide;
+    }
+}
+
+/* The same, a block a row, for few long ones: its warps bring some thousand elements to shared
+ * memory, while the first warp adds those before; 128 links a lane take about as long as memory
+ * does. */
+enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
+template <class F>
+__global__ void long_row_sums_kernel(F f, float *out, int64_t n, float divide)
+{
+    enum { EACH_TIME = LONG / F::VALUES };
+    SHARED(float, tile, [2][EACH_TIME][F::VALUES]);
+    int64_t row = blockIdx.x * n;
+    int thread = (int)threadIdx.x;
+    float sum = 0.0f;
+    for (int64_t i = -EACH_TIME; i < n; i += EACH_TIME) {
+        int now = i / EACH_TIME & 1 ? 1 : 0;
+        float v[EACH_TIME / LONG_THREADS][F::VALUES] = {};
+        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++) {
+            int64_t at = i + EACH_TIME + k * LONG_THREADS + thread;
+            if (at < n)
+                f.read(v[k], row + at);
+        }
+#pragma unroll 16
+        for (int k = thread; k < EACH_TIME && thread < 32 && i >= 0; k += 32)
+            sum = f.add(tile[now][k], sum);
+        for (int k = 0; k < EACH_TIME / LONG_THREADS; k++)
+            for (int j = 0; j < F::VALUES; j++)
+                tile[!now][k * LONG_THREADS + thread][j] = v[k][j];
+        __syncthreads();
+    }
+    if (thread >= 32)
+        return;
+    sum = warp_sum(sum);
+    if (thread == 0)
+        out[blockIdx.x] = sum / divide;
+}
+
+template <class F>
+void row_sums(const gckpt_call *call, F f, float *out, int64_t rows, int64_t n, float divide)
+{
+    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+        RUN(call, long_row_sums_kernel<F>, dim3((unsigned)rows), LONG_THREADS, 0, f, out, n,
+            divide);
+    else
+        RUN(call, row_sums_kernel<F>, blocks_for(rows * 32, 256), 256, 0, f, out, rows, n, divide);
+}
+
+/* The last axis by lanes, another one row after row. */
+void reduce_forward(const gckpt_call *call, bool mean)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
+    float divide = mean ? (float)v.size : 1.0f;
+    if (axis == -1 || axis == call->in[0].shape.n - 1) {
+        row_sums(call, Plain{ call->in[0].data }, call->out, v.outer, v.size, divide);
+        return;
+    }
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    sums(call, axes_of(&w),
+         { {}, {}, 1, 1, NO_RULE, call->in[0].data, NULL, NULL, 1.0f, divide, call->out, NULL, 0 });
+}
+
+/* Each element of an axis gets what its sum, or mean, got. */
+void reduce_backward(const gckpt_call *call, bool mean)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    if (call->in[0].grad)
+        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
+                  call->in[0].accumulate);
+}
+
+void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
+void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
+void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
+void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }

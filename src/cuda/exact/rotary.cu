@@ -1,0 +1,89 @@
+/* cache: x's rows behind those that are there, in each row of the batch. */
+__global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
+                             int64_t c, int64_t each, const Moment *now)
+{
+    for (EACH(i, all))
+        gckpti_cache_put(&x, i, out, narrow, i / n * each + now->position * c + i % n);
+}
+
+void cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
+    RUN(call, cache_kernel, blocks_for(all, 256), 256, 0, call->in[0], call->out, call->out_bf16, n,
+        all, c, call->shape.d[1] * c, moment_of(call));
+}
+
+/* rotary: the table (T,D/2,2) of cosines and sines, a thread a pair; from position `first` on, and
+ * with `now` further. */
+__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, double ratio,
+                                    int64_t t, int half, float direction)
+{
+    uint64_t begin = first + (now ? (uint64_t)now->position : 0);
+    for (EACH(at, t * half)) {
+        int64_t position = at / half;
+        double count = GCKPTI_ROTARY_FIRST;
+        float sine, cosine;
+        for (int i = (int)(at - position * half); i > 0; i--)
+            count *= ratio;
+        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_frequency(count);
+        gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
+        table[2 * at] = cosine;
+        table[2 * at + 1] = direction < 0 ? -sine : sine;
+    }
+}
+
+/* A thread N pairs x_i, x_(i + half) of one head. `packs` of them in half a head. */
+template <int N>
+__global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
+                              int heads, int packs, int accumulate)
+{
+    for (EACH(at, n)) {
+        int64_t head = at / packs, place = head / heads % t;
+        int i = (int)(at - head * packs) * N, half = packs * N;
+        const float *from = x + head * 2 * half + i;
+        float *to = y + head * 2 * half + i;
+        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, d = {};
+        Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
+                                   load<N>(table + 2 * (place * half + i) + N) };
+        if (accumulate) {
+            c = load<N>(to);
+            d = load<N>(to + half);
+        }
+        for (int k = 0; k < N; k++) {
+            float cosine = turn[2 * k / N].v[2 * k % N],
+                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
+            gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
+        }
+        store(to, c);
+        store(to + half, d);
+    }
+}
+
+void rotary_turn(const gckpt_call *call, const float *x, float *y, float direction, int accumulate)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    int64_t t = call->shape.d[1], half = call->shape.d[2] / o->heads / 2;
+    int64_t n = gckpti_elements(&call->shape) / 2;
+    float *table = (float *)call->work;
+    double ratio = gckpti_rotary_ratio(o->base, half);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, (uint64_t)o->first,
+        call->training ? NULL : moment_of(call), ratio, t, (int)half, direction);
+    if (half % 4 == 0 && wide(x, y, table))
+        RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
+            (int)half / 4, accumulate);
+    else
+        RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
+            (int)half, accumulate);
+}
+
+void rotary_forward(const gckpt_call *call)
+{
+    rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
+}
+
+void rotary_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
+}

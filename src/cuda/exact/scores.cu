@@ -1,0 +1,245 @@
+/* A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
+ * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
+ * eight rows lies in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
+ * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
+ * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
+ * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
+ * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
+ * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
+ * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
+enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
+
+/* gckpti_attention_keys; of a cache at position 0, and where to read what the position adds. */
+struct Keys {
+    int there, ahead;
+    const Moment *now; /* NULL: nothing */
+};
+
+Keys keys_of(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpt_call start = *call;
+    start.position = 0;
+    gckpti_sight sight = gckpti_attention_keys(&start);
+    return { (int)sight.keys, (int)sight.ahead, o->causal > 1 ? moment_of(call) : NULL };
+}
+
+__device__ inline Keys by_now(const Keys &k)
+{
+    int more = k.now ? (int)k.now->position : 0;
+    return { k.there + more, k.ahead + more, NULL };
+}
+
+struct Attention {
+    const float *q, *k, *v, *g;
+    float *out, *aux; /* backward: lse */
+    const float *delta;
+    float *dq, *dk, *dv;
+    int accumulate[3];
+    int64_t c; /* columns of all heads */
+    int t, s, heads, d, slices;
+    Keys keys;
+    bool wide; /* rows of a head begin at multiples of 16 bytes */
+    float scale;
+};
+
+/* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
+struct HeadTile {
+    int64_t row;
+    int tile, head, slice;
+};
+
+/* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
+__device__ HeadTile head_tile_of(const Attention &a, int tiles, bool backwards)
+{
+    int i = (int)blockIdx.x;
+    HeadTile p;
+    p.slice = i % a.slices;
+    i /= a.slices;
+    p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
+    i /= tiles;
+    p.head = i % a.heads;
+    p.row = i / a.heads;
+    return p;
+}
+
+/* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
+ * +0 where there are none. */
+template <int R, int WIDTH, bool MIXED>
+__device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
+                           int e0)
+{
+    const Matrix<float> m = { x, a.c, a.wide };
+    bring_tile<TILE, WIDTH, 16 * TILE / R, Apart<WIDTH + 4>, MIXED>(m, first, rows, e0, a.d, to);
+}
+
+__device__ float part(const float4 &f, int k)
+{
+    return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
+}
+
+/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. */
+template <int R, int WIDTH, bool MIXED>
+__device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
+{
+    constexpr int ROW = WIDTH + 4, STEP = TILE / R;
+    a += threadIdx.x / 16 * ROW;
+    b += threadIdx.x % 16 * ROW;
+    n = n < WIDTH ? n : WIDTH;
+    int e = 0;
+#pragma unroll 1
+    for (; e + 4 <= n; e += 4) {
+        float4 y[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const float z[4] = { part(y[0], k), part(y[1], k), part(y[2], k), part(y[3], k) };
+                links<4, MIXED>(s[r], part(x, k), z);
+            }
+        }
+    }
+    for (; e < n; e++) {
+        const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            links<4, MIXED>(s[r], a[STEP * r * ROW + e], w);
+    }
+}
+
+/* Column n of a thread: four in a row, the next four 64 further on. */
+__device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
+
+/* A row of x, its columns of this thread. */
+template <int N> __device__ void columns(float (&y)[N], const float *x)
+{
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+        float4 f = *(const float4 *)(x + column_of(n));
+        y[n] = f.x, y[n + 1] = f.y, y[n + 2] = f.z, y[n + 3] = f.w;
+    }
+}
+
+/* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
+ * none of keys beyond i + sight. */
+template <int R, int N, bool MIXED>
+__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
+{
+    constexpr int ROW = 16 * N + 4;
+    constexpr int STEP = TILE / R;
+    const int row = (int)threadIdx.x / 16;
+    float y[N];
+    int j = 0;
+    p += row * SCORES;
+#pragma unroll 1
+    for (const int common = min(keys, sight + 1); j + 4 <= common; j += 4) {
+        float4 x[R];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            x[r] = *(const float4 *)(p + STEP * r * SCORES + j);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            columns(y, v + (j + k) * ROW);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                links<N, MIXED>(o[r], part(x[r], k), y);
+        }
+    }
+    for (; j < keys; j++) {
+        columns(y, v + j * ROW);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float x = p[STEP * r * SCORES + j];
+            links<N, MIXED>(o[r], x, y, j <= row + STEP * r + sight);
+        }
+    }
+}
+
+/* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
+ * 0..queries-1; key j has none of queries before j - sight. */
+template <int R, int N, bool MIXED>
+__device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
+                                 int sight)
+{
+    constexpr int ROW = 16 * N + 4;
+    const int row = (int)threadIdx.x / 16 * R;
+    const bool all = sight >= TILE - 1;
+    p += row;
+#pragma unroll 4
+    for (int i = 0; i < queries; i++) {
+        float x[R], y[N];
+#pragma unroll
+        for (int r = 0; r < R; r += 4) {
+            float4 f = *(const float4 *)(p + i * SCORES + r);
+            x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
+        }
+        columns(y, g + i * ROW);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            links<N, MIXED>(o[r], x[r], y, all || i + sight >= row + r);
+    }
+}
+
+/* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
+ * columns e0.. of the head. */
+template <int R, int N, int STEP, bool MIXED>
+__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
+                           int rows, int e0, int accumulate)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            int e = e0 + column_of(n);
+            int row = first + STEP * r;
+            o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
+            o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
+        }
+}
+
+/* Stores it. */
+template <int R, int N, int STEP>
+__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
+                         int e0)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n += 4) {
+            int e = e0 + column_of(n);
+            int row = first + STEP * r;
+            if (row < rows)
+                write_run<4>(Results{ x, NULL }, row * a.c + e, a.d - e, a.wide, &o[r][n]);
+        }
+}
+
+/* To shared memory, as factors. */
+template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
+{
+    to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
+}
+
+/* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
+__device__ float row_sum(float x)
+{
+    for (int h = 8; h; h /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, h);
+    return x;
+}
+
+__device__ float row_max(float x)
+{
+    for (int h = 8; h; h /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, h));
+    return x;
+}

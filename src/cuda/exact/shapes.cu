@@ -1,0 +1,185 @@
+/* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
+void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
+               int accumulate)
+{
+    combine(call, x, DIVIDE, d, s, NULL, by, accumulate);
+}
+
+/* As gckpti_put_blocks. */
+void copy_blocks(const gckpt_call *call, float *d, int64_t d_step, const float *s, int64_t s_step,
+                 int64_t blocks, int64_t n, int accumulate)
+{
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, n, 1, 1);
+    gckpti_walk_axis(&w, blocks, d_step, s_step);
+    Axes<int64_t> x = axes_of(&w);
+    swap_steps(&x, 0, 1);
+    swap_steps(&x, 1, 2);
+    copy_axes(call, x, d, s, 1.0f, accumulate);
+}
+
+/* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
+ * shared memory, so that warps read and write 128 bytes in one piece; rest: the other axes. */
+template <class I> struct Transposing {
+    Axes<I> rest;
+    I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
+};
+
+template <class I>
+__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+                                 int64_t tiles, int accumulate)
+{
+    SHARED(float, tile, [32][33]);
+    I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    I across = (t.p + 31) / 32, down = (t.q + 31) / 32;
+    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
+        I p = (I)i % across * 32, q = (I)i / across % down * 32;
+        Place<I> at = place(t.rest, (I)i / across / down);
+        for (I k = warp; k < 32; k += 8)
+            if (p + lane < t.p && q + k < t.q)
+                tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
+        __syncthreads();
+        for (I k = warp; k < 32; k += 8)
+            if (p + k < t.p && q + lane < t.q)
+                gckpti_put(&d[at.at0 + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
+        __syncthreads();
+    }
+}
+
+template <class I>
+void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, float *d,
+                  const float *s, int accumulate)
+{
+    Transposing<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
+    int64_t tiles = (x.size[p] + 31) / 32 * ((x.size[q] + 31) / 32);
+    for (int k = 0; k < x.n; k++) {
+        if (k == p || k == q)
+            continue;
+        t.rest.size[t.rest.n] = (I)x.size[k];
+        t.rest.step[0][t.rest.n] = (I)x.step[0][k];
+        t.rest.step[1][t.rest.n++] = (I)x.step[1][k];
+        tiles *= x.size[k];
+    }
+    RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+}
+
+/* d = s where neighbours may be others in each. */
+void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
+               int accumulate)
+{
+    int p = 0, q = 0;
+    for (int k = 0; k < x.n; k++) {
+        p = x.step[1][k] == 1 ? k : p;
+        q = x.step[0][k] == 1 ? k : q;
+    }
+    if (p == q)
+        copy_axes(call, x, d, s, 1.0f, accumulate);
+    else if (small(x))
+        transpose_in<uint32_t>(call, x, p, q, d, s, accumulate);
+    else
+        transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
+}
+
+Axes<int64_t> permute_axes(const gckpt_call *call)
+{
+    gckpti_walk w;
+    gckpti_permute_walk(&w, call);
+    return axes_of(&w);
+}
+
+void permute_forward(const gckpt_call *call)
+{
+    transpose(call, permute_axes(call), call->out, call->in[0].data, 0);
+}
+
+void permute_backward(const gckpt_call *call)
+{
+    Axes<int64_t> x = permute_axes(call);
+    swap_steps(&x, 0, 1);
+    if (call->in[0].grad)
+        transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
+}
+
+struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+    int64_t blocks, whole, begin, n;
+};
+
+Part slice_part(const gckpt_call *call)
+{
+    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
+    int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
+    int64_t moved = o->moves ? call->position : 0; /* of a table, so never recorded */
+    Part p = { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
+    return p;
+}
+
+void slice_forward(const gckpt_call *call)
+{
+    Part p = slice_part(call);
+    copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
+}
+
+/* d = g in the part, else 0: the first contribution, in one pass. */
+template <int N, class I>
+__global__ void unslice_kernel(float *d, const float *g, I whole, I begin, I part, int64_t packs)
+{
+    for (EACH(i, packs)) {
+        I block = (I)i / whole, j = (I)i - block * whole - begin;
+        Pack<float, N> x = {};
+        if (j < part) /* unsigned: from 0 on */
+            x = load<N>(g + (block * part + j) * N);
+        store(d + i * N, x);
+    }
+}
+
+void slice_backward(const gckpt_call *call)
+{
+    Part p = slice_part(call);
+    float *d = call->in[0].grad;
+    const float *g = call->grad_out;
+    int64_t n = p.blocks * p.whole;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (!d)
+        return;
+    if (call->in[0].accumulate)
+        copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
+    else if (four)
+        RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
+            (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
+    else if (narrow)
+        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
+            (uint32_t)p.begin, (uint32_t)p.n, n);
+    else
+        RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
+            (uint64_t)p.begin, (uint64_t)p.n, n);
+}
+
+void concat_forward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    float *o = call->out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        copy_blocks(call, o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
+        o += n;
+    }
+}
+
+void concat_backward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    const float *g = call->grad_out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        if (call->in[i].grad)
+            copy_blocks(call, call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
+                        call->in[i].accumulate);
+        g += n;
+    }
+}

@@ -1,0 +1,415 @@
+/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
+ * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
+ * them; the other side comes in tiles that are brought while the one before is computed. Scores and
+ * what they become stay in registers: as an mma leaves them they are the factors of the next one.
+ * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
+ * for dq and for dk and dv, so that each sum has one owner and one order. */
+struct MmaAttention {
+    const uint16_t *q, *k, *v, *g;
+    int t, s, c, d, heads;
+    bool wide; /* rows of a head begin at multiples of 16 bytes */
+    Keys keys;
+    float scale;
+    Results out, dq, dk, dv;
+    int accumulate[3];
+    float *aux;         /* (B,heads,T): max + log(sum) */
+    const float *delta; /* (B,heads,T): dot(g, out) */
+};
+
+/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
+template <int D, int n>
+__device__ inline void bring_head(const MmaAttention &p, const uint16_t *x, int b, int h, int first,
+                                  int lines, int end, uint16_t *tile)
+{
+    const Matrix<uint16_t> m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.wide };
+    bring_tile<n, D, 128, Swizzled<D>, false>(m, first, end, 0, p.d, tile);
+}
+
+/* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
+template <int D, int n>
+__device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
+{
+#pragma unroll
+    for (int x = 0; x < n; x++)
+        s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
+#pragma unroll
+    for (int link = 0; link < D; link += 16) {
+        uint32_t left[4], right[4];
+        load_a<D, 1>(left, a, row, link);
+#pragma unroll
+        for (int x = 0; x < n; x += 2) {
+            load_b<D, 1>(right, b, x * 8, link);
+            gckpti_mma_bf16(s[x], left, right);
+            gckpti_mma_bf16(s[x + 1], left, right + 2);
+        }
+    }
+}
+
+/* Is one of these, two to a word, infinite or NaN? */
+__device__ inline bool wild(const uint32_t x[4])
+{
+    bool some = false;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        some |= (x[i] & 0x7f80u) == 0x7f80u || (x[i] & 0x7f800000u) == 0x7f800000u;
+    return some;
+}
+
+/* Two products of a, which is 0 where `sees` is, with b, of which not all is finite: 0 times that
+ * is NaN. So it is left out, and where a row sees some of it the sum is NaN. */
+__device__ inline void add_seen(float o[2][4], const uint32_t a[4], uint32_t b[4],
+                                const uint32_t sees[4])
+{
+    uint32_t lost[4];
+    float count[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = (b[i] & 0x7f80u) == 0x7f80u, high = (b[i] & 0x7f800000u) == 0x7f800000u;
+        b[i] &= (low ? 0 : 0xffffu) | (high ? 0 : 0xffff0000u);
+        lost[i] = (low ? 0x3f80u : 0) | (high ? 0x3f800000u : 0); /* 1 */
+    }
+#pragma unroll
+    for (int x = 0; x < 2; x++) {
+        gckpti_mma_bf16(o[x], a, b + 2 * x);
+        gckpti_mma_bf16(count[x], sees, lost + 2 * x);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            o[x][i] = count[x][i] > 0.0f ? NAN : o[x][i];
+    }
+}
+
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. Row i has links to i + sight, or (FROM) from i -
+ * sight on; beyond, s is 0. */
+template <int D, int n, bool FROM>
+__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4],
+                                 int sight)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4;
+#pragma unroll
+    for (int link = 0; link < n / 2; link++) {
+        const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+        /* of the first row: the last link it has (FROM: the first one), as counted here */
+        const int edge = (FROM ? -sight : sight) - 16 * link;
+        if (FROM ? edge > 15 : edge < -15)
+            continue;
+        const bool cut = FROM ? edge > -15 : edge < 15;
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
+                             factors(s1[2], s1[3]) };
+        uint32_t right[4];
+#pragma unroll
+        for (int x = 0; x < D / 8; x += 2) {
+            load_b<D, 0>(right, b, x * 8, link * 16);
+            if (cut && __any_sync(0xffffffffu, wild(right))) {
+                uint32_t sees[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int at = lane % 4 * 2 + i / 2 * 8 - row - i % 2 * 8 - edge;
+                    sees[i] = FROM ? (at >= 0 ? 0x3f80u : 0) | (at >= -1 ? 0x3f800000u : 0)
+                                   : (at <= 0 ? 0x3f80u : 0) | (at < 0 ? 0x3f800000u : 0);
+                }
+                add_seen(o + x, left, right, sees);
+                continue;
+            }
+            gckpti_mma_bf16(o[x], left, right);
+            gckpti_mma_bf16(o[x + 1], left, right + 2);
+        }
+    }
+}
+
+template <int D> __device__ inline void clear(float o[D / 8][4])
+{
+#pragma unroll
+    for (int x = 0; x < D / 8; x++)
+        o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
+}
+
+/* Rows line + lane / 4 and 8 further of a head, times `times`. */
+template <int D>
+__device__ inline void store_lines(const MmaAttention &p, const Results &y, int accumulate, int b,
+                                   int h, int line, int lines, const float o[D / 8][4],
+                                   const float times[2])
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = line + lane / 4 + half * 8;
+        int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
+#pragma unroll
+        for (int x = 0; x < D / 8; x++) {
+            int j = x * 8 + lane % 4 * 2;
+            float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
+            if (i < lines)
+                write_run<2>(y, at + j, p.d - j, p.wide, v, accumulate);
+        }
+    }
+}
+
+template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_kernel(MmaAttention p)
+{
+    enum { SIZE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + SIZE, *v = k + 2 * SIZE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
+    const Keys sight = by_now(p.keys);
+    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
+    float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+    clear<D>(o);
+    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * SIZE;
+            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
+        int i = ahead + row + lane / 4, j = step * 64 + lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; half++, i += 8) {
+            int end = min(sight.there, i + 1);
+            float top = max[half], factor, shift;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
+                top = *at > top ? *at : top;
+            }
+            for (int with = 1; with < 4; with *= 2) {
+                float other = __shfl_xor_sync(0xffffffffu, top, with);
+                top = other > top ? other : top;
+            }
+            shift = gckpti_shift(top);
+            factor = exp2_of(max[half] - shift);
+            max[half] = top;
+            sum[half] *= factor;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = exp2_of(*at - shift);
+                sum[half] += *at;
+            }
+#pragma unroll
+            for (int x = 0; x < D / 8; x++)
+                o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
+        }
+        add_lines<D, 8, false>(s, v + step % 2 * SIZE, o, ahead + row - step * 64);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = q0 + row + lane / 4 + half * 8;
+        for (int with = 1; with < 4; with *= 2)
+            sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
+        gckpti_softmax_end(&max[half], &sum[half]);
+        if (p.aux && i < p.t && lane % 4 == 0)
+            p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        sum[half] = 1.0f / sum[half];
+    }
+    if (wanted(p.out))
+        store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
+}
+
+/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element;
+ * not `here`: 0. */
+__device__ inline void slope(const MmaAttention &p, float aux, float delta, int here, float *s,
+                             float *d)
+{
+    *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *d = here ? *s * (*d - delta) * p.scale : 0.0f;
+}
+
+/* dq, of 64 queries over all keys they see. */
+template <int D>
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(MmaAttention p)
+{
+    enum { SIZE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + SIZE, *k = g + SIZE, *v = k + 2 * SIZE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
+    int ahead = q0 + p.keys.ahead, steps = (min(p.keys.there, ahead + 64) + 63) / 64;
+    float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
+    const float once[2] = { 1.0f, 1.0f };
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t at = (int64_t)head * p.t + i + half * 8;
+        aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
+        delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
+    }
+    clear<D>(o);
+    bring_head<D, 64>(p, p.q, b, h, q0, p.t, p.t, q);
+    bring_head<D, 64>(p, p.g, b, h, q0, p.t, p.t, g);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * SIZE;
+            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
+            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * SIZE, s);
+        scores<D, 8>(g, row, v + step % 2 * SIZE, d);
+#pragma unroll
+        for (int x = 0; x < 32; x++) {
+            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
+            int here = j < p.keys.there && j <= i + half * 8 + p.keys.ahead;
+            slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        add_lines<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
+        __syncthreads();
+    }
+    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
+}
+
+/* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
+ * rows are keys. */
+template <int D, int n>
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
+{
+    enum { SIZE = 64 * D, PART = n * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *k = (uint16_t *)attention_tiles, *v = k + SIZE, *q = v + SIZE, *g = q + 2 * PART;
+    SHARED(float, aux, [2][n]);
+    SHARED(float, delta, [2][n]);
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int k0 = (int)(blockIdx.x % blocks) * 64, first = max(k0 - p.keys.ahead, 0) / n;
+    int steps = (p.t + n - 1) / n;
+    float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
+    const float once[2] = { 1.0f, 1.0f };
+    clear<D>(dk);
+    clear<D>(dv);
+    bring_head<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
+    bring_head<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
+    for (int step = first - 1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
+            bring_head<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
+            bring_head<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
+            if (threadIdx.x < n) {
+                aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
+                delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
+            }
+        }
+        gckpti_cp_async_commit();
+        if (step < first)
+            continue;
+        int now = step % 2;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, n / 8>(k, row, q + now * PART, s);
+        scores<D, n / 8>(v, row, g + now * PART, d);
+#pragma unroll
+        for (int x = 0; x < n / 2; x++) {
+            int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
+            slope(p, aux[now][i], delta[now][i], j <= step * n + i + p.keys.ahead, &s[x / 4][x % 4],
+                  &d[x / 4][x % 4]);
+        }
+        add_lines<D, n / 8, true>(s, g + now * PART, dv, step * n + p.keys.ahead - k0 - row);
+        add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.keys.ahead - k0 - row);
+        __syncthreads();
+    }
+    if (wanted(p.dk))
+        store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
+    if (wanted(p.dv))
+        store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
+}
+
+/* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
+ * there for results. */
+MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_arg *in = call->in;
+    MmaAttention p;
+    memset(&p, 0, sizeof p);
+    int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
+    p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
+    p.heads = o->heads, p.d = p.c / p.heads;
+    p.scale = 1.0f / gckpti_sqrt((float)p.d);
+    p.q = factor(call, room, value_of(in[0]), queries);
+    p.k = factor(call, room, value_of(in[1]), keys);
+    p.v = factor(call, room, value_of(in[2]), keys);
+    if (backward)
+        p.g = factor(call, room, grad_out_of(call), queries);
+    p.aux = (float *)call->aux;
+    p.out = out_of(call);
+    p.dq = grad_of(in[0]), p.dk = grad_of(in[1]), p.dv = grad_of(in[2]);
+    p.wide = p.d % 8 == 0 && wide(p.q, p.k, p.v) && wide(p.g) && wide(p.out) && wide(p.dq) &&
+             wide(p.dk) && wide(p.dv);
+    return p;
+}
+
+#define HEADS(call, kernel, tiles, shared, p)                                                      \
+    do {                                                                                           \
+        int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
+        RUN_SHARING(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
+    } while (0)
+
+template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
+{
+    HEADS(call, (mma_attention_forward_kernel<D>), (p.t + 63) / 64, 5 * 64 * D * 2, p);
+}
+
+template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &p)
+{
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
+    if (wanted(call->in[0]))
+        HEADS(call, (mma_attention_dq_kernel<D>), (p.t + 63) / 64, 6 * 64 * D * 2, p);
+    if (wanted(call->in[1]) || wanted(call->in[2]))
+        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+              (2 * 64 + 4 * QUERIES) * D * 2, p);
+}
+
+void attention_forward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    MmaAttention p = attention_of(call, room, false);
+    p.keys = keys_of(call);
+    if (p.d <= 64)
+        run_attention<64>(call, p);
+    else
+        run_attention<128>(call, p);
+}
+
+void attention_backward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    MmaAttention p = attention_of(call, room, true);
+    p.keys = keys_of(call);
+    int64_t queries = call->shape.d[0] * call->shape.d[1];
+    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
+    attention_delta(call, delta);
+    p.delta = delta;
+    for (int i = 0; i < 3; i++)
+        p.accumulate[i] = call->in[i].accumulate;
+    if (p.d <= 64)
+        run_gradients<64>(call, p);
+    else
+        run_gradients<128>(call, p);
+}
+
+gckpt_result attention_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    MmaAttention p = attention_of(call, forward, false);
+    if (p.d > 128) { /* no registers for it */
+        call->precision = GCKPT_BF16;
+        return GCKPT_OK;
+    }
+    attention_of(call, backward, true);
+    take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    return GCKPT_OK;
+}

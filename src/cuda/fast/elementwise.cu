@@ -1,0 +1,167 @@
+/* ---- elementwise ----
+ * As gckpti_put_product, but the product is rounded before it is added. */
+__device__ inline void put_product(float *d, float a, float b, int accumulate)
+{
+    gckpti_put(d, a * b, accumulate);
+}
+
+/* out = f(a, b), and input 0's gradient = f(at, grad_out). */
+template <class F> void map_out(const gckpt_call *call, F f, const Values &a, const Values &b)
+{
+    map(call, f, a, b, out_of(call), gckpti_elements(&call->shape), 0);
+}
+
+template <class F> void map_back(const gckpt_call *call, F f, const Values &at)
+{
+    map(call, f, at, grad_out_of(call), grad_of(call->in[0]), gckpti_elements(&call->shape),
+        call->in[0].accumulate);
+}
+
+#define CURVE(name, at)                                                                            \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map_out(call, Value<gckpti_##name>(), value_of(call->in[0]), NONE);                        \
+    }                                                                                              \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        map_back(call, Slope<gckpti_##name##_slope, put_product>(), at);                           \
+    }
+CURVE(gelu, value_of(call->in[0]))
+CURVE(gelu_erf, value_of(call->in[0]))
+CURVE(silu, value_of(call->in[0]))
+CURVE(tanh, value_out_of(call))
+CURVE(sigmoid, value_out_of(call))
+#undef CURVE
+
+void relu_forward(const gckpt_call *call)
+{
+    map_out(call, Value<gckpti_relu>(), value_of(call->in[0]), NONE);
+}
+
+void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), value_out_of(call)); }
+
+void scale_forward(const gckpt_call *call)
+{
+    Scale<put_product> f = { *(const float *)call->attributes };
+    map_out(call, f, value_of(call->in[0]), NONE);
+}
+
+void scale_backward(const gckpt_call *call)
+{
+    Scale<put_product> f = { *(const float *)call->attributes };
+    map(call, f, grad_out_of(call), NONE, grad_of(call->in[0]), gckpti_elements(&call->shape),
+        call->in[0].accumulate);
+}
+
+/* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
+struct Plus {
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put(d, x + y, accumulate);
+    }
+};
+struct Minus {
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put(d, x - y, accumulate);
+    }
+};
+struct Times {
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        put_product(d, x, y, accumulate);
+    }
+};
+
+/* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
+template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
+{
+    const Values g = grad_out_of(call);
+    Results d = grad_of(call->in[i]);
+    if (d.f32 != g.f32 || d.bf16 != g.bf16)
+        map(call, f, other, g, d, gckpti_elements(&call->shape), call->in[i].accumulate);
+}
+
+gckpt_result alike_room(gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (!gckpti_same_shape(&call->in[i].shape, &call->shape))
+            call->precision = GCKPT_BF16;
+    return GCKPT_OK;
+}
+
+template <class F> void combine_forward(const gckpt_call *call, F f)
+{
+    map_out(call, f, value_of(call->in[0]), value_of(call->in[1]));
+}
+
+void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
+void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
+void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
+void add_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), NONE);
+    combine_backward(call, 1, Plus(), NONE);
+}
+void sub_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), NONE);
+    combine_backward(call, 1, Minus(), NONE);
+}
+void mul_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Times(), value_of(call->in[1]));
+    combine_backward(call, 1, Times(), value_of(call->in[0]));
+}
+gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
+
+/* ---- slice: a part of each block, to a tensor of parts or from one ---- */
+/* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
+ * the parts, of y the rest becomes 0 if it does not accumulate. */
+__global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int unit, int backward,
+                             int accumulate)
+{
+    for (EACH(i, units)) {
+        int64_t size = backward && !accumulate ? p.whole : p.n, at = i / size, j = i % size;
+        int64_t part = at * p.n + j, whole = at * p.whole + p.begin + j, here = 1;
+        if (backward && !accumulate)
+            part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
+        int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
+        if (unit == 8) {
+            Pack<float, 8> v = {};
+            if (here)
+                v = load<8>(x, from);
+            write_run<8>(y, to, 8, true, v.v, accumulate);
+        } else {
+            float v = here ? value_at(x, from) : 0.0f;
+            put_at(y, to, accumulate ? value_at(y, to) + v : v);
+        }
+    }
+}
+
+void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+{
+    Part p = slice_part(call);
+    bool eight = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && wide(x) && wide(y);
+    int unit = eight ? 8 : 1;
+    int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
+    p.whole /= unit, p.begin /= unit, p.n /= unit;
+    if (wanted(y))
+        RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
+            accumulate);
+}
+
+void slice_forward(const gckpt_call *call)
+{
+    slice_by(call, value_of(call->in[0]), out_of(call), 0, 0);
+}
+
+void slice_backward(const gckpt_call *call)
+{
+    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
+}

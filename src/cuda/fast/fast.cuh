@@ -1,0 +1,63 @@
+/* ---- >>fast ----------------------------------------------------------------------------------
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of
+ * them. Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is
+ * summed over tokens is summed in groups of TOKENS, one group after the other from what the
+ * accumulator holds: so the bits are the same wherever a batch is cut between groups, and for any
+ * tile. */
+namespace fast
+{
+enum { TOKENS = 16 };
+
+/* 2^x; exponents are taken to base 2. */
+__device__ inline float exp2_of(float x)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* Two factors for an mma as a word, the first one in the lower half; subnormals may stay. */
+__device__ inline uint32_t factors(float first, float second)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
+#else
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+#endif
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
+/* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
+ * running. */
+struct Room {
+    char *at; /* planning: NULL */
+    size_t used;
+};
+
+void *take(Room &room, size_t bytes)
+{
+    void *piece = room.at ? room.at + room.used : NULL;
+    room.used += (bytes + 255) / 256 * 256;
+    return piece;
+}
+
+/* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
+ * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
+ * update refreshes would be memory of their own, beside the plan's. */
+const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
+{
+    if (x.bf16)
+        return x.bf16;
+    uint16_t *copy = (uint16_t *)take(room, (size_t)n * sizeof *copy);
+    if (copy)
+        narrow(call, x.f32, copy, n);
+    return copy;
+}

@@ -1,0 +1,162 @@
+/* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
+ * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile
+ * becomes a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward:
+ * there a tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
+
+/* Adds the groups of a chunk of classes, one after the other, a thread a row. */
+__global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
+                                 RowLoss *state, float *aux, float *losses, int64_t rows, int begin,
+                                 int end)
+{
+    for (EACH(r, rows)) {
+        float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+        for (int k = 0; k < groups; k++) {
+            const float *part = parts + 2 * (k * rows + r);
+            float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
+            sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
+                             part[1] * exp2_of((part[0] - shift) * LOG2E));
+            max = top;
+        }
+        if (end) {
+            gckpti_softmax_end(&max, &sum);
+            float log_sum = gckpti_log(sum);
+            losses[r] = target[r] >= 0 ? log_sum - (state[r].hit - max) : 0.0f;
+            if (aux)
+                aux[2 * r] = max, aux[2 * r + 1] = log_sum;
+        } else {
+            state[r].max = max, state[r].sum = sum;
+        }
+    }
+}
+
+struct LossSizes {
+    int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
+};
+
+LossSizes loss_sizes(const gckpt_call *call)
+{
+    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    int64_t chunk = gckpti_min(v, LOSS_CLASSES);
+    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
+                    v,     gckpti_min(rows, LOSS_ROWS),
+                    chunk, (chunk + 7) / 8 * 8 };
+    return s;
+}
+
+/* Pieces of the workspace. */
+struct LossRoom {
+    const uint16_t *x;
+    uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
+    float *parts, *losses, *dx;
+    RowLoss *state;
+};
+
+LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
+{
+    LossSizes s = loss_sizes(call);
+    LossRoom r;
+    memset(&r, 0, sizeof r);
+    r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
+    r.w = call->in[1].bf16 ? NULL : (uint16_t *)take(room, (size_t)(s.chunk * s.c) * 2);
+    if (backward) {
+        r.d = (uint16_t *)take(room, (size_t)(s.block * s.row) * 2);
+        r.dx = (float *)take(room, (size_t)(s.block * s.c) * sizeof *r.dx);
+    } else {
+        r.parts = (float *)take(room, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
+        r.state = (RowLoss *)take(room, (size_t)s.rows * sizeof *r.state);
+        r.losses = (float *)take(room, (size_t)s.rows * sizeof *r.losses);
+    }
+    return r;
+}
+
+/* Logits of `rows` rows from `row` and n classes from `first`. */
+MmaProduct loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+                       int64_t rows, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    const Matrix<uint16_t> x = matrix(r.x + row * c, c);
+    MmaProduct p = mma_of(rows, n, c, x, matrix(w, c), NONE, 0, { NULL, r.d });
+    p.c_row = (int)loss_sizes(call).row;
+    p.loss.target = call->in[2].index + row;
+    p.loss.first = (int)first;
+    return p;
+}
+
+const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    const Values w = value_of(call->in[1]);
+    if (w.bf16)
+        return w.bf16 + first * c;
+    narrow(call, w.f32 + first * c, r.w, n * c);
+    return r.w;
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, false);
+    float *aux = (float *)call->aux;
+    for (int64_t first = 0, n; first < s.v; first += n) {
+        n = gckpti_min(s.v - first, s.chunk);
+        const uint16_t *w = loss_weights(call, r, first, n);
+        for (int64_t row = 0, rows; row < s.rows; row += rows) {
+            rows = gckpti_min(s.rows - row, s.block);
+            MmaProduct p = loss_logits(call, r, w, row, rows, first, n);
+            p.loss.parts = r.parts, p.loss.state = r.state + row;
+            run_mma_tile<128, 1, 1, PARTS>(call, p);
+            RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
+                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
+                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
+        }
+    }
+    add_losses(call, r.losses, call->in[2].index, s.rows, 1);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, true);
+    Results dw = grad_of(*w);
+    for (int64_t row = 0, rows; row < s.rows; row += rows) {
+        rows = gckpti_min(s.rows - row, s.block);
+        Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
+        if (x->grad_bf16 && x->accumulate)
+            widen(call, x->grad_bf16 + row * s.c, r.dx, rows * s.c);
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            const uint16_t *some = loss_weights(call, r, first, n);
+            MmaProduct p = loss_logits(call, r, some, row, rows, first, n);
+            p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
+            run_mma_tile<128, 1, 1, SLOPES>(call, p);
+            const Matrix<uint16_t> d = matrix((const uint16_t *)r.d, s.row);
+            if (dx.f32)
+                mma_product(call,
+                            mma_of(rows, s.c, n, d, matrix(some, s.c), NONE,
+                                   x->accumulate || first > 0, dx),
+                            1, 0);
+            if (dw.f32)
+                mma_product(call,
+                            mma_of(n, s.c, rows, d, matrix(r.x + row * s.c, s.c), NONE,
+                                   w->accumulate || row > 0, { dw.f32 + first * s.c, NULL }),
+                            0, 0);
+        }
+        if (x->grad_bf16)
+            narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
+    }
+}
+
+gckpt_result linear_cross_entropy_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    loss_room(call, forward, false);
+    loss_room(call, backward, true);
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}

@@ -1,0 +1,113 @@
+/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
+ * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
+__global__ void __launch_bounds__(256, 5)
+    fast_norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
+                             float *aux, int64_t rows, int64_t n, bool wide)
+{
+    int lane = threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        float first = center ? value_at(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
+        int64_t end = (r + 1) * n;
+        for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
+            read_run<8>(x, i, end - i, wide, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum += v[k] - first;
+        }
+        if (center)
+            c = first + warp_sum(sum) / (float)n;
+        sum = 0.0f;
+        for (int64_t i = r * n + lane * 8; i < end; i += 256) {
+            read_run<8>(x, i, end - i, wide, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum = gckpti_fma(v[k] - c, v[k] - c, sum);
+        }
+        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + 1e-5f);
+        for (int64_t i = lane * 8; wanted(out) && i < n; i += 256) {
+            read_run<8>(x, r * n + i, n - i, wide, v);
+            read_run<8>(gain, i, n - i, false, a);
+            read_run<8>(bias, i, n - i, false, b);
+            for (int k = 0; k < 8; k++)
+                v[k] = gckpti_fma((v[k] - c) * rstd, gain.f32 || gain.bf16 ? a[k] : 1.0f, b[k]);
+            write_run<8>(out, r * n + i, n - i, wide, v);
+        }
+        if (aux && center && lane < 3)
+            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
+        if (aux && !center && lane == 0)
+            aux[r] = rstd;
+    }
+}
+
+__global__ void fast_norm_backward_kernel(int center, Values x, Values gain, const float *aux,
+                                          Values g, Results dx, int64_t rows, int64_t n, bool wide,
+                                          int accumulate)
+{
+    int lane = threadIdx.x % 32, gains = gain.f32 || gain.bf16;
+    for (EACH_ROW(r, rows)) {
+        const Normed o = normed(aux, r, center);
+        float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
+        for (int64_t i = lane * 8; i < n; i += 256) {
+            read_run<8>(x, r * n + i, n - i, wide, v);
+            read_run<8>(g, r * n + i, n - i, wide, u);
+            read_run<8>(gain, i, n - i, false, w);
+            for (int k = 0; k < 8 && i + k < n; k++) {
+                u[k] *= gains ? w[k] : 1.0f;
+                a += u[k];
+                b = gckpti_fma(u[k], (v[k] - o.c) * o.rstd, b);
+            }
+        }
+        a = center ? warp_sum(a) / (float)n : 0.0f;
+        b = warp_sum(b) / (float)n;
+        for (int64_t i = lane * 8; i < n; i += 256) {
+            read_run<8>(x, r * n + i, n - i, wide, v);
+            read_run<8>(g, r * n + i, n - i, wide, u);
+            read_run<8>(gain, i, n - i, false, w);
+            for (int k = 0; k < 8; k++)
+                v[k] = o.rstd *
+                       gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
+            write_run<8>(dx, r * n + i, n - i, wide, v, accumulate);
+        }
+    }
+}
+
+Values norm_input(const gckpt_call *call, int i) { return i ? value_of(call->in[i]) : NONE; }
+
+void layernorm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    Values x = value_of(call->in[0]);
+    const Results out = out_of(call);
+    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+        norm_input(call, o->gain), norm_input(call, o->bias), out, (float *)call->aux, rows, n,
+        n % 8 == 0 && wide(x) && wide(out));
+}
+
+void layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *aux = (const float *)call->aux;
+    Values x = value_of(call->in[0]), g = grad_out_of(call);
+    Results dx = grad_of(call->in[0]);
+    if (o->gain && wanted(call->in[o->gain]))
+        column_sums(call, call->in[o->gain], x, aux, o->center ? 3 : 1);
+    if (o->bias && wanted(call->in[o->bias]))
+        column_sums(call, call->in[o->bias], x, NULL, 0);
+    if (wanted(call->in[0]))
+        RUN(call, fast_norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+            norm_input(call, o->gain), aux, g, dx, rows, n,
+            n % 8 == 0 && wide(x) && wide(g) && wide(dx), call->in[0].accumulate);
+}
+
+gckpt_result layernorm_room(gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
+void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
+gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
+
+} // namespace fast

@@ -1,0 +1,235 @@
+/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
+ * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
+ * for each link). */
+
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials
+ * of each row's 64 columns (and the target's element); SLOPES, gradients, by aux, loss_scale. */
+enum Purpose { STORE, PARTS, SLOPES };
+struct RowLoss;
+struct Loss {
+    const int32_t *target;
+    int first;        /* the class that is column 0 */
+    float *parts;     /* (columns / 64, rows, 2) */
+    RowLoss *state;   /* (rows) */
+    const float *aux; /* (rows,2): max, log(sum) */
+    const Moment *now;
+};
+struct MmaProduct {
+    int m, n, k;
+    Matrix<uint16_t> a, b;
+    Values bias;
+    int accumulate;
+    Results c;
+    int c_row; /* elements of a row */
+    bool wide; /* two of them are written at once */
+    Loss loss;
+};
+
+MmaProduct mma_of(int64_t m, int64_t n, int64_t k, Matrix<uint16_t> a, Matrix<uint16_t> b,
+                  const Values &bias, int accumulate, const Results &c)
+{
+    return { (int)m, (int)n, (int)k, a, b, bias, accumulate, c, (int)n, n % 2 == 0 && wide(c), {} };
+}
+
+enum { LINKS = 32 }; /* in shared memory at once, STAGES times */
+
+/* A tile of `size` lines along k, or of as many elements across it, links first.. */
+template <int size, int along>
+__device__ inline void bring_links(const Matrix<uint16_t> &x, int start, int end, int first, int k,
+                                   uint16_t *tile)
+{
+    if (along)
+        bring_tile<size, LINKS, 128, Swizzled<LINKS>, false>(x, start, end, first, k, tile);
+    else
+        bring_tile<LINKS, size, 128, Swizzled<size>, false>(x, first, k, start, end, tile);
+}
+
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of LINE. */
+template <int LINE, int along>
+__device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
+{
+    int lane = threadIdx.x % 32;
+    if (along)
+        gckpti_ldmatrix_x4(a, tile + Swizzled<LINE>::at(row + lane % 16, link / 8 + lane / 16));
+    else
+        gckpti_ldmatrix_x4_trans(
+            a, tile + Swizzled<LINE>::at(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+}
+
+/* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
+template <int LINE, int along>
+__device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
+{
+    int lane = threadIdx.x % 32;
+    if (along)
+        gckpti_ldmatrix_x4(b, tile + Swizzled<LINE>::at(column + lane / 16 * 8 + lane % 8,
+                                                        link / 8 + lane / 8 % 2));
+    else
+        gckpti_ldmatrix_x4_trans(b, tile + Swizzled<LINE>::at(link + lane / 8 % 2 * 8 + lane % 8,
+                                                              column / 8 + lane / 16));
+}
+
+/* What element (i,j) of c starts from. */
+__device__ inline float mma_start(const MmaProduct &p, int i, int j)
+{
+    if (i >= p.m || j >= p.n)
+        return 0.0f;
+    return p.accumulate ? value_at(p.c, (int64_t)i * p.c_row + j) : value_at(p.bias, j);
+}
+
+/* Elements (i,j) and (i,j+1). */
+__device__ inline void mma_end(const MmaProduct &p, int i, int j, const float *pair)
+{
+    if (i < p.m)
+        write_run<2>(p.c, (int64_t)i * p.c_row + j, p.n - j, p.wide, pair);
+}
+
+/* So far, of a row: the maximum, the sum, the target's logit. */
+struct RowLoss {
+    float max, sum, hit;
+};
+
+/* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
+ * row's. */
+template <int across>
+__device__ inline void finish_part(const MmaProduct &p, int i, int j, const float c[across][4],
+                                   int which)
+{
+    int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
+    float top = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        int column = j + x / 2 * 8 + x % 2;
+        float v = c[x / 2][which + x % 2];
+        top = column < p.n && v > top ? v : top;
+        if (column == at && column < p.n)
+            p.loss.state[i].hit = v;
+    }
+    for (int with = 1; with < 4; with *= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, with);
+        top = other > top ? other : top;
+    }
+    float shift = gckpti_shift(top);
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++)
+        if (j + x / 2 * 8 + x % 2 < p.n)
+            sum += exp2_of((c[x / 2][which + x % 2] - shift) * LOG2E);
+    for (int with = 1; with < 4; with *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, with);
+    if (i < p.m && j % 8 == 0) {
+        float *part = p.loss.parts + 2 * ((int64_t)group * p.m + i);
+        part[0] = top, part[1] = sum;
+    }
+}
+
+/* The same elements become gradients. */
+template <int across>
+__device__ inline void finish_slopes(const MmaProduct &p, int i, int j, float c[across][4],
+                                     int which)
+{
+    int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
+    float max = target < 0 ? 0.0f : p.loss.aux[2 * i];
+    float log_sum = target < 0 ? 0.0f : p.loss.aux[2 * i + 1], scale = p.loss.now->loss_scale;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        float *v = &c[x / 2][which + x % 2];
+        float slope = exp2_of(((*v - max) - log_sum) * LOG2E);
+        slope = j + x / 2 * 8 + x % 2 == at ? slope - 1.0f : slope;
+        *v = target < 0 ? 0.0f : slope * scale;
+    }
+}
+
+/* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
+ * of LINKS links each that are on their way at once. A group of 16 links is one mma: an element's
+ * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
+ * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
+ * which stay in the L2. */
+template <int size, int a_along, int b_along, Purpose purpose>
+__global__ void __launch_bounds__(128, 2) mma_product_kernel(const __grid_constant__ MmaProduct p)
+{
+    enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
+    enum { A_LINE = a_along ? LINKS : size, B_LINE = b_along ? LINKS : size };
+    DYNAMIC_SHARED(uint4, product_tiles);
+    uint16_t *tiles = (uint16_t *)product_tiles;
+    int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int i0 = (int)(blockIdx.x / across) * size, j0 = (int)(blockIdx.x % across) * size;
+    int row = warp / 2 * HALF, column = warp % 2 * HALF;
+    int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    int steps = (p.k + LINKS - 1) / LINKS;
+    float c[DOWN][ACROSS][4];
+#pragma unroll
+    for (int y = 0; y < DOWN; y++)
+#pragma unroll
+        for (int x = 0; x < ACROSS; x++)
+#pragma unroll
+            for (int q = 0; q < 4; q++)
+                c[y][x][q] = mma_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
+    for (int s = 0; s < steps + STAGES - 1; s++) {
+        int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
+        if (now >= 0) {
+            gckpti_cp_async_wait<STAGES - 2>();
+            __syncthreads();
+        }
+        if (s < steps) {
+            uint16_t *tile = tiles + s % STAGES * 2 * TILE;
+            bring_links<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
+            bring_links<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+        }
+        gckpti_cp_async_commit();
+        const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
+        for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
+            uint32_t a[DOWN][4], b[4];
+#pragma unroll
+            for (int y = 0; y < DOWN; y++)
+                load_a<A_LINE, a_along>(a[y], tile, row + y * 16, link);
+#pragma unroll
+            for (int x = 0; x < ACROSS; x += 2) {
+                load_b<B_LINE, b_along>(b, tile + TILE, column + x * 8, link);
+#pragma unroll
+                for (int y = 0; y < DOWN; y++) {
+                    gckpti_mma_bf16(c[y][x], a[y], b);
+                    gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int y = 0; y < 2 * DOWN; y++) {
+        if (purpose == PARTS)
+            finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
+        else if (purpose == SLOPES)
+            finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
+#pragma unroll
+        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
+            mma_end(p, i + y * 8, j + x * 8, c[y / 2][x] + y % 2 * 2);
+    }
+}
+
+template <int size, int a_along, int b_along, Purpose purpose>
+void run_mma_tile(const gckpt_call *call, const MmaProduct &p)
+{
+    int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
+    int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
+    RUN_SHARING(call, (mma_product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks),
+                128, bytes, p);
+}
+
+template <int a_along, int b_along> void run_mma(const gckpt_call *call, const MmaProduct &p)
+{
+    int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
+    if (large >= processors_of(call))
+        run_mma_tile<128, a_along, b_along, STORE>(call, p);
+    else
+        run_mma_tile<64, a_along, b_along, STORE>(call, p);
+}
+
+/* b's lines are along k where its `stride` is that of columns. */
+void mma_product(const gckpt_call *call, const MmaProduct &p, int a_along, int b_along)
+{
+    if (a_along && b_along)
+        run_mma<1, 1>(call, p);
+    else if (a_along)
+        run_mma<1, 0>(call, p);
+    else
+        run_mma<0, 0>(call, p);
+}
