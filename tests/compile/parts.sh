@@ -10,7 +10,7 @@ CC=${CC:-gcc}
 B=build/check/parts
 W="-Wall -Wextra -Wunused-function -Wundef -Werror"
 mkdir -p $B
-parts=$(sed -n '/^ \*    Parts: /,/^ \*    OpenMP /s/^ \*    GCKPT_NO_\([A-Z0-9]*\)  .*/\1/p' gradckpt.h)
+parts=$(sed -n '/^ \*    Parts: /,/^ \*    OpenMP /s/^ \*    GCKPT_NO_\([A-Z0-9]*\) .*/\1/p' gradckpt.h)
 in_kernels="BF16 PACK RECURRENT IMAGES LOSSES AVX512 AVX2" # the others are left out of a build without fast kernels: sooner
 
 # Usual sets: what a program of its kind leaves out, and KB of .text that the rest may have (gcc -O2, x86-64).
