@@ -621,11 +621,7 @@ static void test_plans(void)
     gckpt_plan *again = gckpt_plan_read(t.g, file_read, &f, NULL);
     CHECK_MSG(again != NULL, "%s", gckpt_error_text(t.g));
     f.size = 0;
-<<<<<<< HEAD
-    CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK && strstr((const char *)f.bytes, "it has packed parameters"));
-=======
     CHECK(gckpt_plan_c(again, "tower", file_write, &f) == GCKPT_OK && strstr((const char *)f.bytes, "has packed parameters"));
->>>>>>> h-run
     /* a store made by the plan has them so, too */
     gckpt_store *s = gckpt_store_new(NULL);
     CHECK(gckpt_plan_params(again, s) == GCKPT_OK && gckpt_store_bytes(s) == gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS));
