@@ -50,7 +50,7 @@
  *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1830
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1831
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5096
  *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
@@ -59,11 +59,11 @@
  *                 stream, values
  *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1845
+ *     >>files     safetensors                                                                 1852
  *                 write, header, places, data, read, path
  *     >>ranks     checkpoints of several ranks                                                 711
  *                 load, save
- *     >>tables    plans as files and as C constants                                            883
+ *     >>tables    plans as files and as C constants                                            885
  *                 write, read, paths, c
  *     >>kernels   what is done with an item, for each instruction set                         3430
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
@@ -135,11 +135,11 @@
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
- *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_BF16; int64_t is int32_t
- *                                  in all declarations. Graphs, debug modes, desc.backend,
- *                                  copy_feeds, own_optimiser and parallel_for are E_ARG, plans with
- *                                  bf16, leaves or offloading do not compile; no tables or ops are
- *                                  hashed
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_RANKS, NO_DEBUG,
+ *                                  NO_BF16; int64_t is int32_t in all declarations. Graphs, debug
+ *                                  modes, desc.backend, copy_feeds, own_optimiser and parallel_for
+ *                                  are E_ARG, plans with bf16, leaves or offloading do not compile;
+ *                                  no tables or ops are hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -2119,11 +2119,6 @@ extern "C" {
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
 #endif
-#ifdef GCKPT_NO_LOSSES
-#define GCKPTI_WITH_LOSSES 0
-#else
-#define GCKPTI_WITH_LOSSES 1
-#endif
 /* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
@@ -2137,6 +2132,11 @@ extern "C" {
 #define GCKPTI_LEAN 0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
+#endif
 #ifdef GCKPT_NO_RANKS
 #define GCKPTI_WITH_RANKS 0
 #else
@@ -20882,15 +20882,16 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
-    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE;
+    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     p->g->least = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
                  least,
-                 !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need less; "
-                                    "a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched       ? ""
-                                  : " in this mode (GCKPT_AUTO needs least)");
+                 mode == GCKPT_INFERENCE ? ""
+                 : !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
+                                      "less; a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched         ? ""
+                                    : " in this mode (GCKPT_AUTO needs least)");
 }
 
 /* >>ask/optimal */
@@ -27821,6 +27822,12 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
+/* What reads a checkpoint by several ranks, for texts. */
+#if GCKPTI_WITH_RANKS
+#define GCKPTI_RANKS_LOAD "gckpt_ranks_load"
+#else
+#define GCKPTI_RANKS_LOAD "gckpt_ranks_load, which this build leaves out (GCKPT_NO_RANKS)"
+#endif
 /* What is saved: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;
@@ -28576,7 +28583,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
         l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "one rank's part of a checkpoint: gckpt_ranks_load reads its index");
+                             "one rank's part of a checkpoint: its index is read by "
+                             GCKPTI_RANKS_LOAD);
     l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
@@ -29154,7 +29162,7 @@ static const struct {
     { "\x1f\x8b", "compressed by gzip: unpack it" },
     { "<", "HTML or XML: the page that was downloaded instead?" },
     { "gckptpln", "a plan: gckpt_plan_read" },
-    { "{\"gckpt\"", "the index of a checkpoint by several ranks: gckpt_ranks_load" },
+    { "{\"gckpt\"", "the index of a checkpoint by several ranks: " GCKPTI_RANKS_LOAD },
 };
 
 /* The error of a file whose first 8 bytes cannot be the length of its header. */
@@ -30619,9 +30627,11 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     if (r->ranks != g->store->ranks || r->shard != g->store->shard)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: made for %i ranks that shard %s; the store is for %i that "
-                            "shard %s (gckpt_store_ranks)",
+                            "shard %s (%s)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
-                            gckpti_shard_name(g->store->shard));
+                            gckpti_shard_name(g->store->shard),
+                            GCKPTI_RUNS_LEAVES ? "gckpt_store_ranks"
+                                               : "this build leaves out ranks: GCKPT_NO_RANKS");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its precision is one of GCKPT_BF16, which this build "
@@ -31278,6 +31288,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_HEAP_WHOLE
 #undef GCKPTI_HUGE_PAGES
 #undef GCKPTI_TEAMS
+#undef GCKPTI_RANKS_LOAD
 #undef GCKPTI_ROUND
 #undef GCKPTI_ROW
 #undef GCKPTI_ROW_WITH

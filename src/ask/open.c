@@ -230,13 +230,14 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
-    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE;
+    int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     p->g->least = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
                  "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
                  least,
-                 !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need less; "
-                                    "a build without GCKPT_NO_SEARCH finds the least)"
-                 : searched       ? ""
-                                  : " in this mode (GCKPT_AUTO needs least)");
+                 mode == GCKPT_INFERENCE ? ""
+                 : !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
+                                      "less; a build without GCKPT_NO_SEARCH finds the least)"
+                 : searched         ? ""
+                                    : " in this mode (GCKPT_AUTO needs least)");
 }

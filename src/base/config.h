@@ -167,11 +167,6 @@ extern "C" {
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
 #endif
-#ifdef GCKPT_NO_LOSSES
-#define GCKPTI_WITH_LOSSES 0
-#else
-#define GCKPTI_WITH_LOSSES 1
-#endif
 /* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
  * there is stands behind conditions that are then constant, and the compiler leaves it out. */
 #ifdef GCKPT_SMALL
@@ -185,6 +180,11 @@ extern "C" {
 #define GCKPTI_LEAN 0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. */
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
+#endif
 #ifdef GCKPT_NO_RANKS
 #define GCKPTI_WITH_RANKS 0
 #else

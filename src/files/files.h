@@ -40,6 +40,12 @@ extern const char gckpti_part_format[];
 /* What is asked for where no desc is given. */
 extern const gckpt_file_desc gckpti_file_plain;
 #endif
+/* What reads a checkpoint by several ranks, for texts. */
+#if GCKPTI_WITH_RANKS
+#define GCKPTI_RANKS_LOAD "gckpt_ranks_load"
+#else
+#define GCKPTI_RANKS_LOAD "gckpt_ranks_load, which this build leaves out (GCKPT_NO_RANKS)"
+#endif
 /* What is saved: a store, or one rank's part of it. */
 typedef struct {
     gckpt_store *store;

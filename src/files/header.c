@@ -236,7 +236,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
         l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "one rank's part of a checkpoint: gckpt_ranks_load reads its index");
+                             "one rank's part of a checkpoint: its index is read by "
+                             GCKPTI_RANKS_LOAD);
     l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;

@@ -25,7 +25,7 @@ static const struct {
     { "\x1f\x8b", "compressed by gzip: unpack it" },
     { "<", "HTML or XML: the page that was downloaded instead?" },
     { "gckptpln", "a plan: gckpt_plan_read" },
-    { "{\"gckpt\"", "the index of a checkpoint by several ranks: gckpt_ranks_load" },
+    { "{\"gckpt\"", "the index of a checkpoint by several ranks: " GCKPTI_RANKS_LOAD },
 };
 
 /* The error of a file whose first 8 bytes cannot be the length of its header. */

@@ -159,9 +159,11 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     if (r->ranks != g->store->ranks || r->shard != g->store->shard)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: made for %i ranks that shard %s; the store is for %i that "
-                            "shard %s (gckpt_store_ranks)",
+                            "shard %s (%s)",
                             r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
-                            gckpti_shard_name(g->store->shard));
+                            gckpti_shard_name(g->store->shard),
+                            GCKPTI_RUNS_LEAVES ? "gckpt_store_ranks"
+                                               : "this build leaves out ranks: GCKPT_NO_RANKS");
     if (!gckpti_has_precision(d->precision))
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its precision is one of GCKPT_BF16, which this build "

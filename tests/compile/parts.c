@@ -150,6 +150,21 @@ size_t get(void *user, void *bytes, size_t size)
 
 static memory_file file;
 
+#if !defined(GCKPT_NO_TABLES) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16))
+/* A plan's file that has another number `at`, behind those of its tensors (tables/write.c). */
+static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
+{
+    size_t byte = 8 * (4 + 3 * ((size_t)gckpt_id(m->term.loss) + 1) + (size_t)at);
+    unsigned char was = file.bytes[byte];
+    file.bytes[byte] = number;
+    file.at = 0;
+    expect(!gckpt_plan_read(m->graph, get, &file, NULL) && strstr(gckpt_error_text(m->graph), refusal), "a plan's file",
+           m->graph);
+    file.bytes[byte] = was;
+    file.at = 0;
+}
+#endif
+
 /* What reads and writes plans and stores. */
 static void files(uint64_t hash)
 {
@@ -162,6 +177,13 @@ static void files(uint64_t hash)
 #ifndef GCKPT_NO_TABLES
     expect(gckpt_plan_write(p, put, &file) == GCKPT_OK, "tables", m.graph);
     gckpt_plan_free(p);
+#ifdef GCKPT_NO_BF16
+    refuses_file(&m, 8, GCKPT_BF16, "GCKPT_NO_BF16");
+#endif
+#ifdef GCKPT_NO_RANKS
+    refuses_file(&m, 15, 2, "GCKPT_NO_RANKS");
+    refuses_file(&m, 16, 2, "GCKPT_NO_RANKS");
+#endif
     p = gckpt_plan_read(m.graph, get, &file, NULL);
     file.size = file.at = 0;
     expect(p && gckpt_plan_c(p, "plan", put, &file) == GCKPT_OK, "tables", m.graph);
@@ -186,6 +208,13 @@ static void files(uint64_t hash)
     gckpt_store *other = gckpt_store_new(NULL);
     expect(gckpt_store_read(other, get, &file, file.size) == GCKPT_OK && gckpt_store_hash(other) == hash, "files",
            other);
+#ifdef GCKPT_NO_RANKS
+    memcpy(file.bytes, "{\"gckpt\":", 9);
+    file.at = 0;
+    expect(gckpt_store_read(other, get, &file, file.size) == GCKPT_E_DATA &&
+               strstr(gckpt_error_text(other), "GCKPT_NO_RANKS"),
+           "a checkpoint by ranks", other);
+#endif
     gckpt_store_free(other);
     printf("FILES\n");
 #endif
@@ -211,7 +240,10 @@ static void budgets(uint64_t hash)
     trained(desc, "a budget without a search", "GCKPT_NO_SEARCH");
     desc.mode = GCKPT_OPTIMAL;
     trained(desc, "OPTIMAL without a search", "GCKPT_NO_SEARCH");
-    desc.mode = GCKPT_AUTO;
+    desc.mode = GCKPT_INFERENCE;
+    desc.budget = 1;
+    expect(!gckpt_plan_new(m.graph, &m.term, 1, &desc) && !strstr(gckpt_error_text(m.graph), "GCKPT_NO_SEARCH"),
+           "INFERENCE has one schedule", m.graph);
 #endif
 #ifndef GCKPT_NO_FRONTIER
     gckpt_frontier *f = gckpt_frontier_new(m.graph, &m.term, 1, &desc);

@@ -36,6 +36,7 @@ twice() { echo 'plan/leaves.c 3' >> ORDER; }
 extra() { echo > plan/new.c; }
 again() { printf 'static int gckpti_refresh(void)\n{\n    return 0;\n}\n' >> plan/model.c; }
 bare() { change cpu/rows.c '/^#if GCKPTI_HAS_FAST/d'; }
+asked_within() { echo 'static const int gckpti_early = GCKPTI_WITH_RANKS;' >> plan/leaves.c; }
 asked() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/leaves.c; }
 public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0);\n}\n' >> num/sums.c; }
 inside() { change USES 's/^gradckpt_cuda.cu .*/gradckpt_cuda.cu 0 base/'; }
@@ -59,6 +60,7 @@ broken "a file that is not listed" 'plan/new.c is not in' extra
 broken "a name used twice" 'static gckpti_refresh is in' again
 broken "a file without its condition" 'cpu/rows.c does not begin with' bare
 broken "a part asked for within a file" 'plan/leaves.c:.*: asks for a part' asked
+broken "a part asked for within a function" 'plan/leaves.c:.*: asks for a part' asked_within
 broken "a public function of a floor above" 'num calls gckpt_store_write, which stands on floor files' public
 broken "insides that CUDA has no door to" 'gradckpt_cuda.cu uses .* which USES does not let it' inside
 check "what is put together is the same" same
