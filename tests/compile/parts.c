@@ -365,6 +365,12 @@ static void runs(void)
     expect(!looked_at && strstr(gckpt_error_text(m.store), "GCKPT_NO_DEBUG"), "debug", m.store);
 #endif
     gckpt_exec_free(looked_at);
+#ifdef GCKPT_NO_CACHES
+    how.debug = 0;
+    how.caches_of = gckpt_exec_new(p, m.store, NULL);
+    expect(!gckpt_exec_new(p, m.store, &how) && strstr(gckpt_error_text(m.store), "GCKPT_NO_CACHES"), "caches", m.store);
+    gckpt_exec_free(how.caches_of);
+#endif
 #ifndef GCKPT_NO_CHECK
     gckpt_exec *whole = gckpt_exec_new(p, m.store, NULL);
     const gckpt_feed fed[2] = { { gckpt_id(m.in), tokens }, { gckpt_id(m.target), targets } };
