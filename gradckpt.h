@@ -135,11 +135,11 @@
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
- *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_BF16; int64_t is int32_t
- *                                  in all declarations. Graphs, debug modes, desc.backend,
- *                                  copy_feeds, own_optimiser and parallel_for are E_ARG, plans with
- *                                  bf16, leaves or offloading do not compile; no tables or ops are
- *                                  hashed
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
+ *                                  NO_DEBUG, NO_BF16; int64_t is int32_t in all declarations.
+ *                                  Graphs, debug modes, desc.backend, copy_feeds, own_optimiser and
+ *                                  parallel_for are E_ARG, plans with bf16, leaves or offloading do
+ *                                  not compile; no tables or ops are hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -475,6 +475,26 @@
 #define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
+#ifdef GCKPT_SMALL
+#undef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#undef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#undef GCKPT_NO_FAST
+#define GCKPT_NO_FAST
+#undef GCKPT_NO_TEXT
+#define GCKPT_NO_TEXT
+#undef GCKPT_NO_SEARCH
+#define GCKPT_NO_SEARCH
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_DEBUG
+#define GCKPT_NO_DEBUG
+#undef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
+#pragma push_macro("int64_t")
+#define int64_t int32_t /* sizes and counts, in all of this file */
+#endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
@@ -488,24 +508,6 @@
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
-#endif
-#ifdef GCKPT_SMALL
-#undef GCKPT_NO_HEAP
-#define GCKPT_NO_HEAP
-#undef GCKPT_NO_STDIO
-#define GCKPT_NO_STDIO
-#undef GCKPT_NO_FAST
-#define GCKPT_NO_FAST
-#undef GCKPT_NO_TEXT
-#define GCKPT_NO_TEXT
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
-#undef GCKPT_NO_DEBUG
-#define GCKPT_NO_DEBUG
-#undef GCKPT_NO_BF16
-#define GCKPT_NO_BF16
-#pragma push_macro("int64_t")
-#define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
 
 #ifndef GCKPT_API

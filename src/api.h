@@ -12,6 +12,26 @@
 #define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
+#ifdef GCKPT_SMALL
+#undef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#undef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#undef GCKPT_NO_FAST
+#define GCKPT_NO_FAST
+#undef GCKPT_NO_TEXT
+#define GCKPT_NO_TEXT
+#undef GCKPT_NO_SEARCH
+#define GCKPT_NO_SEARCH
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_DEBUG
+#define GCKPT_NO_DEBUG
+#undef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
+#pragma push_macro("int64_t")
+#define int64_t int32_t /* sizes and counts, in all of this file */
+#endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
@@ -25,24 +45,6 @@
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
-#endif
-#ifdef GCKPT_SMALL
-#undef GCKPT_NO_HEAP
-#define GCKPT_NO_HEAP
-#undef GCKPT_NO_STDIO
-#define GCKPT_NO_STDIO
-#undef GCKPT_NO_FAST
-#define GCKPT_NO_FAST
-#undef GCKPT_NO_TEXT
-#define GCKPT_NO_TEXT
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
-#undef GCKPT_NO_DEBUG
-#define GCKPT_NO_DEBUG
-#undef GCKPT_NO_BF16
-#define GCKPT_NO_BF16
-#pragma push_macro("int64_t")
-#define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
 
 #ifndef GCKPT_API
