@@ -27,23 +27,23 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1205
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1214
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                819
  *                 arithmetic, math, random, halves, sums, optimisers, chains
- *     >>store     parameters and optimiser state, however they are stored                     1609
+ *     >>store     parameters and optimiser state, however they are stored                     1613
  *                 params, arrays, unpack, mirror, names, create, ranks, notes, values, packed,
  *                 calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        684
+ *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4684
  *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2377
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2379
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3691
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3692
  *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
  *                 gradients, order, model, makers, schedule, live, draft, place, modes,
  *                 encode
@@ -52,7 +52,7 @@
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1831
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5096
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     5097
  *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
  *                 caches, open, host, feeds, losses, mixed, portions, recompute, paint,
  *                 instruction, offload, finite, packed, update, picks, begin, advance, step,
@@ -135,11 +135,11 @@
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware; slow: 13)
  *    GCKPT_NO_TEXT [I]             errors have no texts: gckpt_error_text is gckpt_result_text
  *    GCKPT_SMALL [A]               for devices: runs printed plans (8) and nothing else. Implies
- *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_RANKS, NO_DEBUG,
- *                                  NO_BF16; int64_t is int32_t in all declarations. Graphs, debug
- *                                  modes, desc.backend, copy_feeds, own_optimiser and parallel_for
- *                                  are E_ARG, plans with bf16, leaves or offloading do not compile;
- *                                  no tables or ops are hashed
+ *                                  NO_HEAP, NO_STDIO, NO_FAST, NO_TEXT, NO_SEARCH, NO_RANKS,
+ *                                  NO_DEBUG, NO_BF16; int64_t is int32_t in all declarations.
+ *                                  Graphs, debug modes, desc.backend, copy_feeds, own_optimiser and
+ *                                  parallel_for are E_ARG, plans with bf16, leaves or offloading do
+ *                                  not compile; no tables or ops are hashed
  *    GCKPT_OPENBLAS [I]            matrix products by OpenBLAS (link it): for comparison. Sums then
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
@@ -432,8 +432,9 @@
  *    kernels only, the definition of the numbers. Where the compiler's target has no fma
  *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
  *    kernels (9 times with -march=native), so NO_FAST is for devices and for reading along. The
- *    implementation takes gcc 12 some 26 s at -O2, 5 s at -O0 (where the hottest kernels are compiled
- *    at -O1), on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of its own (1).
+ *    implementation takes gcc 12 some 26 s at -O2, 5 s at -O0 (where the hottest kernels are
+ *    compiled at -O1), on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of
+ *    its own (1).
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
@@ -475,6 +476,26 @@
 #define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
+#ifdef GCKPT_SMALL
+#undef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#undef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#undef GCKPT_NO_FAST
+#define GCKPT_NO_FAST
+#undef GCKPT_NO_TEXT
+#define GCKPT_NO_TEXT
+#undef GCKPT_NO_SEARCH
+#define GCKPT_NO_SEARCH
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_DEBUG
+#define GCKPT_NO_DEBUG
+#undef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
+#pragma push_macro("int64_t")
+#define int64_t int32_t /* sizes and counts, in all of this file */
+#endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
@@ -488,24 +509,6 @@
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
-#endif
-#ifdef GCKPT_SMALL
-#undef GCKPT_NO_HEAP
-#define GCKPT_NO_HEAP
-#undef GCKPT_NO_STDIO
-#define GCKPT_NO_STDIO
-#undef GCKPT_NO_FAST
-#define GCKPT_NO_FAST
-#undef GCKPT_NO_TEXT
-#define GCKPT_NO_TEXT
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
-#undef GCKPT_NO_DEBUG
-#define GCKPT_NO_DEBUG
-#undef GCKPT_NO_BF16
-#define GCKPT_NO_BF16
-#pragma push_macro("int64_t")
-#define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
 
 #ifndef GCKPT_API
@@ -764,8 +767,8 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
  * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
- * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped with
- * desc.partial, one after the other. */
+ * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped
+ * with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -2119,9 +2122,13 @@ extern "C" {
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
 #endif
-/* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
- * there is stands behind conditions that are then constant, and the compiler leaves it out. */
+/* GCKPT_SMALL is what it leaves out (api.h), and besides: numbers of plans and frames on the stack
+ * are small (LEAN); plans are constants of the program, so none is made here (PLANNER); there is
+ * one backend, the plain one, on one thread, and no optimiser or feeds' copies of one's own
+ * (BACKENDS). Conditions are then constant, and the compiler leaves out what stands behind them. */
 #ifdef GCKPT_SMALL
+#define GCKPTI_WITH_PLANNER 0
+#define GCKPTI_WITH_BACKENDS 0
 #define GCKPTI_LEAN 1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
@@ -2129,14 +2136,11 @@ extern "C" {
 #define int64_t   int32_t
 #define INT64_MAX INT32_MAX
 #else
+#define GCKPTI_WITH_PLANNER 1
+#define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_LEAN 0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. */
-#ifdef GCKPT_NO_LOSSES
-#define GCKPTI_WITH_LOSSES 0
-#else
-#define GCKPTI_WITH_LOSSES 1
-#endif
 #ifdef GCKPT_NO_RANKS
 #define GCKPTI_WITH_RANKS 0
 #else
@@ -2156,6 +2160,11 @@ extern "C" {
 #define GCKPTI_WITH_CACHES 0
 #else
 #define GCKPTI_WITH_CACHES 1
+#endif
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
 #endif
 #ifdef GCKPT_NO_BF16
 #define GCKPTI_WITH_BF16 0
@@ -2385,10 +2394,13 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
 GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
-static inline int gckpti_is_plain(const gckpt_call *call) { return GCKPTI_LEAN || call->plain; }
+static inline int gckpti_is_plain(const gckpt_call *call)
+{
+    return !GCKPTI_WITH_BACKENDS || call->plain;
+}
 
 /* Whether threads pay for n items; GCKPT_SMALL has one. */
-static inline int gckpti_is_shared(int64_t n) { return !GCKPTI_LEAN && n > 4; }
+static inline int gckpti_is_shared(int64_t n) { return GCKPTI_WITH_BACKENDS && n > 4; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 
@@ -3869,7 +3881,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
     if ((step + sum) - sum != 0.0f || (step - sum) + sum != 0.0f)
         return 3;
     uint64_t hash = GCKPTI_FNV_START;
-    if (GCKPTI_LEAN) /* nothing is called that the plan does not need */
+    if (!GCKPTI_WITH_PLANNER) /* nothing is called that the plan does not need */
         return 0;
     for (int i = 0; i < 64; i++) {
         volatile float input = (float)(i - 32) * 0.40625f;
@@ -3985,8 +3997,9 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
  * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
- * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
- * block (gckpti_share, gckpti_own). Notes are pairs of texts that go into files.
+ * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several
+ * ranks each holds its share, to the block (gckpti_share, gckpti_own). Notes are pairs of texts
+ * that go into files.
  * ============================================================================================== */
 
 /* ---- store/params.c ---- */
@@ -4356,6 +4369,9 @@ static inline void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *
 static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (void)s, (void)q; }
 #endif
 
+/* ---- store/mirror.c ---- */
+enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
+
 /* >>store/params */
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
 {
@@ -4539,7 +4555,7 @@ GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 
 /* >>store/unpack */
 #if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
-/* ---- floats to BF16 and F16, and from these and I8: as files have them, and what is packed ---- */
+/* ---- floats to BF16 and F16, and from these and I8: of files, and of what is packed ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
@@ -4598,7 +4614,7 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
 GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
-    return !GCKPTI_LEAN && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+    return GCKPTI_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
 GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
@@ -5656,6 +5672,8 @@ struct gckpt_graph {
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
+enum { GCKPTI_BUILDS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
+
 /* The first error of a graph stays. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
@@ -5779,7 +5797,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (GCKPTI_LEAN) { /* rows of ops are not whole, values are not rounded */
+    if (!GCKPTI_BUILDS) { /* rows of ops are not whole, values are not rounded */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
         return NULL;
     }
@@ -6957,7 +6975,7 @@ GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const fl
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 
-#if GCKPTI_LEAN
+#if !GCKPTI_WITH_PLANNER
 #define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
 #else
 #define GCKPTI_PLANS(type, function) function
@@ -9612,7 +9630,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
-/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error (errors.c) ---- */
+/* ---- mean_squared_error_with, huber, binary_cross_entropy, as mean_squared_error (errors) ---- */
 GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3,
               GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
 GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
@@ -11007,7 +11025,8 @@ struct gckpti_pooling;
 struct gckpti_channel_pass;
 struct gckpti_mixed_kernels;
 
-/* Entries of parts that can be left out come last, with their places in the table (kernels/table). */
+/* Entries of parts that can be left out come last, with their places in the table
+ * (kernels/table). */
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);
@@ -13254,7 +13273,8 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 GCKPTI_DATA const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, GCKPTI_IF_BF16(gckpti_fast_convert),
-    gckpti_fast_update, gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_fast_update, gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL };
 /* clang-format on */
 #endif
 
@@ -13521,7 +13541,8 @@ struct gckpt_plan {
 enum {
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
-    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES
+    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
+    GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
 /* The node that an instruction is about; an update's is its parameter's. */
@@ -17018,7 +17039,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gc
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 {
-    if (GCKPTI_LEAN || !plan || !plan->block)
+    if (!GCKPTI_RUNS_MADE || !plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
@@ -22018,13 +22039,13 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
- * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the last
- * round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all those
- * of the other ranks. Ranks meet at the beginning of a call, behind the body and before and after
- * the updates (gckpti_meet). What one of them failed with is told there; until then it drains: it
- * takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What crew and
- * rounds have for the other files does what one rank with one leaf needs where there is no crew, so
- * nobody asks.
+ * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the
+ * last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all
+ * those of the other ranks. Ranks meet at the beginning of a call, behind the body and before and
+ * after the updates (gckpti_meet). What one of them failed with is told there; until then it
+ * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What
+ * crew and rounds have for the other files does what one rank with one leaf needs where there is no
+ * crew, so nobody asks.
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
@@ -22191,10 +22212,10 @@ struct gckpt_exec {
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
+    return GCKPTI_WITH_BACKENDS ? &e->on.backend : &gckpti_backend_plain;
 }
 
-enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG };
+enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
@@ -22545,7 +22566,7 @@ GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *u
 /* Whether updates must leave divided gradients where they are, since one of them is picked. */
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
 
-/* An executor is made, its nodes are bound: finds the instruction that each pick is complete with. */
+/* An executor is made, its nodes are bound: finds the instruction each pick is complete with. */
 GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
 
 /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of this
@@ -22638,8 +22659,8 @@ GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t s
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                                 const gckpti_operands *o, gckpti_copies *c);
 
-/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if that
- * is bf16), and whether it is to run in portions. */
+/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if
+ * that is bf16), and whether it is to run in portions. */
 GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpti_operands *o, uint16_t *narrow, gckpt_call *c);
 GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
@@ -23207,7 +23228,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
-    if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
+    if (!GCKPTI_RUNS_BACKENDS && wish <= GCKPT_ISA_PLAIN) {
         e->on.isa = GCKPT_ISA_PLAIN;
         return GCKPT_OK;
     }
@@ -23321,10 +23342,10 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: printed by another version of gradckpt.h (format %i, contract "
                             "%i; here %i, %i): print it again with gckpt_plan_c",
                             p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
+    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_MADE; i++)
         hash = gckpti_hash_planned(hash, p, i);
     hash = gckpti_hash_leaves(hash, p->leaves);
-    if (!GCKPTI_LEAN &&
+    if (GCKPTI_RUNS_MADE &&
         (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
                                                                   p->leaves) != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
@@ -23388,7 +23409,7 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (result == GCKPT_OK && GCKPTI_LEAN && desc &&
+    if (result == GCKPT_OK && !GCKPTI_RUNS_BACKENDS && desc &&
         (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
@@ -23436,7 +23457,7 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
 GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
-    return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
+    return GCKPTI_RUNS_MADE && p->block ? gckpti_plan_copy(NULL, p) : 0;
 }
 
 /* Bytes of the tables; with `base` their places in it. */
@@ -23572,7 +23593,7 @@ GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     e->offload.moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
     e->blocks.tables_size = gckpti_exec_tables(e, NULL);
     e->blocks.side_size = gckpti_exec_side(e, NULL);
-    e->blocks.copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
+    e->blocks.copies_size = GCKPTI_RUNS_BACKENDS ? gckpti_exec_copies(e, NULL) : 0;
     e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
@@ -24635,7 +24656,7 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
         return NULL;
     }
-    if (!GCKPTI_LEAN && block)
+    if (GCKPTI_RUNS_MADE && block)
         gckpti_plan_copy(block, plan);
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
@@ -24673,7 +24694,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->blocks.side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->blocks.side);
     e->offload.due = INT32_MAX;
-    result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
+    result = GCKPTI_RUNS_BACKENDS ? gckpti_exec_host(e) : GCKPT_OK;
     if (result == GCKPT_OK)
         result = gckpti_bind_caches(e);
     return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
@@ -24730,12 +24751,12 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int team =
-        !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    int team = GCKPTI_RUNS_BACKENDS && !gckpti_on(e)->own_memory && plan->threads > 1 &&
+               gckpti_worth_a_team(e);
     e->on.team = team ? plan->threads : 1;
     e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
                             gckpti_picks_write_back(plan);
-    e->recording.possible = !GCKPTI_LEAN && gckpti_repeatable(e);
+    e->recording.possible = GCKPTI_RUNS_BACKENDS && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -24749,7 +24770,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->on.binding);
-    if (!GCKPTI_LEAN && exec->offload.moves && exec->offload.far)
+    if (GCKPTI_RUNS_BACKENDS && exec->offload.moves && exec->offload.far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
     gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
     gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
@@ -25483,7 +25504,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
     if (gckpti_run_portions(e, ins, c, kernel, portions))
         return;
-    if (GCKPTI_LEAN || kernel)
+    if (!GCKPTI_RUNS_BACKENDS || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -25625,7 +25646,7 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
 /* Waits, before what comes next, for moves that were begun. */
 GCKPTI_FN void gckpti_join(gckpt_exec *e)
 {
-    if (!GCKPTI_LEAN && e->offload.due < INT32_MAX)
+    if (GCKPTI_RUNS_BACKENDS && e->offload.due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
     e->offload.due = INT32_MAX;
 }
@@ -25910,11 +25931,11 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
     gckpti_bare_call(e, c);
-    if (GCKPTI_LEAN)
+    if (!GCKPTI_RUNS_BACKENDS)
         gckpti_packed_unpack(c, &u);
     else if (b->unpack)
         b->unpack(c, &u);
-    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
+    for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
         gckpti_unpack_piece(q, at, n, (float *)(void *)e->blocks.borrowed);
         b->copy_in(b->context, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
@@ -25939,7 +25960,7 @@ GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
 {
     const gckpti_node *node = &e->plan->nodes[id];
     float x[64];
-    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
+    if (!GCKPTI_RUNS_DEBUG || node->kind != GCKPTI_PARAM ||
         !gckpti_is_packed(e->plan->params[node->index].storage))
         return 0;
     const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
@@ -26132,7 +26153,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (!GCKPTI_LEAN && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);
@@ -26649,7 +26670,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
         gckpti_run_reduce(e, ins);
-    else if (!GCKPTI_LEAN)
+    else if (GCKPTI_RUNS_BACKENDS)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
@@ -26665,13 +26686,13 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         result = gckpti_next_round(e);
     if (e->step.pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
-    if (!GCKPTI_LEAN && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
         gckpti_collect_rows(e);
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->step.pc];
     int skipped = gckpti_skips(e, ins);
-    if (!GCKPTI_LEAN && e->step.pc >= e->offload.due)
+    if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
@@ -26698,7 +26719,8 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
     e->step.pc++;
     if (e->step.pc == p->epilogue) /* the next micro-batch begins anew */
         gckpti_join(e);
-    if (!GCKPTI_LEAN && e->recording.now && (e->step.pc == p->epilogue || result != GCKPT_OK))
+    if (GCKPTI_RUNS_BACKENDS && e->recording.now &&
+        (e->step.pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect_rows(e);
@@ -31298,12 +31320,14 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNUSED
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_WITH_BACKENDS
 #undef GCKPTI_WITH_BF16
 #undef GCKPTI_WITH_PACK
 #undef GCKPTI_X86
 #undef GCKPTI_WITH_CACHES
 #undef GCKPTI_WITH_DEBUG
 #undef GCKPTI_WITH_PICKS
+#undef GCKPTI_WITH_PLANNER
 #undef GCKPTI_WITH_RANKS
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_SEARCHED
@@ -31391,9 +31415,9 @@ typedef float gckpti_floats __attribute__((vector_size(16)));
 #endif
 typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 #define INTS V(ints)
-/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc still
- * opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which cannot, opens
- * none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
+/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc
+ * still opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which
+ * cannot, opens none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
 #else

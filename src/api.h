@@ -12,6 +12,26 @@
 #define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
+#ifdef GCKPT_SMALL
+#undef GCKPT_NO_HEAP
+#define GCKPT_NO_HEAP
+#undef GCKPT_NO_STDIO
+#define GCKPT_NO_STDIO
+#undef GCKPT_NO_FAST
+#define GCKPT_NO_FAST
+#undef GCKPT_NO_TEXT
+#define GCKPT_NO_TEXT
+#undef GCKPT_NO_SEARCH
+#define GCKPT_NO_SEARCH
+#undef GCKPT_NO_RANKS
+#define GCKPT_NO_RANKS
+#undef GCKPT_NO_DEBUG
+#define GCKPT_NO_DEBUG
+#undef GCKPT_NO_BF16
+#define GCKPT_NO_BF16
+#pragma push_macro("int64_t")
+#define int64_t int32_t /* sizes and counts, in all of this file */
+#endif
 #ifdef GCKPT_NO_SEARCH
 #undef GCKPT_NO_FRONTIER
 #define GCKPT_NO_FRONTIER
@@ -25,24 +45,6 @@
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
-#endif
-#ifdef GCKPT_SMALL
-#undef GCKPT_NO_HEAP
-#define GCKPT_NO_HEAP
-#undef GCKPT_NO_STDIO
-#define GCKPT_NO_STDIO
-#undef GCKPT_NO_FAST
-#define GCKPT_NO_FAST
-#undef GCKPT_NO_TEXT
-#define GCKPT_NO_TEXT
-#undef GCKPT_NO_RANKS
-#define GCKPT_NO_RANKS
-#undef GCKPT_NO_DEBUG
-#define GCKPT_NO_DEBUG
-#undef GCKPT_NO_BF16
-#define GCKPT_NO_BF16
-#pragma push_macro("int64_t")
-#define int64_t int32_t /* sizes and counts, in all of this file */
 #endif
 
 #ifndef GCKPT_API
@@ -301,8 +303,8 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
  * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
- * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped with
- * desc.partial, one after the other. */
+ * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped
+ * with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO

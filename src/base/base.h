@@ -204,10 +204,13 @@ static inline int gckpti_is_mixed(const gckpt_call *call)
 GCKPTI_INLINE int gckpti_is_wide(const float *x) { return !GCKPTI_WITH_BF16 || x != NULL; }
 GCKPTI_INLINE int gckpti_is_narrow(const uint16_t *x) { return GCKPTI_WITH_BF16 && x != NULL; }
 
-static inline int gckpti_is_plain(const gckpt_call *call) { return GCKPTI_LEAN || call->plain; }
+static inline int gckpti_is_plain(const gckpt_call *call)
+{
+    return !GCKPTI_WITH_BACKENDS || call->plain;
+}
 
 /* Whether threads pay for n items; GCKPT_SMALL has one. */
-static inline int gckpti_is_shared(int64_t n) { return !GCKPTI_LEAN && n > 4; }
+static inline int gckpti_is_shared(int64_t n) { return GCKPTI_WITH_BACKENDS && n > 4; }
 
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
 

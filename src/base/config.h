@@ -167,9 +167,13 @@ extern "C" {
 #else
 #define GCKPTI_TEXT 256 /* bytes of an error text */
 #endif
-/* 1: only plans that were compiled in run here, in f32, on one thread, by plain kernels. What else
- * there is stands behind conditions that are then constant, and the compiler leaves it out. */
+/* GCKPT_SMALL is what it leaves out (api.h), and besides: numbers of plans and frames on the stack
+ * are small (LEAN); plans are constants of the program, so none is made here (PLANNER); there is
+ * one backend, the plain one, on one thread, and no optimiser or feeds' copies of one's own
+ * (BACKENDS). Conditions are then constant, and the compiler leaves out what stands behind them. */
 #ifdef GCKPT_SMALL
+#define GCKPTI_WITH_PLANNER 0
+#define GCKPTI_WITH_BACKENDS 0
 #define GCKPTI_LEAN 1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
@@ -177,14 +181,11 @@ extern "C" {
 #define int64_t   int32_t
 #define INT64_MAX INT32_MAX
 #else
+#define GCKPTI_WITH_PLANNER 1
+#define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_LEAN 0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. */
-#ifdef GCKPT_NO_LOSSES
-#define GCKPTI_WITH_LOSSES 0
-#else
-#define GCKPTI_WITH_LOSSES 1
-#endif
 #ifdef GCKPT_NO_RANKS
 #define GCKPTI_WITH_RANKS 0
 #else
@@ -204,6 +205,11 @@ extern "C" {
 #define GCKPTI_WITH_CACHES 0
 #else
 #define GCKPTI_WITH_CACHES 1
+#endif
+#ifdef GCKPT_NO_LOSSES
+#define GCKPTI_WITH_LOSSES 0
+#else
+#define GCKPTI_WITH_LOSSES 1
 #endif
 #ifdef GCKPT_NO_BF16
 #define GCKPTI_WITH_BF16 0

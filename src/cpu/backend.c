@@ -39,6 +39,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 GCKPTI_DATA const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, GCKPTI_IF_BF16(gckpti_fast_convert),
-    gckpti_fast_update, gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_fast_update, gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL };
 /* clang-format on */
 #endif

@@ -58,7 +58,8 @@ struct gckpti_pooling;
 struct gckpti_channel_pass;
 struct gckpti_mixed_kernels;
 
-/* Entries of parts that can be left out come last, with their places in the table (kernels/table). */
+/* Entries of parts that can be left out come last, with their places in the table
+ * (kernels/table). */
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                           int64_t j1, float *pack, int64_t room);

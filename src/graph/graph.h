@@ -69,6 +69,8 @@ struct gckpt_graph {
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
+enum { GCKPTI_BUILDS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
+
 /* The first error of a graph stays. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 

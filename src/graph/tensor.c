@@ -82,7 +82,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     gckpti_allocator a = gckpti_allocator_of(memory);
     if (!store)
         return NULL;
-    if (GCKPTI_LEAN) { /* rows of ops are not whole, values are not rounded */
+    if (!GCKPTI_BUILDS) { /* rows of ops are not whole, values are not rounded */
         gckpti_error(store, GCKPT_E_ARG, "graph: GCKPT_SMALL runs plans that are compiled in");
         return NULL;
     }

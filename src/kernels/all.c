@@ -1,5 +1,5 @@
-/* The kernels of one instruction set where the files of src/ are compiled by themselves: once for each
- * GCKPTI_ISA (kernels/vectors.c), empty for one that this compiler has not. */
+/* The kernels of one instruction set where the files of src/ are compiled by themselves: once for
+ * each GCKPTI_ISA (kernels/vectors.c), empty for one that this compiler has not. */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"

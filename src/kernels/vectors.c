@@ -47,9 +47,9 @@ typedef float gckpti_floats __attribute__((vector_size(16)));
 #endif
 typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
 #define INTS V(ints)
-/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc still
- * opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which cannot, opens
- * none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
+/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc
+ * still opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which
+ * cannot, opens none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
 #if GCKPTI_OPTIMISED || !defined(__clang__)
 #define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
 #else

@@ -8,7 +8,7 @@
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 
-#if GCKPTI_LEAN
+#if !GCKPTI_WITH_PLANNER
 #define GCKPTI_PLANS(type, function) (0 ? (function) : (type)0)
 #else
 #define GCKPTI_PLANS(type, function) function

@@ -55,7 +55,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
-/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error (errors.c) ---- */
+/* ---- mean_squared_error_with, huber, binary_cross_entropy, as mean_squared_error (errors) ---- */
 GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3,
               GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
 GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),

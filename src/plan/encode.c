@@ -338,7 +338,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gc
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 {
-    if (GCKPTI_LEAN || !plan || !plan->block)
+    if (!GCKPTI_RUNS_MADE || !plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);

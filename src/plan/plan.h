@@ -190,7 +190,8 @@ struct gckpt_plan {
 enum {
     GCKPTI_RUNS_LEAVES = GCKPTI_WITH_RANKS,
     GCKPTI_RUNS_PICKS = GCKPTI_WITH_PICKS,
-    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES
+    GCKPTI_RUNS_CACHES = GCKPTI_WITH_CACHES,
+    GCKPTI_RUNS_MADE = GCKPTI_WITH_PLANNER /* those that were made here; else constants */
 };
 
 /* The node that an instruction is about; an update's is its parameter's. */

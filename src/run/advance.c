@@ -115,7 +115,7 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
         result = gckpti_run_one_update(e, ins);
     else if (ins->kind == GCKPT_REDUCE)
         gckpti_run_reduce(e, ins);
-    else if (!GCKPTI_LEAN)
+    else if (GCKPTI_RUNS_BACKENDS)
         result = gckpti_run_copies(e, ins);
     return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
 }
@@ -131,13 +131,13 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
         result = gckpti_next_round(e);
     if (e->step.pc >= (int)p->length || result != GCKPT_OK)
         return result == GCKPT_MORE ? GCKPT_OK : result;
-    if (!GCKPTI_LEAN && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
         gckpti_collect_rows(e);
         return GCKPT_MORE;
     }
     const gckpti_ins *ins = &p->list[e->step.pc];
     int skipped = gckpti_skips(e, ins);
-    if (!GCKPTI_LEAN && e->step.pc >= e->offload.due)
+    if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
@@ -164,7 +164,8 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
     e->step.pc++;
     if (e->step.pc == p->epilogue) /* the next micro-batch begins anew */
         gckpti_join(e);
-    if (!GCKPTI_LEAN && e->recording.now && (e->step.pc == p->epilogue || result != GCKPT_OK))
+    if (GCKPTI_RUNS_BACKENDS && e->recording.now &&
+        (e->step.pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect_rows(e);

@@ -22,7 +22,7 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
-    if (GCKPTI_LEAN && wish <= GCKPT_ISA_PLAIN) {
+    if (!GCKPTI_RUNS_BACKENDS && wish <= GCKPT_ISA_PLAIN) {
         e->on.isa = GCKPT_ISA_PLAIN;
         return GCKPT_OK;
     }

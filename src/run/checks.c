@@ -9,10 +9,10 @@ GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: printed by another version of gradckpt.h (format %i, contract "
                             "%i; here %i, %i): print it again with gckpt_plan_c",
                             p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && !GCKPTI_LEAN; i++)
+    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_MADE; i++)
         hash = gckpti_hash_planned(hash, p, i);
     hash = gckpti_hash_leaves(hash, p->leaves);
-    if (!GCKPTI_LEAN &&
+    if (GCKPTI_RUNS_MADE &&
         (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
                                                                   p->leaves) != p->hash)))
         return gckpti_error(s, GCKPT_E_ARG,
@@ -76,7 +76,7 @@ GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (result == GCKPT_OK && GCKPTI_LEAN && desc &&
+    if (result == GCKPT_OK && !GCKPTI_RUNS_BACKENDS && desc &&
         (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");

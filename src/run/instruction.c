@@ -10,7 +10,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
     if (gckpti_run_portions(e, ins, c, kernel, portions))
         return;
-    if (GCKPTI_LEAN || kernel)
+    if (!GCKPTI_RUNS_BACKENDS || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);

@@ -30,7 +30,7 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
 GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
-    return !GCKPTI_LEAN && p->block ? gckpti_plan_copy(NULL, p) : 0;
+    return GCKPTI_RUNS_MADE && p->block ? gckpti_plan_copy(NULL, p) : 0;
 }
 
 /* Bytes of the tables; with `base` their places in it. */
@@ -166,7 +166,7 @@ GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
     e->offload.moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
     e->blocks.tables_size = gckpti_exec_tables(e, NULL);
     e->blocks.side_size = gckpti_exec_side(e, NULL);
-    e->blocks.copies_size = GCKPTI_LEAN ? 0 : gckpti_exec_copies(e, NULL);
+    e->blocks.copies_size = GCKPTI_RUNS_BACKENDS ? gckpti_exec_copies(e, NULL) : 0;
     e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));

@@ -3,7 +3,7 @@
 /* Waits, before what comes next, for moves that were begun. */
 GCKPTI_FN void gckpti_join(gckpt_exec *e)
 {
-    if (!GCKPTI_LEAN && e->offload.due < INT32_MAX)
+    if (GCKPTI_RUNS_BACKENDS && e->offload.due < INT32_MAX)
         gckpti_on(e)->join(gckpti_on(e)->context);
     e->offload.due = INT32_MAX;
 }

@@ -15,7 +15,7 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
         return NULL;
     }
-    if (!GCKPTI_LEAN && block)
+    if (GCKPTI_RUNS_MADE && block)
         gckpti_plan_copy(block, plan);
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
@@ -53,7 +53,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->blocks.side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->blocks.side);
     e->offload.due = INT32_MAX;
-    result = GCKPTI_LEAN ? GCKPT_OK : gckpti_exec_host(e);
+    result = GCKPTI_RUNS_BACKENDS ? gckpti_exec_host(e) : GCKPT_OK;
     if (result == GCKPT_OK)
         result = gckpti_bind_caches(e);
     return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
@@ -110,12 +110,12 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
-    int team =
-        !GCKPTI_LEAN && !gckpti_on(e)->own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    int team = GCKPTI_RUNS_BACKENDS && !gckpti_on(e)->own_memory && plan->threads > 1 &&
+               gckpti_worth_a_team(e);
     e->on.team = team ? plan->threads : 1;
     e->update.writes_back = gckpti_on(e)->writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER ||
                             gckpti_picks_write_back(plan);
-    e->recording.possible = !GCKPTI_LEAN && gckpti_repeatable(e);
+    e->recording.possible = GCKPTI_RUNS_BACKENDS && gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -129,7 +129,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->on.binding);
-    if (!GCKPTI_LEAN && exec->offload.moves && exec->offload.far)
+    if (GCKPTI_RUNS_BACKENDS && exec->offload.moves && exec->offload.far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
     gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
     gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);

@@ -225,7 +225,7 @@ GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *u
 /* Whether updates must leave divided gradients where they are, since one of them is picked. */
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
 
-/* An executor is made, its nodes are bound: finds the instruction that each pick is complete with. */
+/* An executor is made, its nodes are bound: finds the instruction each pick is complete with. */
 GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
 
 /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of this
@@ -318,8 +318,8 @@ GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t s
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                                 const gckpti_operands *o, gckpti_copies *c);
 
-/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if that
- * is bf16), and whether it is to run in portions. */
+/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if
+ * that is bf16), and whether it is to run in portions. */
 GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpti_operands *o, uint16_t *narrow, gckpt_call *c);
 GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,

@@ -14,11 +14,11 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
         u.packed = (const unsigned char *)(const void *)here + gckpti_scale_bytes(&q->p);
     }
     gckpti_bare_call(e, c);
-    if (GCKPTI_LEAN)
+    if (!GCKPTI_RUNS_BACKENDS)
         gckpti_packed_unpack(c, &u);
     else if (b->unpack)
         b->unpack(c, &u);
-    for (int64_t at = 0, n; !GCKPTI_LEAN && !b->unpack && at < u.n; at += n) {
+    for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
         gckpti_unpack_piece(q, at, n, (float *)(void *)e->blocks.borrowed);
         b->copy_in(b->context, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
@@ -43,7 +43,7 @@ GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
 {
     const gckpti_node *node = &e->plan->nodes[id];
     float x[64];
-    if (GCKPTI_LEAN || node->kind != GCKPTI_PARAM ||
+    if (!GCKPTI_RUNS_DEBUG || node->kind != GCKPTI_PARAM ||
         !gckpti_is_packed(e->plan->params[node->index].storage))
         return 0;
     const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];

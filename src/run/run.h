@@ -36,13 +36,13 @@
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
- * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the last
- * round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all those
- * of the other ranks. Ranks meet at the beginning of a call, behind the body and before and after
- * the updates (gckpti_meet). What one of them failed with is told there; until then it drains: it
- * takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What crew and
- * rounds have for the other files does what one rank with one leaf needs where there is no crew, so
- * nobody asks.
+ * Where a step goes by leaves or ranks there is e->crew: it runs in rounds, leaf by leaf. In the
+ * last round of each the leaf's sums join those that wait (gckpti_run_reduce), in the last of all
+ * those of the other ranks. Ranks meet at the beginning of a call, behind the body and before and
+ * after the updates (gckpti_meet). What one of them failed with is told there; until then it
+ * drains: it takes part in all exchanges and computes nothing (gckpti_drain, gckpti_skips). What
+ * crew and rounds have for the other files does what one rank with one leaf needs where there is no
+ * crew, so nobody asks.
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
@@ -209,10 +209,10 @@ struct gckpt_exec {
 /* What it runs on. */
 static inline const gckpt_backend *gckpti_on(const gckpt_exec *e)
 {
-    return GCKPTI_LEAN ? &gckpti_backend_plain : &e->on.backend;
+    return GCKPTI_WITH_BACKENDS ? &e->on.backend : &gckpti_backend_plain;
 }
 
-enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG };
+enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH_BACKENDS };
 
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {

@@ -179,7 +179,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
-    if (!GCKPTI_LEAN && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
+    if (GCKPTI_RUNS_BACKENDS && p->optimiser == GCKPT_OWN_OPTIMISER && param->trained) {
         if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
         gckpti_own_update(e, ins, q, step);

@@ -4,7 +4,7 @@
 GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
-    return !GCKPTI_LEAN && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+    return GCKPTI_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
 }
 
 GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)

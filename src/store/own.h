@@ -18,6 +18,9 @@ static inline void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *
 static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (void)s, (void)q; }
 #endif
 
+/* ---- store/mirror.c ---- */
+enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */

@@ -7,8 +7,9 @@
  * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
  * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
- * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several ranks each holds its share, to the
- * block (gckpti_share, gckpti_own). Notes are pairs of texts that go into files.
+ * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several
+ * ranks each holds its share, to the block (gckpti_share, gckpti_own). Notes are pairs of texts
+ * that go into files.
  * ============================================================================================== */
 
 /* ---- store/params.c ---- */

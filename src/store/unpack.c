@@ -2,7 +2,7 @@
 #include "num/num.h"
 
 #if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
-/* ---- floats to BF16 and F16, and from these and I8: as files have them, and what is packed ---- */
+/* ---- floats to BF16 and F16, and from these and I8: of files, and of what is packed ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;

@@ -20,10 +20,10 @@ gpt_is="A GPT trained in fp32, within a budget"
 gpt_kb=600
 tuning="PICTURES CHECK TABLES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
 tuning_is="Fine-tuning: packed weights, LoRA, files, generation"
-tuning_kb=700
+tuning_kb=660
 firmware="PICTURES CHECK TABLES FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS PICKS CACHES DEBUG PACK BF16"
 firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
-firmware_kb=100
+firmware_kb=120
 
 macros()                # macros PART...
 {

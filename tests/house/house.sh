@@ -7,6 +7,7 @@
 #     a folder uses only folders that stand above it in ORDER
 #   - a door declares no more functions than USES says
 #   - a public function is called only from its own floor and those above it
+#   - a line has at most 100 columns, and no tab
 #   - what may be left out (GCKPT_NO_FILES, ..) is asked for at files as a whole (ORDER) and in headers, nowhere else
 #   - gradckpt_cuda.cu uses private names of the doors of its line only
 #   - GENERATED is what `sh src/header.sh DIR` puts together, and nothing is wrong with that (missing, twice, ...)
@@ -27,6 +28,8 @@ trap 'rm -f "$made" "$says"' EXIT
     function is_door(file) { return file ~ /\.h$/ && file !~ /\/(own|host|rooms)\.h$/ } # and what it includes
     /^=== / && NF == 2 { file = $2; lines[file] = 0; part = file; sub(/\/.*/, "", part); next }
     { lines[file]++ }
+    file ~ /\.[ch]$|\.txt$/ && (length($0) > 100 || /\t/) { print file ":" lines[file] ": more than 100 columns, or a tab" }
+    file ~ /\.c$/ && /GCKPTI_WITH_/ { print file ":" lines[file] ": GCKPTI_WITH_.. is for headers" }
     file == "ORDER" && /^# All together/ { sum = $6; long = $9; next }
     (file == "ORDER" || file == "USES") && (/^#/ || NF == 0) { next }
     file == "ORDER" && $1 ~ /\/$/ { sub(/\/$/, "", $1); floor[$1] = ++floors; next }
