@@ -59,7 +59,7 @@
  *                 stream, values
  *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1852
+ *     >>files     safetensors                                                                 1854
  *                 write, header, places, data, read, path
  *     >>ranks     checkpoints of several ranks                                                 711
  *                 load, save
@@ -766,9 +766,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
- * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped
- * with desc.partial, one after the other. */
+ * F16 and I8 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); all others
+ * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
+ * in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -28880,12 +28880,15 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian() || !gckpti_has_storage(e->type))
+    if (!l->file || e->param < l->had || !gckpti_little_endian())
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
     if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
+        return 0;
+    q->p.frozen = e->type || !l->desc->writable;
+    if (!gckpti_has_storage(e->type)) /* floats of the store's own, as frozen */
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.packed = e->type ? at : NULL;
@@ -28893,8 +28896,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
     if (!e->type)
         memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
     q->external = 1;
-    q->locked = e->type || !l->desc->writable;
-    q->p.frozen = q->locked;
+    q->locked = q->p.frozen != 0;
     l->store->elements -= (size_t)q->p.elements;
     e->ignored = scale->ignored = 1;
     return 1;

@@ -302,9 +302,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen (not with GCKPT_NO_PACK); all others become floats of the store's
- * own. What the store has is read as by gckpt_store_read_as. A model in several files is mapped
- * with desc.partial, one after the other. */
+ * F16 and I8 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); all others
+ * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
+ * in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO

@@ -176,12 +176,15 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian() || !gckpti_has_storage(e->type))
+    if (!l->file || e->param < l->had || !gckpti_little_endian())
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
     if ((uintptr_t)at % (unsigned)gckpti_storages[e->type].bytes ||
         (uintptr_t)scales % sizeof(float))
+        return 0;
+    q->p.frozen = e->type || !l->desc->writable;
+    if (!gckpti_has_storage(e->type)) /* floats of the store's own, as frozen */
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.packed = e->type ? at : NULL;
@@ -189,8 +192,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
     if (!e->type)
         memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
     q->external = 1;
-    q->locked = e->type || !l->desc->writable;
-    q->p.frozen = q->locked;
+    q->locked = q->p.frozen != 0;
     l->store->elements -= (size_t)q->p.elements;
     e->ignored = scale->ignored = 1;
     return 1;

@@ -123,8 +123,8 @@ static void run_loss(gckpt_graph *g, gckpt_store *s, gckpt_tensor *loss, const g
 #endif
 
 typedef struct {
-    unsigned char bytes[1 << 16];
     size_t size, at;
+    unsigned char bytes[1 << 16]; /* aligned, as what is mapped must be */
 } memory_file;
 
 size_t put(void *user, const void *bytes, size_t size);
@@ -215,6 +215,18 @@ static void files(uint64_t hash)
                strstr(gckpt_error_text(other), "GCKPT_NO_RANKS"),
            "a checkpoint by ranks", other);
 #endif
+    gckpt_store_free(other);
+    gckpt_file_desc narrow; /* what is mapped as bf16 stays frozen, packed or not */
+    gckpt_parameter first;
+    memset(&narrow, 0, sizeof narrow);
+    narrow.values_only = 1;
+    narrow.storage = GCKPT_STORED_BF16;
+    file.size = file.at = 0;
+    expect(gckpt_store_write_as(m.store, put, &file, &narrow) == GCKPT_OK, "a file in bf16", m.store);
+    other = gckpt_store_new(NULL);
+    expect(gckpt_store_map(other, file.bytes, file.size, NULL) == GCKPT_OK &&
+               gckpt_store_peek(other, 0, &first) == GCKPT_OK && first.frozen,
+           "a mapped file in bf16", other);
     gckpt_store_free(other);
     printf("FILES\n");
 #endif
