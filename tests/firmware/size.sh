@@ -28,6 +28,7 @@ else
 fi
 
 # without TABLE: options that leave out the parts of the header that this plan can do without, as its comment lists them
+# (a plan of the same training that is read, or made there, can, too)
 without()
 {
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
@@ -38,9 +39,8 @@ device()
 {
     which=$1 file=$2
     shift 2
-    parts=
-    case $* in *-UTABLE*) ;; *) parts=$(without "$work/small$which.h") ;; esac
-    "${cross}gcc" $common -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 "-DSET=$which" "-DTABLE=\"small$which.h\"" $parts "$@" \
+    "${cross}gcc" $common -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 "-DSET=$which" "-DTABLE=\"small$which.h\"" \
+        $(without "$work/small$which.h") "$@" \
         tests/firmware/flash.c -o "$file" 2> "$file.log" || { cat "$file.log" >&2 && exit 1; }
 }
 
