@@ -132,7 +132,9 @@ table()
         measure "$part" "-DGCKPT_NO_$part"
         others=$(there "-DGCKPT_NO_$part" > $B/there; echo "$parts" | sort | comm -23 - $B/there | grep -vx "$part" | tr '\n' ' ')
         echo "$whole $s $k $l $part $others" | awk '{
-            printf "| `GCKPT_NO_%s` | %d | %.0f %% | %d |", $7, $3 - $6, 100 * ($1 - $4) / $1, $2 - $5
+            saved = 100 * ($1 - $4) / $1
+            saved = saved < 15 ? "under 15 %" : sprintf("%.0f %%", saved) # less is noise
+            printf "| `GCKPT_NO_%s` | %d | %s | %d |", $7, $3 - $6, saved, $2 - $5
             for (i = 8; i <= NF; i++) printf " %s", $i
             print " |" }'
     done
