@@ -36,11 +36,11 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4684
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4740
  *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2379
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2214
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3692
@@ -6623,6 +6623,14 @@ typedef struct {
 /* d; rmsnorm has c = mean = 0. */
 GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
 
+/* y; gain, bias: NULL: none. */
+GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, const float *bias,
+                                    int64_t i)
+{
+    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
+    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
+}
+
 /* ---- ops/attention.c ---- */
 typedef struct {
     int heads;
@@ -6854,22 +6862,23 @@ typedef struct {
     int gain, bias; /* which input, 0: none */
 } gckpti_channel_norm;
 
+typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+    const float *x, *g;
+    const float *gain, *bias; /* by channel, as all that follow */
+    float *mean, *rstd;
+    float *s, *t; /* sums: of x, (x - mean)^2, or g and g h; or their means */
+    float *to;    /* y or dx */
+    int64_t places, channels;
+    int accumulate;
+} gckpti_channel_pass;
+
+/* What plain and fast kernels differ in: passes over channels first..end-1. */
+typedef void (*gckpti_channel_run)(const gckpti_channel_pass *p, int64_t first, int64_t end);
 typedef struct {
-    int64_t images, places, channels, groups, m;
-    float n; /* values of a group in an image */
-    const float *gain, *bias;
-} gckpti_channels;
+    gckpti_channel_run sums, out, dx;
+} gckpti_channel_kernels;
 
-GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call);
-
-/* The sum over m channels: of s, or with gain of gain s. */
-GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m);
-
-/* Adds n sums to a gradient. */
-GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n);
-
-/* What was measured, times rows, to the running statistics; then as groupnorm. */
-GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call);
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
@@ -8457,13 +8466,9 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
             lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
         }
         float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
-        for (int64_t i = 0; call->out && i < n; i++) {
-            float d = gckpti_centered(x[i], c, mean), h = d * rstd;
-            call->out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
-                                   : gain       ? h * gain[i]
-                                   : bias       ? gckpti_fma(d, rstd, bias[i])
-                                                : h;
-        }
+        for (int64_t i = 0; call->out && i < n; i++)
+            call->out[r * n + i] =
+                gckpti_norm_out(gckpti_centered(x[i], c, mean), rstd, gain, bias, i);
         if (aux && o->center) {
             *aux++ = c;
             *aux++ = mean;
@@ -9913,21 +9918,16 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
  * (N / (N - 1))) (of one value: rows * variance, 0) for its running statistics, rounded after each
  * operation; in inference they are mean and variance. */
 
-GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call)
-{
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const gckpt_shape *x = &call->in[0].shape;
-    gckpti_channels s;
-    s.channels = gckpti_last(x);
-    s.images = o->groups ? x->d[0] : 1;
-    s.places = gckpti_rows(x) / s.images;
-    s.groups = o->groups ? o->groups : s.channels;
-    s.m = s.channels / s.groups;
-    s.n = (float)(s.places * s.m);
-    s.gain = o->gain ? call->in[o->gain].data : NULL;
-    s.bias = o->bias ? call->in[o->bias].data : NULL;
-    return s;
-}
+/* An item is a run of whole groups of channels, of one image in the forward, of all images in turn
+ * in the backward. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_channel_kernels by;
+    int64_t images, places, channels, groups, m;
+    float n;           /* values of a group in an image */
+    int64_t run, runs; /* channels of an item; items an image */
+    int given;         /* mean and variance are (inference of batchnorm) */
+} gckpti_channels;
 
 /* All inputs behind x are (C). */
 static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
@@ -9967,7 +9967,7 @@ static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
     return gckpti_channels_shape(call, "batchnorm");
 }
 
-GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
 {
     float lane[32] = { 0.0f };
     for (int64_t k = 0; k < m; k++)
@@ -9975,152 +9975,208 @@ GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m
     return gckpti_lanes_sum(lane);
 }
 
-/* Means (squares 0), or variances of what is left without them, of an image's groups. sum: room for
- * 2 channels. */
-static void gckpti_channels_means(const gckpti_channels *s, const float *x, int squares,
-                                  const float *mean, float *to, float *sum)
+/* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
+static void gckpti_channels_level(const gckpti_channels *s, float *sums, const float *gain,
+                                  int64_t first, int64_t end)
 {
-    int64_t n = s->channels;
-    memset(sum, 0, 2 * (size_t)n * sizeof *sum);
-    for (int64_t p = 0; p < s->places; p++)
-        for (int64_t c = 0; c < n; c++) {
-            float d = x[p * n + c];
-            if (squares)
-                d -= mean[c / s->m];
-            gckpti_sum_add(&sum[c], &sum[n + c], squares ? gckpti_mul(d, d) : d);
+    for (int64_t c = first; c < end; c += s->m) {
+        float mean = gckpti_channels_sum(sums + c, gain ? gain + c : NULL, s->m) / s->n;
+        for (int64_t k = c; k < c + s->m; k++)
+            sums[k] = mean;
+    }
+}
+
+/* Statistics of groups, each at its first channel, to all channels; variances become rstds. */
+static void gckpti_channels_spread(const gckpti_channels *s, float *mean, float *variance,
+                                   int64_t first, int64_t end)
+{
+    for (int64_t c = first; c < end; c += s->m) {
+        float of = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
+        for (int64_t k = c; k < c + s->m; k++)
+            mean[k] = of, variance[k] = rstd;
+    }
+}
+
+/* Image b; sums and statistics are the worker's. */
+static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channels *s, int64_t b,
+                                                  int64_t worker)
+{
+    const gckpt_call *call = s->call;
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const int64_t n = s->channels, image = b * s->places * n;
+    float *room = (float *)call->work + 4 * worker * n;
+    gckpti_channel_pass p;
+    memset(&p, 0, sizeof p);
+    p.places = s->places, p.channels = n;
+    p.x = call->in[0].data ? call->in[0].data + image : NULL;
+    p.g = call->grad_out ? call->grad_out + image : NULL;
+    p.s = room, p.t = room + n, p.mean = room + 2 * n, p.rstd = room + 3 * n;
+    p.gain = o->gain ? call->in[o->gain].data : NULL;
+    p.bias = o->bias ? call->in[o->bias].data : NULL;
+    return p;
+}
+
+static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channels *s = (const gckpti_channels *)context;
+    const int64_t b = i / s->runs, first = i % s->runs * s->run;
+    const int64_t end = gckpti_min(first + s->run, s->channels);
+    gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
+    float *mean = p.mean, *variance = p.rstd, *aux = (float *)s->call->aux;
+    if (s->given) {
+        memcpy(mean + first, s->call->in[1].data + first, (size_t)(end - first) * sizeof *mean);
+        memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
+    } else {
+        p.s = mean, p.mean = NULL;
+        s->by.sums(&p, first, end);
+        gckpti_channels_level(s, mean, NULL, first, end);
+        p.s = variance, p.mean = mean;
+        s->by.sums(&p, first, end);
+        gckpti_channels_level(s, variance, NULL, first, end);
+        for (int64_t c = first; aux && c < end; c += s->m) {
+            aux[b * s->groups + c / s->m] = mean[c];
+            aux[(s->images + b) * s->groups + c / s->m] = variance[c];
         }
-    for (int64_t g = 0; g < s->groups; g++)
-        to[g] = gckpti_channels_sum(sum + g * s->m, NULL, s->m) / s->n;
-}
-
-/* y of an image. */
-static void gckpti_channels_out(const gckpti_channels *s, const float *x, const float *mean,
-                                const float *variance, float *y)
-{
-    for (int64_t g = 0; g < s->groups; g++) {
-        float rstd = gckpti_rsqrt(variance[g] + 1e-5f);
-        for (int64_t p = 0; p < s->places; p++)
-            for (int64_t c = g * s->m; c < (g + 1) * s->m; c++) {
-                int64_t i = p * s->channels + c;
-                float d = x[i] - mean[g], h = d * rstd;
-                y[i] = s->gain && s->bias ? gckpti_fma(h, s->gain[c], s->bias[c])
-                       : s->gain          ? h * s->gain[c]
-                       : s->bias          ? gckpti_fma(d, rstd, s->bias[c])
-                                          : h;
-            }
+    }
+    gckpti_channels_spread(s, mean, variance, first, end);
+    if (s->call->out) {
+        p.to = s->call->out + b * s->places * s->channels;
+        s->by.out(&p, first, end);
     }
 }
 
-GCKPTI_FN void gckpti_groupnorm_forward(const gckpt_call *call)
+/* Adds sums of channels to the gradient of input i. */
+static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums, int64_t first,
+                                int64_t end)
 {
-    const gckpti_channels s = gckpti_channels_of(call);
-    int64_t image = s.places * s.channels;
-    float *sum = (float *)call->work, *own = sum + 2 * s.channels, *aux = (float *)call->aux;
-    for (int64_t b = 0; b < s.images; b++) {
-        const float *x = call->in[0].data + b * image;
-        float *mean = aux ? aux + b * s.groups : own;
-        float *variance = aux ? aux + (s.images + b) * s.groups : own + s.groups;
-        gckpti_channels_means(&s, x, 0, NULL, mean, sum);
-        gckpti_channels_means(&s, x, 1, mean, variance, sum);
-        if (call->out)
-            gckpti_channels_out(&s, x, mean, variance, call->out + b * image);
-    }
-}
-
-GCKPTI_FN void gckpti_batchnorm_forward(const gckpt_call *call)
-{
-    const gckpti_channels s = gckpti_channels_of(call);
-    if (call->training)
-        gckpti_groupnorm_forward(call);
-    else if (call->out)
-        gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
-}
-
-GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
-{
-    for (int64_t c = 0; c < n && to->grad; c++)
-        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
-}
-
-/* An image's dx, where the first two of `sum` are its sums of g and g h by channel. */
-static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const float *g,
-                               const float *mean, const float *variance, const float *sum,
-                               float *dx, int accumulate)
-{
-    for (int64_t k = 0; k < s->groups; k++) {
-        const int64_t first = k * s->m, end = first + s->m;
-        const float *gain = s->gain ? s->gain + first : NULL;
-        float rstd = gckpti_rsqrt(variance[k] + 1e-5f);
-        float a = gckpti_channels_sum(sum + first, gain, s->m) / s->n;
-        float b = gckpti_channels_sum(sum + s->channels + first, gain, s->m) / s->n;
-        for (int64_t p = 0; p < s->places; p++)
-            for (int64_t c = first; c < end; c++) {
-                int64_t i = p * s->channels + c;
-                float h = (x[i] - mean[k]) * rstd, u = gain ? gckpti_mul(g[i], s->gain[c]) : g[i];
-                gckpti_put_product(&dx[i], rstd, gckpti_fma(-h, b, u - a), accumulate);
-            }
-    }
+    const gckpt_arg *to = &call->in[i];
+    for (int64_t c = first; i && to->grad && c < end; c++)
+        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, sums[c]);
 }
 
 /* Image by image: its sums, what they add to dgain and dbias, its dx. */
-GCKPTI_FN void gckpti_groupnorm_backward(const gckpt_call *call)
+static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 {
+    const gckpti_channels *s = (const gckpti_channels *)context;
+    const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const gckpti_channels s = gckpti_channels_of(call);
-    int64_t n = s.channels, image = s.places * n;
-    float *sum = (float *)call->work;
-    const gckpt_arg *x = &call->in[0], *dgain = o->gain ? &call->in[o->gain] : NULL;
-    const gckpt_arg *dbias = o->bias ? &call->in[o->bias] : NULL;
+    const int64_t first = i * s->run, end = gckpti_min(first + s->run, s->channels);
     const float *aux = (const float *)call->aux;
-    int norms = x->grad || (dgain && dgain->grad); /* else x and aux need not be there */
-    if (dgain && dgain->grad)
-        gckpti_start(dgain->grad, n, dgain->accumulate);
-    if (dbias && dbias->grad)
-        gckpti_start(dbias->grad, n, dbias->accumulate);
-    for (int64_t b = 0; b < s.images; b++) {
-        const float *mean = norms ? aux + b * s.groups : NULL;
-        const float *variance = norms ? mean + s.images * s.groups : NULL;
-        memset(sum, 0, 4 * (size_t)n * sizeof *sum);
-        for (int64_t c = 0; c < n; c++) {
-            float rstd = norms ? gckpti_rsqrt(variance[c / s.m] + 1e-5f) : 0;
-            for (int64_t i = b * image + c; i < (b + 1) * image; i += n) {
-                float g = call->grad_out[i];
-                gckpti_sum_add(&sum[c], &sum[2 * n + c], g);
-                if (norms)
-                    gckpti_sum_add(&sum[n + c], &sum[3 * n + c],
-                                   gckpti_mul(g, (x->data[i] - mean[c / s.m]) * rstd));
-            }
+    const gckpt_arg *x = &call->in[0];
+    for (int64_t b = 0; b < s->images; b++) {
+        gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
+        if (!x->grad && !(o->gain && call->in[o->gain].grad))
+            p.t = NULL; /* then x and aux need not be there */
+        for (int64_t c = first; p.t && c < end; c += s->m) {
+            p.mean[c] = aux[b * s->groups + c / s->m];
+            p.rstd[c] = aux[(s->images + b) * s->groups + c / s->m];
         }
-        if (dbias)
-            gckpti_channels_add(dbias, sum, n);
-        if (dgain)
-            gckpti_channels_add(dgain, sum + n, n);
-        if (x->grad)
-            gckpti_channels_dx(&s, x->data + b * image, call->grad_out + b * image, mean, variance,
-                               sum, x->grad + b * image, x->accumulate);
+        if (p.t)
+            gckpti_channels_spread(s, p.mean, p.rstd, first, end);
+        s->by.sums(&p, first, end);
+        gckpti_channels_add(call, o->bias, p.s, first, end);
+        gckpti_channels_add(call, o->gain, p.t, first, end);
+        if (!x->grad)
+            continue;
+        gckpti_channels_level(s, p.s, p.gain, first, end);
+        gckpti_channels_level(s, p.t, p.gain, first, end);
+        p.to = x->grad + b * s->places * s->channels, p.accumulate = x->accumulate;
+        s->by.dx(&p, first, end);
     }
 }
 
-GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call)
+/* What batchnorm measured, times rows, to the running statistics. */
+static void gckpti_batchnorm_measured(const gckpti_channels *s)
 {
-    const gckpti_channels s = gckpti_channels_of(call);
-    const float *aux = (const float *)call->aux;
-    for (int k = 0; k < 2; k++) {
-        const gckpt_arg *to = &call->in[1 + k];
-        float unbiased = k && s.n > 1 ? s.n / (s.n - 1) : 1;
-        if (to->grad)
-            gckpti_start(to->grad, s.channels, to->accumulate);
-        for (int64_t c = 0; c < s.channels && to->grad; c++)
-            gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL,
-                           gckpti_mul((float)call->rows, aux[k * s.channels + c] * unbiased));
+    float *sums = (float *)s->call->work;
+    for (int i = 1; i < 3; i++) {
+        const float *aux = (const float *)s->call->aux + (i - 1) * s->channels;
+        float unbiased = i == 2 && s->n > 1 ? s->n / (s->n - 1) : 1;
+        for (int64_t c = 0; s->call->in[i].grad && c < s->channels; c++)
+            sums[c] = gckpti_mul((float)s->call->rows, aux[c] * unbiased);
+        gckpti_channels_add(s->call, i, sums, 0, s->channels);
     }
 }
 
-GCKPTI_FN void gckpti_batchnorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward)
 {
-    gckpti_batchnorm_measured(call);
-    gckpti_groupnorm_backward(call);
+    const int groups = *(const int *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
+    gckpti_channels s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.by = by, s.given = !groups && !call->training;
+    s.images = images, s.places = gckpti_rows(x) / images, s.channels = n;
+    s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.places * s.m);
+    s.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+    s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
+    s.runs = (n + s.run - 1) / s.run;
+    for (int i = 1; backward && i < call->inputs; i++)
+        if (call->in[i].grad)
+            gckpti_start(call->in[i].grad, n, call->in[i].accumulate);
+    if (backward && !groups)
+        gckpti_batchnorm_measured(&s);
+    const int64_t items = backward ? s.runs : images * s.runs;
+    gckpt_parallel(call, items, 4 * gckpti_elements(x) / items,
+                   backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
+
+/* to = sums of x, of (x - mean)^2, of g, or of g h. */
+static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first, int64_t end,
+                                     int h, float *to)
+{
+    enum { BLOCK = 16 };
+    for (int64_t j = first, n; j < end; j += n) {
+        float sum[BLOCK] = { 0.0f }, low[BLOCK] = { 0.0f };
+        n = gckpti_min(end - j, BLOCK);
+        for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels)
+            for (int64_t c = 0; c < n; c++) {
+                float a = p->g ? p->g[at + c] : p->x[at + c];
+                if (h)
+                    a = gckpti_mul(a, (p->x[at + c] - p->mean[j + c]) * p->rstd[j + c]);
+                else if (!p->g && p->mean)
+                    a = gckpti_mul(a - p->mean[j + c], a - p->mean[j + c]);
+                gckpti_sum_add(&sum[c], &low[c], a);
+            }
+        memcpy(to + j, sum, (size_t)n * sizeof *sum);
+    }
+}
+
+static void gckpti_plain_channel_sums(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    gckpti_plain_channel_sum(p, first, end, 0, p->s);
+    if (p->g && p->t)
+        gckpti_plain_channel_sum(p, first, end, 1, p->t);
+}
+
+static void gckpti_plain_channel_out(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t at = 0; at < p->places * p->channels; at += p->channels)
+        for (int64_t c = first; c < end; c++)
+            p->to[at + c] =
+                gckpti_norm_out(p->x[at + c] - p->mean[c], p->rstd[c], p->gain, p->bias, c);
+}
+
+static void gckpti_plain_channel_dx(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t at = 0; at < p->places * p->channels; at += p->channels)
+        for (int64_t c = first; c < end; c++) {
+            float h = (p->x[at + c] - p->mean[c]) * p->rstd[c];
+            float u = p->gain ? gckpti_mul(p->g[at + c], p->gain[c]) : p->g[at + c];
+            gckpti_put_product(&p->to[at + c], p->rstd[c], gckpti_fma(-h, p->t[c], u - p->s[c]),
+                               p->accumulate);
+        }
+}
+
+static gckpti_channel_kernels gckpti_plain_channels(void)
+{
+    gckpti_channel_kernels by = { gckpti_plain_channel_sums, gckpti_plain_channel_out,
+                                  gckpti_plain_channel_dx };
+    return by;
+}
+
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, gckpti_plain_channels())
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, gckpti_plain_channels())
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
@@ -11360,15 +11416,6 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
     const int64_t ky = tap / s->r[1].taps, kx = tap % s->r[1].taps;
     return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
 }
-
-typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
-    const float *x, *g;
-    const float *mean, *rstd, *gain, *bias; /* by channel */
-    float *s, *t; /* sums by channel: of x, (x - mean)^2, or g and g h; or their means */
-    float *to;    /* y or dx */
-    int64_t places, channels;
-    int accumulate;
-} gckpti_channel_pass;
 
 #endif
 
@@ -12636,172 +12683,16 @@ GCKPTI_FN void gckpti_fast_average_pool_backward(const gckpt_call *call)
     gckpti_pool_run(call, 1, gckpti_average_pool_image);
 }
 
-/* ---- groupnorm, batchnorm: an item is a run of whole groups of channels, of one image in the
- * forward, of all images in turn in the backward ---- */
-
-typedef struct {
-    const gckpt_call *call;
-    gckpti_channels s;
-    int64_t run, runs;            /* channels of an item; items an image */
-    const float *mean, *variance; /* of inference */
-} gckpti_channel_runs;
-
-static void gckpti_channel_items(const gckpt_call *call, int64_t images, const float *mean,
-                                 const float *variance,
-                                 void (*item)(void *context, int64_t i, int64_t worker))
+/* ---- groupnorm, batchnorm ---- */
+static gckpti_channel_kernels gckpti_fast_channels(const gckpt_call *call)
 {
-    gckpti_channel_runs t = { call, gckpti_channels_of(call), 0, 0, mean, variance };
-    int64_t n = t.s.channels;
-    t.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
-    t.run = gckpti_min(gckpti_multiple(t.run, t.s.m), n);
-    t.runs = (n + t.run - 1) / t.run;
-    images = images ? images : t.s.images;
-    gckpt_parallel(call, images * t.runs, 4 * gckpti_elements(&call->shape) / (images * t.runs),
-                   item, &t);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_channel_kernels by = { k->channel_sums, k->channel_out, k->channel_dx };
+    return by;
 }
 
-/* What an item works with: means and rstds of each channel lie behind two sums of `room`. */
-static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channel_runs *t, int64_t image,
-                                                  int64_t worker)
-{
-    const int64_t n = t->s.channels;
-    float *room = (float *)t->call->work + 4 * worker * n;
-    gckpti_channel_pass p = { t->call->in[0].data,
-                              NULL,
-                              room + 2 * n,
-                              room + 3 * n,
-                              t->s.gain,
-                              t->s.bias,
-                              room,
-                              room + n,
-                              NULL,
-                              t->s.places,
-                              n,
-                              0 };
-    if (p.x)
-        p.x += image * p.places * n;
-    return p;
-}
-
-/* Spreads statistics of the groups of channels first..end-1 over their channels. */
-static void gckpti_channel_spread(const gckpti_channel_runs *t, const float *mean,
-                                  const float *variance, int64_t first, int64_t end, float *means,
-                                  float *rstds)
-{
-    for (int64_t c = first; c < end; c += t->s.m) {
-        float rstd = variance ? gckpti_rsqrt(variance[c / t->s.m] + 1e-5f) : 0;
-        for (int64_t k = c; k < c + t->s.m; k++) {
-            means[k] = mean[c / t->s.m];
-            rstds[k] = rstd;
-        }
-    }
-}
-
-static void gckpti_channel_forward(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
-    const gckpti_channels *s = &t->s;
-    const gckpti_kernels *k = gckpti_kernels_of(t->call);
-    const int64_t b = i / t->runs, first = i % t->runs * t->run, m = s->m;
-    const int64_t end = gckpti_min(first + t->run, s->channels);
-    gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
-    float *means = p.s + 2 * p.channels, *rstds = p.s + 3 * p.channels,
-          *aux = (float *)t->call->aux;
-    float *mean = aux ? aux + b * s->groups : p.t; /* p.t: not used by these sums */
-    float *variance = aux ? aux + (s->images + b) * s->groups : p.s;
-    if (t->mean) {
-        gckpti_channel_spread(t, t->mean, t->variance, first, end, means, rstds);
-    } else {
-        p.mean = NULL;
-        k->channel_sums(&p, first, end);
-        for (int64_t c = first; c < end; c += m)
-            mean[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
-        gckpti_channel_spread(t, mean, NULL, first, end, means, rstds);
-        p.mean = means;
-        k->channel_sums(&p, first, end);
-        for (int64_t c = first; c < end; c += m)
-            variance[c / m] = gckpti_channels_sum(p.s + c, NULL, m) / s->n;
-        gckpti_channel_spread(t, mean, variance, first, end, means, rstds);
-    }
-    if (t->call->out) {
-        p.to = t->call->out + b * p.places * p.channels;
-        k->channel_out(&p, first, end);
-    }
-}
-
-GCKPTI_FN void gckpti_fast_groupnorm_forward(const gckpt_call *call)
-{
-    gckpti_channel_items(call, 0, NULL, NULL, gckpti_channel_forward);
-}
-
-GCKPTI_FN void gckpti_fast_batchnorm_forward(const gckpt_call *call)
-{
-    if (call->training)
-        gckpti_fast_groupnorm_forward(call);
-    else
-        gckpti_channel_items(call, 0, call->in[1].data, call->in[2].data, gckpti_channel_forward);
-}
-
-/* Channels first..end-1 of a gradient. */
-static gckpt_arg gckpti_channel_arg(const gckpt_call *call, int i, int64_t first)
-{
-    gckpt_arg a = call->in[i];
-    a.grad = i && a.grad ? a.grad + first : NULL;
-    a.low = a.grad && a.low ? a.low + first : NULL;
-    return a;
-}
-
-static void gckpti_channel_backward(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_channel_runs *t = (const gckpti_channel_runs *)context;
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)t->call->attributes;
-    const gckpti_channels *s = &t->s;
-    const gckpti_kernels *k = gckpti_kernels_of(t->call);
-    const int64_t first = i * t->run, end = gckpti_min(first + t->run, s->channels), m = s->m;
-    const gckpt_arg dgain = gckpti_channel_arg(t->call, o->gain, first);
-    const gckpt_arg dbias = gckpti_channel_arg(t->call, o->bias, first), *dx = &t->call->in[0];
-    const float *aux = (const float *)t->call->aux;
-    if (dgain.grad)
-        gckpti_start(dgain.grad, end - first, dgain.accumulate);
-    if (dbias.grad)
-        gckpti_start(dbias.grad, end - first, dbias.accumulate);
-    for (int64_t b = 0; b < s->images; b++) {
-        gckpti_channel_pass p = gckpti_channel_pass_of(t, b, worker);
-        const int64_t image = b * p.places * p.channels;
-        float *sums = p.s, *products = p.t;
-        p.g = t->call->grad_out + image;
-        p.t = dx->grad || dgain.grad ? products : NULL;
-        if (p.t)
-            gckpti_channel_spread(t, aux + b * s->groups, aux + (s->images + b) * s->groups, first,
-                                  end, sums + 2 * p.channels, sums + 3 * p.channels);
-        k->channel_sums(&p, first, end);
-        gckpti_channels_add(&dbias, sums + first, end - first);
-        gckpti_channels_add(&dgain, products + first, end - first);
-        if (!dx->grad)
-            continue;
-        for (int64_t c = first; c < end; c += m) {
-            const float *gain = s->gain ? s->gain + c : NULL;
-            float mean = gckpti_channels_sum(sums + c, gain, m) / s->n;
-            float product = gckpti_channels_sum(products + c, gain, m) / s->n;
-            for (int64_t j = c; j < c + m; j++)
-                sums[j] = mean, products[j] = product;
-        }
-        p.to = dx->grad + image;
-        p.accumulate = dx->accumulate;
-        k->channel_dx(&p, first, end);
-    }
-}
-
-GCKPTI_FN void gckpti_fast_groupnorm_backward(const gckpt_call *call)
-{
-    gckpti_channel_items(call, 1, NULL, NULL, gckpti_channel_backward);
-}
-
-GCKPTI_FN void gckpti_fast_batchnorm_backward(const gckpt_call *call)
-{
-    gckpti_batchnorm_measured(call);
-    gckpti_fast_groupnorm_backward(call);
-}
+GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_channels_by, gckpti_fast_channels(call))
+GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_channels_by, gckpti_fast_channels(call))
 #endif
 
 /* >>cpu/attention */

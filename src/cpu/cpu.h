@@ -394,15 +394,6 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
     return gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->group_c * s->z->o;
 }
 
-typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
-    const float *x, *g;
-    const float *mean, *rstd, *gain, *bias; /* by channel */
-    float *s, *t; /* sums by channel: of x, (x - mean)^2, or g and g h; or their means */
-    float *to;    /* y or dx */
-    int64_t places, channels;
-    int accumulate;
-} gckpti_channel_pass;
-
 #endif
 
 /* ---- kernels ---- */

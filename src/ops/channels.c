@@ -14,21 +14,16 @@
  * (N / (N - 1))) (of one value: rows * variance, 0) for its running statistics, rounded after each
  * operation; in inference they are mean and variance. */
 
-GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call)
-{
-    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const gckpt_shape *x = &call->in[0].shape;
-    gckpti_channels s;
-    s.channels = gckpti_last(x);
-    s.images = o->groups ? x->d[0] : 1;
-    s.places = gckpti_rows(x) / s.images;
-    s.groups = o->groups ? o->groups : s.channels;
-    s.m = s.channels / s.groups;
-    s.n = (float)(s.places * s.m);
-    s.gain = o->gain ? call->in[o->gain].data : NULL;
-    s.bias = o->bias ? call->in[o->bias].data : NULL;
-    return s;
-}
+/* An item is a run of whole groups of channels, of one image in the forward, of all images in turn
+ * in the backward. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_channel_kernels by;
+    int64_t images, places, channels, groups, m;
+    float n;           /* values of a group in an image */
+    int64_t run, runs; /* channels of an item; items an image */
+    int given;         /* mean and variance are (inference of batchnorm) */
+} gckpti_channels;
 
 /* All inputs behind x are (C). */
 static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
@@ -68,7 +63,7 @@ static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
     return gckpti_channels_shape(call, "batchnorm");
 }
 
-GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
+static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
 {
     float lane[32] = { 0.0f };
     for (int64_t k = 0; k < m; k++)
@@ -76,152 +71,208 @@ GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m
     return gckpti_lanes_sum(lane);
 }
 
-/* Means (squares 0), or variances of what is left without them, of an image's groups. sum: room for
- * 2 channels. */
-static void gckpti_channels_means(const gckpti_channels *s, const float *x, int squares,
-                                  const float *mean, float *to, float *sum)
+/* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
+static void gckpti_channels_level(const gckpti_channels *s, float *sums, const float *gain,
+                                  int64_t first, int64_t end)
 {
-    int64_t n = s->channels;
-    memset(sum, 0, 2 * (size_t)n * sizeof *sum);
-    for (int64_t p = 0; p < s->places; p++)
-        for (int64_t c = 0; c < n; c++) {
-            float d = x[p * n + c];
-            if (squares)
-                d -= mean[c / s->m];
-            gckpti_sum_add(&sum[c], &sum[n + c], squares ? gckpti_mul(d, d) : d);
+    for (int64_t c = first; c < end; c += s->m) {
+        float mean = gckpti_channels_sum(sums + c, gain ? gain + c : NULL, s->m) / s->n;
+        for (int64_t k = c; k < c + s->m; k++)
+            sums[k] = mean;
+    }
+}
+
+/* Statistics of groups, each at its first channel, to all channels; variances become rstds. */
+static void gckpti_channels_spread(const gckpti_channels *s, float *mean, float *variance,
+                                   int64_t first, int64_t end)
+{
+    for (int64_t c = first; c < end; c += s->m) {
+        float of = mean[c], rstd = gckpti_rsqrt(variance[c] + 1e-5f);
+        for (int64_t k = c; k < c + s->m; k++)
+            mean[k] = of, variance[k] = rstd;
+    }
+}
+
+/* Image b; sums and statistics are the worker's. */
+static gckpti_channel_pass gckpti_channel_pass_of(const gckpti_channels *s, int64_t b,
+                                                  int64_t worker)
+{
+    const gckpt_call *call = s->call;
+    const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
+    const int64_t n = s->channels, image = b * s->places * n;
+    float *room = (float *)call->work + 4 * worker * n;
+    gckpti_channel_pass p;
+    memset(&p, 0, sizeof p);
+    p.places = s->places, p.channels = n;
+    p.x = call->in[0].data ? call->in[0].data + image : NULL;
+    p.g = call->grad_out ? call->grad_out + image : NULL;
+    p.s = room, p.t = room + n, p.mean = room + 2 * n, p.rstd = room + 3 * n;
+    p.gain = o->gain ? call->in[o->gain].data : NULL;
+    p.bias = o->bias ? call->in[o->bias].data : NULL;
+    return p;
+}
+
+static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_channels *s = (const gckpti_channels *)context;
+    const int64_t b = i / s->runs, first = i % s->runs * s->run;
+    const int64_t end = gckpti_min(first + s->run, s->channels);
+    gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
+    float *mean = p.mean, *variance = p.rstd, *aux = (float *)s->call->aux;
+    if (s->given) {
+        memcpy(mean + first, s->call->in[1].data + first, (size_t)(end - first) * sizeof *mean);
+        memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
+    } else {
+        p.s = mean, p.mean = NULL;
+        s->by.sums(&p, first, end);
+        gckpti_channels_level(s, mean, NULL, first, end);
+        p.s = variance, p.mean = mean;
+        s->by.sums(&p, first, end);
+        gckpti_channels_level(s, variance, NULL, first, end);
+        for (int64_t c = first; aux && c < end; c += s->m) {
+            aux[b * s->groups + c / s->m] = mean[c];
+            aux[(s->images + b) * s->groups + c / s->m] = variance[c];
         }
-    for (int64_t g = 0; g < s->groups; g++)
-        to[g] = gckpti_channels_sum(sum + g * s->m, NULL, s->m) / s->n;
-}
-
-/* y of an image. */
-static void gckpti_channels_out(const gckpti_channels *s, const float *x, const float *mean,
-                                const float *variance, float *y)
-{
-    for (int64_t g = 0; g < s->groups; g++) {
-        float rstd = gckpti_rsqrt(variance[g] + 1e-5f);
-        for (int64_t p = 0; p < s->places; p++)
-            for (int64_t c = g * s->m; c < (g + 1) * s->m; c++) {
-                int64_t i = p * s->channels + c;
-                float d = x[i] - mean[g], h = d * rstd;
-                y[i] = s->gain && s->bias ? gckpti_fma(h, s->gain[c], s->bias[c])
-                       : s->gain          ? h * s->gain[c]
-                       : s->bias          ? gckpti_fma(d, rstd, s->bias[c])
-                                          : h;
-            }
+    }
+    gckpti_channels_spread(s, mean, variance, first, end);
+    if (s->call->out) {
+        p.to = s->call->out + b * s->places * s->channels;
+        s->by.out(&p, first, end);
     }
 }
 
-GCKPTI_FN void gckpti_groupnorm_forward(const gckpt_call *call)
+/* Adds sums of channels to the gradient of input i. */
+static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums, int64_t first,
+                                int64_t end)
 {
-    const gckpti_channels s = gckpti_channels_of(call);
-    int64_t image = s.places * s.channels;
-    float *sum = (float *)call->work, *own = sum + 2 * s.channels, *aux = (float *)call->aux;
-    for (int64_t b = 0; b < s.images; b++) {
-        const float *x = call->in[0].data + b * image;
-        float *mean = aux ? aux + b * s.groups : own;
-        float *variance = aux ? aux + (s.images + b) * s.groups : own + s.groups;
-        gckpti_channels_means(&s, x, 0, NULL, mean, sum);
-        gckpti_channels_means(&s, x, 1, mean, variance, sum);
-        if (call->out)
-            gckpti_channels_out(&s, x, mean, variance, call->out + b * image);
-    }
-}
-
-GCKPTI_FN void gckpti_batchnorm_forward(const gckpt_call *call)
-{
-    const gckpti_channels s = gckpti_channels_of(call);
-    if (call->training)
-        gckpti_groupnorm_forward(call);
-    else if (call->out)
-        gckpti_channels_out(&s, call->in[0].data, call->in[1].data, call->in[2].data, call->out);
-}
-
-GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n)
-{
-    for (int64_t c = 0; c < n && to->grad; c++)
-        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, x[c]);
-}
-
-/* An image's dx, where the first two of `sum` are its sums of g and g h by channel. */
-static void gckpti_channels_dx(const gckpti_channels *s, const float *x, const float *g,
-                               const float *mean, const float *variance, const float *sum,
-                               float *dx, int accumulate)
-{
-    for (int64_t k = 0; k < s->groups; k++) {
-        const int64_t first = k * s->m, end = first + s->m;
-        const float *gain = s->gain ? s->gain + first : NULL;
-        float rstd = gckpti_rsqrt(variance[k] + 1e-5f);
-        float a = gckpti_channels_sum(sum + first, gain, s->m) / s->n;
-        float b = gckpti_channels_sum(sum + s->channels + first, gain, s->m) / s->n;
-        for (int64_t p = 0; p < s->places; p++)
-            for (int64_t c = first; c < end; c++) {
-                int64_t i = p * s->channels + c;
-                float h = (x[i] - mean[k]) * rstd, u = gain ? gckpti_mul(g[i], s->gain[c]) : g[i];
-                gckpti_put_product(&dx[i], rstd, gckpti_fma(-h, b, u - a), accumulate);
-            }
-    }
+    const gckpt_arg *to = &call->in[i];
+    for (int64_t c = first; i && to->grad && c < end; c++)
+        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, sums[c]);
 }
 
 /* Image by image: its sums, what they add to dgain and dbias, its dx. */
-GCKPTI_FN void gckpti_groupnorm_backward(const gckpt_call *call)
+static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
 {
+    const gckpti_channels *s = (const gckpti_channels *)context;
+    const gckpt_call *call = s->call;
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
-    const gckpti_channels s = gckpti_channels_of(call);
-    int64_t n = s.channels, image = s.places * n;
-    float *sum = (float *)call->work;
-    const gckpt_arg *x = &call->in[0], *dgain = o->gain ? &call->in[o->gain] : NULL;
-    const gckpt_arg *dbias = o->bias ? &call->in[o->bias] : NULL;
+    const int64_t first = i * s->run, end = gckpti_min(first + s->run, s->channels);
     const float *aux = (const float *)call->aux;
-    int norms = x->grad || (dgain && dgain->grad); /* else x and aux need not be there */
-    if (dgain && dgain->grad)
-        gckpti_start(dgain->grad, n, dgain->accumulate);
-    if (dbias && dbias->grad)
-        gckpti_start(dbias->grad, n, dbias->accumulate);
-    for (int64_t b = 0; b < s.images; b++) {
-        const float *mean = norms ? aux + b * s.groups : NULL;
-        const float *variance = norms ? mean + s.images * s.groups : NULL;
-        memset(sum, 0, 4 * (size_t)n * sizeof *sum);
-        for (int64_t c = 0; c < n; c++) {
-            float rstd = norms ? gckpti_rsqrt(variance[c / s.m] + 1e-5f) : 0;
-            for (int64_t i = b * image + c; i < (b + 1) * image; i += n) {
-                float g = call->grad_out[i];
-                gckpti_sum_add(&sum[c], &sum[2 * n + c], g);
-                if (norms)
-                    gckpti_sum_add(&sum[n + c], &sum[3 * n + c],
-                                   gckpti_mul(g, (x->data[i] - mean[c / s.m]) * rstd));
-            }
+    const gckpt_arg *x = &call->in[0];
+    for (int64_t b = 0; b < s->images; b++) {
+        gckpti_channel_pass p = gckpti_channel_pass_of(s, b, worker);
+        if (!x->grad && !(o->gain && call->in[o->gain].grad))
+            p.t = NULL; /* then x and aux need not be there */
+        for (int64_t c = first; p.t && c < end; c += s->m) {
+            p.mean[c] = aux[b * s->groups + c / s->m];
+            p.rstd[c] = aux[(s->images + b) * s->groups + c / s->m];
         }
-        if (dbias)
-            gckpti_channels_add(dbias, sum, n);
-        if (dgain)
-            gckpti_channels_add(dgain, sum + n, n);
-        if (x->grad)
-            gckpti_channels_dx(&s, x->data + b * image, call->grad_out + b * image, mean, variance,
-                               sum, x->grad + b * image, x->accumulate);
+        if (p.t)
+            gckpti_channels_spread(s, p.mean, p.rstd, first, end);
+        s->by.sums(&p, first, end);
+        gckpti_channels_add(call, o->bias, p.s, first, end);
+        gckpti_channels_add(call, o->gain, p.t, first, end);
+        if (!x->grad)
+            continue;
+        gckpti_channels_level(s, p.s, p.gain, first, end);
+        gckpti_channels_level(s, p.t, p.gain, first, end);
+        p.to = x->grad + b * s->places * s->channels, p.accumulate = x->accumulate;
+        s->by.dx(&p, first, end);
     }
 }
 
-GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call)
+/* What batchnorm measured, times rows, to the running statistics. */
+static void gckpti_batchnorm_measured(const gckpti_channels *s)
 {
-    const gckpti_channels s = gckpti_channels_of(call);
-    const float *aux = (const float *)call->aux;
-    for (int k = 0; k < 2; k++) {
-        const gckpt_arg *to = &call->in[1 + k];
-        float unbiased = k && s.n > 1 ? s.n / (s.n - 1) : 1;
-        if (to->grad)
-            gckpti_start(to->grad, s.channels, to->accumulate);
-        for (int64_t c = 0; c < s.channels && to->grad; c++)
-            gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL,
-                           gckpti_mul((float)call->rows, aux[k * s.channels + c] * unbiased));
+    float *sums = (float *)s->call->work;
+    for (int i = 1; i < 3; i++) {
+        const float *aux = (const float *)s->call->aux + (i - 1) * s->channels;
+        float unbiased = i == 2 && s->n > 1 ? s->n / (s->n - 1) : 1;
+        for (int64_t c = 0; s->call->in[i].grad && c < s->channels; c++)
+            sums[c] = gckpti_mul((float)s->call->rows, aux[c] * unbiased);
+        gckpti_channels_add(s->call, i, sums, 0, s->channels);
     }
 }
 
-GCKPTI_FN void gckpti_batchnorm_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward)
 {
-    gckpti_batchnorm_measured(call);
-    gckpti_groupnorm_backward(call);
+    const int groups = *(const int *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    const int64_t n = gckpti_last(x), images = groups ? x->d[0] : 1;
+    gckpti_channels s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.by = by, s.given = !groups && !call->training;
+    s.images = images, s.places = gckpti_rows(x) / images, s.channels = n;
+    s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.places * s.m);
+    s.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+    s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
+    s.runs = (n + s.run - 1) / s.run;
+    for (int i = 1; backward && i < call->inputs; i++)
+        if (call->in[i].grad)
+            gckpti_start(call->in[i].grad, n, call->in[i].accumulate);
+    if (backward && !groups)
+        gckpti_batchnorm_measured(&s);
+    const int64_t items = backward ? s.runs : images * s.runs;
+    gckpt_parallel(call, items, 4 * gckpti_elements(x) / items,
+                   backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
+
+/* to = sums of x, of (x - mean)^2, of g, or of g h. */
+static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first, int64_t end,
+                                     int h, float *to)
+{
+    enum { BLOCK = 16 };
+    for (int64_t j = first, n; j < end; j += n) {
+        float sum[BLOCK] = { 0.0f }, low[BLOCK] = { 0.0f };
+        n = gckpti_min(end - j, BLOCK);
+        for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels)
+            for (int64_t c = 0; c < n; c++) {
+                float a = p->g ? p->g[at + c] : p->x[at + c];
+                if (h)
+                    a = gckpti_mul(a, (p->x[at + c] - p->mean[j + c]) * p->rstd[j + c]);
+                else if (!p->g && p->mean)
+                    a = gckpti_mul(a - p->mean[j + c], a - p->mean[j + c]);
+                gckpti_sum_add(&sum[c], &low[c], a);
+            }
+        memcpy(to + j, sum, (size_t)n * sizeof *sum);
+    }
+}
+
+static void gckpti_plain_channel_sums(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    gckpti_plain_channel_sum(p, first, end, 0, p->s);
+    if (p->g && p->t)
+        gckpti_plain_channel_sum(p, first, end, 1, p->t);
+}
+
+static void gckpti_plain_channel_out(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t at = 0; at < p->places * p->channels; at += p->channels)
+        for (int64_t c = first; c < end; c++)
+            p->to[at + c] =
+                gckpti_norm_out(p->x[at + c] - p->mean[c], p->rstd[c], p->gain, p->bias, c);
+}
+
+static void gckpti_plain_channel_dx(const gckpti_channel_pass *p, int64_t first, int64_t end)
+{
+    for (int64_t at = 0; at < p->places * p->channels; at += p->channels)
+        for (int64_t c = first; c < end; c++) {
+            float h = (p->x[at + c] - p->mean[c]) * p->rstd[c];
+            float u = p->gain ? gckpti_mul(p->g[at + c], p->gain[c]) : p->g[at + c];
+            gckpti_put_product(&p->to[at + c], p->rstd[c], gckpti_fma(-h, p->t[c], u - p->s[c]),
+                               p->accumulate);
+        }
+}
+
+static gckpti_channel_kernels gckpti_plain_channels(void)
+{
+    gckpti_channel_kernels by = { gckpti_plain_channel_sums, gckpti_plain_channel_out,
+                                  gckpti_plain_channel_dx };
+    return by;
+}
+
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, gckpti_plain_channels())
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, gckpti_plain_channels())
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */

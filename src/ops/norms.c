@@ -57,13 +57,9 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
             lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
         }
         float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
-        for (int64_t i = 0; call->out && i < n; i++) {
-            float d = gckpti_centered(x[i], c, mean), h = d * rstd;
-            call->out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
-                                   : gain       ? h * gain[i]
-                                   : bias       ? gckpti_fma(d, rstd, bias[i])
-                                                : h;
-        }
+        for (int64_t i = 0; call->out && i < n; i++)
+            call->out[r * n + i] =
+                gckpti_norm_out(gckpti_centered(x[i], c, mean), rstd, gain, bias, i);
         if (aux && o->center) {
             *aux++ = c;
             *aux++ = mean;

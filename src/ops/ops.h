@@ -345,6 +345,14 @@ typedef struct {
 /* d; rmsnorm has c = mean = 0. */
 GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
 
+/* y; gain, bias: NULL: none. */
+GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, const float *bias,
+                                    int64_t i)
+{
+    float y = gain ? d * rstd : d, factor = gain ? gain[i] : rstd;
+    return bias ? gckpti_fma(y, factor, bias[i]) : y * factor;
+}
+
 /* ---- ops/attention.c ---- */
 typedef struct {
     int heads;
@@ -576,22 +584,23 @@ typedef struct {
     int gain, bias; /* which input, 0: none */
 } gckpti_channel_norm;
 
+typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is not there */
+    const float *x, *g;
+    const float *gain, *bias; /* by channel, as all that follow */
+    float *mean, *rstd;
+    float *s, *t; /* sums: of x, (x - mean)^2, or g and g h; or their means */
+    float *to;    /* y or dx */
+    int64_t places, channels;
+    int accumulate;
+} gckpti_channel_pass;
+
+/* What plain and fast kernels differ in: passes over channels first..end-1. */
+typedef void (*gckpti_channel_run)(const gckpti_channel_pass *p, int64_t first, int64_t end);
 typedef struct {
-    int64_t images, places, channels, groups, m;
-    float n; /* values of a group in an image */
-    const float *gain, *bias;
-} gckpti_channels;
+    gckpti_channel_run sums, out, dx;
+} gckpti_channel_kernels;
 
-GCKPTI_FN gckpti_channels gckpti_channels_of(const gckpt_call *call);
-
-/* The sum over m channels: of s, or with gain of gain s. */
-GCKPTI_FN float gckpti_channels_sum(const float *s, const float *gain, int64_t m);
-
-/* Adds n sums to a gradient. */
-GCKPTI_FN void gckpti_channels_add(const gckpt_arg *to, const float *x, int64_t n);
-
-/* What was measured, times rows, to the running statistics; then as groupnorm. */
-GCKPTI_FN void gckpti_batchnorm_measured(const gckpt_call *call);
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
