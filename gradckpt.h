@@ -36,11 +36,11 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4740
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4795
  *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2214
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2103
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3692
@@ -6844,13 +6844,27 @@ typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
 
-/* A pool's sizes: of x and y, rows and columns; channels. */
+struct gckpti_pooling;
+/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+typedef void (*gckpti_max_window)(const struct gckpti_pooling *s, const float *x, int64_t p,
+                                  int64_t q, float *y, uint16_t *tap);
+
+/* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
 typedef struct gckpti_pooling {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
+    const gckpt_call *call;
+    int backward;
+    gckpti_max_window max_window;
+    void (*add)(float *to, const float *from, int64_t n);
+    void (*divide)(float *x, float by, int64_t n);
 } gckpti_pooling;
 
-GCKPTI_FN gckpti_pooling gckpti_pooling_of(const gckpt_call *call);
+GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
+                                  int backward);
+GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
+                                      void (*add)(float *to, const float *from, int64_t n),
+                                      void (*divide)(float *x, float by, int64_t n), int backward);
 
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
@@ -9682,10 +9696,11 @@ GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_t
  * additions over taps from +0, / size (zeros of the padding count). Gradients: windows in order,
  * dx += g there, or g / size at each tap; from +0, or what is there. */
 
-GCKPTI_FN gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
+static gckpti_pooling gckpti_pooling_of(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     gckpti_pooling s;
+    memset(&s, 0, sizeof s);
     memcpy(&s.o, call->attributes, sizeof s.o);
     s.images = x->d[0];
     s.in[0] = x->n > 3 ? x->d[1] : 1;
@@ -9751,8 +9766,7 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
     return gckpti_pool_shape(call, "average_pool");
 }
 
-/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
-static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+static void gckpti_plain_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
                               float *y, uint16_t *tap)
 {
     int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
@@ -9775,80 +9789,121 @@ static void gckpti_max_window(const gckpti_pooling *s, const float *x, int64_t p
     }
 }
 
-GCKPTI_FN void gckpti_max_pool_forward(const gckpt_call *call)
+/* An item is a row of windows of an image (forward), an image (backward). */
+static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s,
+                            void (*item)(void *context, int64_t i, int64_t worker))
 {
-    const gckpti_pooling s = gckpti_pooling_of(call);
-    float *y = call->out;
-    uint16_t *tap = (uint16_t *)call->aux;
-    for (int64_t b = 0; b < s.images; b++)
-        for (int64_t p = 0; p < s.out[0]; p++)
-            for (int64_t q = 0; q < s.out[1]; q++) {
-                int64_t at = ((b * s.out[0] + p) * s.out[1] + q) * s.channels;
-                gckpti_max_window(&s, call->in[0].data + b * s.in[0] * s.in[1] * s.channels, p, q,
-                                  y ? y + at : NULL, tap ? tap + at : NULL);
-            }
+    int64_t row = s->out[1] * s->channels * s->o.size[0] * s->o.size[1];
+    s->call = call;
+    gckpt_parallel(call, s->backward ? s->images : s->images * s->out[0],
+                   s->backward ? row * s->out[0] : row, item, s);
 }
 
-GCKPTI_FN void gckpti_max_pool_backward(const gckpt_call *call)
+static void gckpti_max_pool_row(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_pooling s = gckpti_pooling_of(call);
-    const float *g = call->grad_out;
-    const uint16_t *tap = (const uint16_t *)call->aux;
-    int64_t image = s.in[0] * s.in[1] * s.channels, h, w, end;
-    gckpti_start(call->in[0].grad, s.images * image, call->in[0].accumulate);
-    for (int64_t b = 0; b < s.images; b++)
-        for (int64_t p = 0; p < s.out[0]; p++)
-            for (int64_t q = 0; q < s.out[1]; q++) {
-                (void)gckpti_taps(&s, 0, p, &h, &end);
-                (void)gckpti_taps(&s, 1, q, &w, &end);
-                for (int64_t c = 0; c < s.channels; c++, g++, tap++) {
-                    int64_t i = h + *tap / s.o.size[1], j = w + *tap % s.o.size[1];
-                    call->in[0].grad[b * image + (i * s.in[1] + j) * s.channels + c] += *g;
-                }
-            }
+    const gckpti_pooling *s = (const gckpti_pooling *)context;
+    const float *x = s->call->in[0].data + i / s->out[0] * s->in[0] * s->in[1] * s->channels;
+    float *y = s->call->out;
+    uint16_t *tap = (uint16_t *)s->call->aux;
+    (void)worker;
+    for (int64_t q = 0, at = i * s->out[1] * s->channels; q < s->out[1]; q++, at += s->channels)
+        s->max_window(s, x, i % s->out[0], q, y ? y + at : NULL, tap ? tap + at : NULL);
 }
 
-GCKPTI_FN void gckpti_average_pool_forward(const gckpt_call *call)
+static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
 {
-    const gckpti_pooling s = gckpti_pooling_of(call);
-    const float size = (float)s.o.size[0] * (float)s.o.size[1];
-    float *y = call->out;
-    for (int64_t b = 0; b < s.images; b++)
-        for (int64_t p = 0; p < s.out[0]; p++)
-            for (int64_t q = 0; q < s.out[1]; q++, y += s.channels) {
-                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
-                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
-                memset(y, 0, (size_t)s.channels * sizeof *y);
-                for (; i < h_end; i++)
-                    for (int64_t j = first; j < w_end; j++) {
-                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
-                        for (int64_t c = 0; c < s.channels; c++)
-                            y[c] += call->in[0].data[at + c];
-                    }
-                for (int64_t c = 0; c < s.channels; c++)
-                    y[c] /= size;
+    const gckpti_pooling *s = (const gckpti_pooling *)context;
+    const int64_t image = s->in[0] * s->in[1] * s->channels;
+    const int64_t at = b * s->out[0] * s->out[1] * s->channels;
+    const float *g = s->call->grad_out + at;
+    const uint16_t *tap = (const uint16_t *)s->call->aux + at;
+    float *dx = s->call->in[0].grad + b * image;
+    (void)worker;
+    gckpti_start(dx, image, s->call->in[0].accumulate);
+    for (int64_t p = 0; p < s->out[0]; p++)
+        for (int64_t q = 0; q < s->out[1]; q++) {
+            int64_t h, w, end;
+            (void)gckpti_taps(s, 0, p, &h, &end);
+            (void)gckpti_taps(s, 1, q, &w, &end);
+            for (int64_t c = 0; c < s->channels; c++, g++, tap++) {
+                int64_t i = h + *tap / s->o.size[1], j = w + *tap % s->o.size[1];
+                dx[(i * s->in[1] + j) * s->channels + c] += *g;
             }
+        }
 }
 
-GCKPTI_FN void gckpti_average_pool_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
+                                  int backward)
 {
-    const gckpti_pooling s = gckpti_pooling_of(call);
-    const float size = (float)s.o.size[0] * (float)s.o.size[1], *g = call->grad_out;
-    int64_t n = s.images * s.in[0] * s.in[1] * s.channels;
-    gckpti_start(call->in[0].grad, n, call->in[0].accumulate);
-    for (int64_t b = 0; b < s.images; b++)
-        for (int64_t p = 0; p < s.out[0]; p++)
-            for (int64_t q = 0; q < s.out[1]; q++, g += s.channels) {
-                int64_t h, w, h_end, w_end, i = gckpti_taps(&s, 0, p, &h, &h_end);
-                int64_t first = gckpti_taps(&s, 1, q, &w, &w_end);
-                for (; i < h_end; i++)
-                    for (int64_t j = first; j < w_end; j++) {
-                        int64_t at = ((b * s.in[0] + h + i) * s.in[1] + w + j) * s.channels;
-                        for (int64_t c = 0; c < s.channels; c++)
-                            call->in[0].grad[at + c] += g[c] / size;
-                    }
-            }
+    gckpti_pooling s = gckpti_pooling_of(call);
+    s.max_window = max_window, s.backward = backward;
+    gckpti_pool_run(call, &s, backward ? gckpti_max_pool_image : gckpti_max_pool_row);
 }
+
+/* Windows of a row, or of an image: x's taps are added to y, or, backward, g / size to them. Plain
+ * workspace has no room for g / size: it is taken at each tap. */
+static void gckpti_average_pool_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_pooling *s = (const gckpti_pooling *)context;
+    const gckpt_call *call = s->call;
+    const float size = (float)s->o.size[0] * (float)s->o.size[1];
+    const int64_t n = s->channels, image = s->in[0] * s->in[1] * n;
+    const int64_t each = s->out[1] * (s->backward ? s->out[0] : 1);
+    float *dx = call->in[0].grad, *share = NULL;
+    if (s->backward)
+        gckpti_start(dx + item * image, image, call->in[0].accumulate);
+    if (s->backward && !gckpti_is_plain(call))
+        share = (float *)call->work + worker * n;
+    for (int64_t i = item * each; i < (item + 1) * each; i++) {
+        const int64_t p = i / s->out[1];
+        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, p % s->out[0], &h, &h_end);
+        int64_t first = gckpti_taps(s, 1, i % s->out[1], &w, &w_end);
+        const float *g = s->backward ? call->grad_out + i * n : NULL;
+        float *y = s->backward ? NULL : call->out + i * n;
+        if (y)
+            memset(y, 0, (size_t)n * sizeof *y);
+        if (share) {
+            memcpy(share, g, (size_t)n * sizeof *share);
+            s->divide(share, size, n);
+        }
+        for (; a < h_end; a++)
+            for (int64_t b = first; b < w_end; b++) {
+                int64_t at = p / s->out[0] * image + ((h + a) * s->in[1] + w + b) * n;
+                if (y)
+                    s->add(y, call->in[0].data + at, n);
+                else if (share)
+                    s->add(dx + at, share, n);
+                for (int64_t c = 0; !y && !share && c < n; c++)
+                    dx[at + c] += g[c] / size;
+            }
+        if (y)
+            s->divide(y, size, n);
+    }
+}
+
+GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
+                                      void (*add)(float *to, const float *from, int64_t n),
+                                      void (*divide)(float *x, float by, int64_t n), int backward)
+{
+    gckpti_pooling s = gckpti_pooling_of(call);
+    s.add = add, s.divide = divide, s.backward = backward;
+    gckpti_pool_run(call, &s, gckpti_average_pool_item);
+}
+
+static void gckpti_plain_add(float *to, const float *from, int64_t n)
+{
+    for (int64_t c = 0; c < n; c++)
+        to[c] += from[c];
+}
+
+static void gckpti_plain_divide(float *x, float by, int64_t n)
+{
+    for (int64_t c = 0; c < n; c++)
+        x[c] /= by;
+}
+
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by, gckpti_plain_max_window)
+GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by, gckpti_plain_add, gckpti_plain_divide)
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
@@ -12448,8 +12503,8 @@ GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
 
 /* >>cpu/images */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
- * results, of dw 64 channels ---- */
+/* ---- pools, norms: as in ops; conv2d: products as in cpu/products, by phases and groups; groups
+ * of one channel: an item is a line of results, of dw 64 channels ---- */
 typedef struct {
     gckpti_products cut;
     gckpti_windows w;
@@ -12569,121 +12624,10 @@ GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
-/* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_pooling s;
-} gckpti_pool_items;
+GCKPTI_BOTH_WAYS(fast_max_pool, gckpti_max_pool_by, gckpti_kernels_of(call)->max_window)
+GCKPTI_BOTH_WAYS(fast_average_pool, gckpti_average_pool_by, gckpti_kernels_of(call)->add,
+                 gckpti_kernels_of(call)->divide)
 
-static void gckpti_pool_run(const gckpt_call *call, int backward,
-                            void (*item)(void *context, int64_t i, int64_t worker))
-{
-    gckpti_pool_items t = { call, gckpti_pooling_of(call) };
-    int64_t row = t.s.out[1] * t.s.channels * t.s.o.size[0] * t.s.o.size[1];
-    gckpt_parallel(call, backward ? t.s.images : t.s.images * t.s.out[0],
-                   backward ? row * t.s.out[0] : row, item, &t);
-}
-
-static void gckpti_max_pool_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    const gckpti_pooling *s = &t->s;
-    const int64_t image = s->in[0] * s->in[1] * s->channels, row = s->out[1] * s->channels;
-    const float *x = t->call->in[0].data + i / s->out[0] * image;
-    float *y = t->call->out ? t->call->out + i * row : NULL;
-    uint16_t *tap = t->call->aux ? (uint16_t *)t->call->aux + i * row : NULL;
-    (void)worker;
-    for (int64_t q = 0, at = 0; q < s->out[1]; q++, at += s->channels)
-        gckpti_kernels_of(t->call)->max_window(s, x, i % s->out[0], q, y ? y + at : NULL,
-                                               tap ? tap + at : NULL);
-}
-
-GCKPTI_FN void gckpti_fast_max_pool_forward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 0, gckpti_max_pool_item);
-}
-
-/* The call of image b alone: to the plain op, images are nothing to each other. */
-static gckpt_call gckpti_pool_image(const gckpti_pool_items *t, int64_t b)
-{
-    const gckpti_pooling *s = &t->s;
-    gckpt_call c = *t->call;
-    c.in[0].shape.d[0] = c.shape.d[0] = 1;
-    c.in[0].grad += b * s->in[0] * s->in[1] * s->channels;
-    c.grad_out += b * s->out[0] * s->out[1] * s->channels;
-    return c;
-}
-
-static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    gckpt_call c = gckpti_pool_image(t, b);
-    c.aux = (uint16_t *)c.aux + b * t->s.out[0] * t->s.out[1] * t->s.channels;
-    (void)worker;
-    gckpti_max_pool_backward(&c);
-}
-
-GCKPTI_FN void gckpti_fast_max_pool_backward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 1, gckpti_max_pool_image);
-}
-
-/* Row i of all images' windows: x's taps are added to y, or g / size, in room, to them. */
-static void gckpti_average_row(const gckpti_pool_items *t, int64_t i, const float *x, float *y,
-                               float *dx, float *room)
-{
-    const gckpti_pooling *s = &t->s;
-    const gckpti_kernels *k = gckpti_kernels_of(t->call);
-    const float size = (float)s->o.size[0] * (float)s->o.size[1];
-    const int64_t n = s->channels;
-    for (int64_t q = 0; q < s->out[1]; q++) {
-        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, i % s->out[0], &h, &h_end);
-        int64_t first = gckpti_taps(s, 1, q, &w, &w_end), out = (i * s->out[1] + q) * n;
-        float *sum = dx ? room : y + out;
-        memset(sum, 0, (size_t)n * sizeof *sum);
-        if (dx) {
-            memcpy(room, t->call->grad_out + out, (size_t)n * sizeof *room);
-            k->divide(room, size, n);
-        }
-        for (; a < h_end; a++)
-            for (int64_t b = first; b < w_end; b++) {
-                int64_t at = ((i / s->out[0] * s->in[0] + h + a) * s->in[1] + w + b) * n;
-                k->add(dx ? dx + at : sum, dx ? room : x + at, n);
-            }
-        if (!dx)
-            k->divide(sum, size, n);
-    }
-}
-
-static void gckpti_average_pool_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    (void)worker;
-    gckpti_average_row(t, i, t->call->in[0].data, t->call->out, NULL, NULL);
-}
-
-static void gckpti_average_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    const gckpti_pooling *s = &t->s;
-    const int64_t image = s->in[0] * s->in[1] * s->channels;
-    gckpti_start(t->call->in[0].grad + b * image, image, t->call->in[0].accumulate);
-    for (int64_t p = 0; p < s->out[0]; p++)
-        gckpti_average_row(t, b * s->out[0] + p, NULL, NULL, t->call->in[0].grad,
-                           (float *)t->call->work + worker * s->channels);
-}
-
-GCKPTI_FN void gckpti_fast_average_pool_forward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 0, gckpti_average_pool_item);
-}
-
-GCKPTI_FN void gckpti_fast_average_pool_backward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 1, gckpti_average_pool_image);
-}
-
-/* ---- groupnorm, batchnorm ---- */
 static gckpti_channel_kernels gckpti_fast_channels(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);

@@ -1,8 +1,8 @@
 #include "cpu/own.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_IMAGES)
-/* ---- conv2d: products as above, by phases and groups; groups of one channel: an item is a line of
- * results, of dw 64 channels ---- */
+/* ---- pools, norms: as in ops; conv2d: products as in cpu/products, by phases and groups; groups
+ * of one channel: an item is a line of results, of dw 64 channels ---- */
 typedef struct {
     gckpti_products cut;
     gckpti_windows w;
@@ -122,121 +122,10 @@ GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
-/* ---- pools: an item is a row of windows of an image (forward), an image (backward) ---- */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_pooling s;
-} gckpti_pool_items;
+GCKPTI_BOTH_WAYS(fast_max_pool, gckpti_max_pool_by, gckpti_kernels_of(call)->max_window)
+GCKPTI_BOTH_WAYS(fast_average_pool, gckpti_average_pool_by, gckpti_kernels_of(call)->add,
+                 gckpti_kernels_of(call)->divide)
 
-static void gckpti_pool_run(const gckpt_call *call, int backward,
-                            void (*item)(void *context, int64_t i, int64_t worker))
-{
-    gckpti_pool_items t = { call, gckpti_pooling_of(call) };
-    int64_t row = t.s.out[1] * t.s.channels * t.s.o.size[0] * t.s.o.size[1];
-    gckpt_parallel(call, backward ? t.s.images : t.s.images * t.s.out[0],
-                   backward ? row * t.s.out[0] : row, item, &t);
-}
-
-static void gckpti_max_pool_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    const gckpti_pooling *s = &t->s;
-    const int64_t image = s->in[0] * s->in[1] * s->channels, row = s->out[1] * s->channels;
-    const float *x = t->call->in[0].data + i / s->out[0] * image;
-    float *y = t->call->out ? t->call->out + i * row : NULL;
-    uint16_t *tap = t->call->aux ? (uint16_t *)t->call->aux + i * row : NULL;
-    (void)worker;
-    for (int64_t q = 0, at = 0; q < s->out[1]; q++, at += s->channels)
-        gckpti_kernels_of(t->call)->max_window(s, x, i % s->out[0], q, y ? y + at : NULL,
-                                               tap ? tap + at : NULL);
-}
-
-GCKPTI_FN void gckpti_fast_max_pool_forward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 0, gckpti_max_pool_item);
-}
-
-/* The call of image b alone: to the plain op, images are nothing to each other. */
-static gckpt_call gckpti_pool_image(const gckpti_pool_items *t, int64_t b)
-{
-    const gckpti_pooling *s = &t->s;
-    gckpt_call c = *t->call;
-    c.in[0].shape.d[0] = c.shape.d[0] = 1;
-    c.in[0].grad += b * s->in[0] * s->in[1] * s->channels;
-    c.grad_out += b * s->out[0] * s->out[1] * s->channels;
-    return c;
-}
-
-static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    gckpt_call c = gckpti_pool_image(t, b);
-    c.aux = (uint16_t *)c.aux + b * t->s.out[0] * t->s.out[1] * t->s.channels;
-    (void)worker;
-    gckpti_max_pool_backward(&c);
-}
-
-GCKPTI_FN void gckpti_fast_max_pool_backward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 1, gckpti_max_pool_image);
-}
-
-/* Row i of all images' windows: x's taps are added to y, or g / size, in room, to them. */
-static void gckpti_average_row(const gckpti_pool_items *t, int64_t i, const float *x, float *y,
-                               float *dx, float *room)
-{
-    const gckpti_pooling *s = &t->s;
-    const gckpti_kernels *k = gckpti_kernels_of(t->call);
-    const float size = (float)s->o.size[0] * (float)s->o.size[1];
-    const int64_t n = s->channels;
-    for (int64_t q = 0; q < s->out[1]; q++) {
-        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, i % s->out[0], &h, &h_end);
-        int64_t first = gckpti_taps(s, 1, q, &w, &w_end), out = (i * s->out[1] + q) * n;
-        float *sum = dx ? room : y + out;
-        memset(sum, 0, (size_t)n * sizeof *sum);
-        if (dx) {
-            memcpy(room, t->call->grad_out + out, (size_t)n * sizeof *room);
-            k->divide(room, size, n);
-        }
-        for (; a < h_end; a++)
-            for (int64_t b = first; b < w_end; b++) {
-                int64_t at = ((i / s->out[0] * s->in[0] + h + a) * s->in[1] + w + b) * n;
-                k->add(dx ? dx + at : sum, dx ? room : x + at, n);
-            }
-        if (!dx)
-            k->divide(sum, size, n);
-    }
-}
-
-static void gckpti_average_pool_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    (void)worker;
-    gckpti_average_row(t, i, t->call->in[0].data, t->call->out, NULL, NULL);
-}
-
-static void gckpti_average_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pool_items *t = (const gckpti_pool_items *)context;
-    const gckpti_pooling *s = &t->s;
-    const int64_t image = s->in[0] * s->in[1] * s->channels;
-    gckpti_start(t->call->in[0].grad + b * image, image, t->call->in[0].accumulate);
-    for (int64_t p = 0; p < s->out[0]; p++)
-        gckpti_average_row(t, b * s->out[0] + p, NULL, NULL, t->call->in[0].grad,
-                           (float *)t->call->work + worker * s->channels);
-}
-
-GCKPTI_FN void gckpti_fast_average_pool_forward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 0, gckpti_average_pool_item);
-}
-
-GCKPTI_FN void gckpti_fast_average_pool_backward(const gckpt_call *call)
-{
-    gckpti_pool_run(call, 1, gckpti_average_pool_image);
-}
-
-/* ---- groupnorm, batchnorm ---- */
 static gckpti_channel_kernels gckpti_fast_channels(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);

@@ -566,13 +566,27 @@ typedef struct {
     int size[2], stride[2], padding[2];
 } gckpti_pool;
 
-/* A pool's sizes: of x and y, rows and columns; channels. */
+struct gckpti_pooling;
+/* One window of image x, for all channels, into y and its tap's number. Either may be NULL. */
+typedef void (*gckpti_max_window)(const struct gckpti_pooling *s, const float *x, int64_t p,
+                                  int64_t q, float *y, uint16_t *tap);
+
+/* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
 typedef struct gckpti_pooling {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
+    const gckpt_call *call;
+    int backward;
+    gckpti_max_window max_window;
+    void (*add)(float *to, const float *from, int64_t n);
+    void (*divide)(float *x, float by, int64_t n);
 } gckpti_pooling;
 
-GCKPTI_FN gckpti_pooling gckpti_pooling_of(const gckpt_call *call);
+GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
+                                  int backward);
+GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
+                                      void (*add)(float *to, const float *from, int64_t n),
+                                      void (*divide)(float *x, float by, int64_t n), int backward);
 
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
