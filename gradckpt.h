@@ -36,11 +36,11 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4795
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4783
  *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
- *                 conv, conv_shape, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2103
+ *                 conv, gather, recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2003
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3692
@@ -6384,6 +6384,12 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
+/* Element i of a gradient is a sum, with a low part where the plan has one. */
+GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
+{
+    gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
+}
+
 /* ---- ops/curves.c: formulas stand there ---- */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
@@ -6892,7 +6898,8 @@ typedef struct {
     gckpti_channel_run sums, out, dx;
 } gckpti_channel_kernels;
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward);
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
+                                  int backward);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
@@ -6938,11 +6945,9 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
 GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n);
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
-typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
-GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
-
-/* dx, dw. */
-GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
+GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
+                              gckpti_multiply_add multiply_add, int backward);
 #endif
 
 /* ---- ops/gather.c ---- */
@@ -6952,11 +6957,6 @@ GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
 #ifndef GCKPT_NO_RECURRENT
-typedef struct {
-    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
-} gckpti_sequence;
-
 /* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
  * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
  * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
@@ -6966,29 +6966,33 @@ typedef struct gckpti_cell {
     float *state, *aux, *d, *da, *dp;
     int accumulate;
 } gckpti_cell;
+typedef void (*gckpti_cell_run)(const gckpti_cell *cell);
 
-GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call);
+/* What plain and fast kernels differ in. p, da: of the first of m rows, which lie T apart. */
+struct gckpti_sequence;
+typedef struct {
+    gckpti_cell_run gates, slopes;
+    void (*turn)(struct gckpti_sequence *s); /* makes wh'; NULL: one row at a time */
+    void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
+                    float *a); /* a = chains of h wh */
+    void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
+                     float *d);                   /* D += chains of da wh */
+    void (*add)(const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
+} gckpti_cell_kernels;
 
-/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
-GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows);
-GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows);
+/* An item is some rows; a block has all (forward), as many as the threads have at once, or one. */
+typedef struct gckpti_sequence {
+    const gckpt_call *call;
+    const gckpti_cell_kernels *by;
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+    int64_t first, block, each;               /* rows of a block, of an item */
+    float *turned, *zero, *d;                 /* wh' (G,H); H zeros; of the block D [and E], */
+    float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
+} gckpti_sequence;
 
-/* State of row b before the first step. */
-GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state);
-
-/* Step t of row b, forward. */
-GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                     int64_t t, float *state, const float *a);
-
-/* The same, backward. zero: H of them. */
-GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                       int64_t t, const float *zero, float *d, float *da);
-
-/* What begins at +0, or goes on through the rows. */
-GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
-
-/* dh0 and dc0 of row b. */
-GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
+                                  int backward);
 #endif
 
 /* What the files of ops share; no other folder uses it. */
@@ -8497,26 +8501,24 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *gain = o->gain ? call->in[o->gain].data : NULL, *aux = (const float *)call->aux;
-    float *dx = call->in[0].grad, *dgain = o->gain ? call->in[o->gain].grad : NULL;
-    float *dbias = o->bias ? call->in[o->bias].grad : NULL, *bias_low = call->in[o->bias].low;
-    float *gain_low = call->in[o->gain].low;
-    if (dgain)
-        gckpti_start(dgain, n, call->in[o->gain].accumulate);
-    if (dbias)
-        gckpti_start(dbias, n, call->in[o->bias].accumulate);
+    const gckpt_arg *in = call->in;
+    const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->aux;
+    const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
+    for (int i = 1; i < call->inputs; i++)
+        if (in[i].grad)
+            gckpti_start(in[i].grad, n, in[i].accumulate);
     for (int64_t r = 0; r < rows; r++) {
         const float *g = call->grad_out + r * n;
         for (int64_t i = 0; dbias && i < n; i++)
-            gckpti_sum_add(&dbias[i], bias_low ? bias_low + i : NULL, g[i]);
-        if (!dx && !dgain)
+            gckpti_sum_to(&in[o->bias], i, g[i]);
+        if (!in[0].grad && !dgain)
             continue;
-        const float *x = call->in[0].data + r * n;
+        const float *x = in[0].data + r * n;
         float c = o->center ? *aux++ : 0.0f, mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
         for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_sum_add(&dgain[i], gain_low ? gain_low + i : NULL,
-                           gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
-        if (!dx)
+            gckpti_sum_to(&in[o->gain], i,
+                          gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+        if (!in[0].grad)
             continue;
         float sum[32] = { 0.0f }, lane[32] = { 0.0f };
         for (int64_t i = 0; i < n; i++) {
@@ -8529,8 +8531,8 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
         for (int64_t i = 0; i < n; i++) {
             float h = gckpti_centered(x[i], c, mean) * rstd;
             float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
-            gckpti_put_product(&dx[r * n + i], rstd, gckpti_fma(-h, b, u - a),
-                               call->in[0].accumulate);
+            gckpti_put_product(&in[0].grad[r * n + i], rstd, gckpti_fma(-h, b, u - a),
+                               in[0].accumulate);
         }
     }
 }
@@ -8599,10 +8601,9 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    if (!gckpti_is_plain(call) ||
-        gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
-        int64_t unit =
-            gckpti_is_plain(call) ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
+    if (!gckpti_is_plain(call) || gckpti_is_mixed(call)) {
+        /* beyond `most` what is needed is refused, too */
+        int64_t unit = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
         int64_t most = INT64_MAX / 4096 / unit;
         int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
         call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);
@@ -9977,7 +9978,7 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
  * in the backward. */
 typedef struct {
     const gckpt_call *call;
-    gckpti_channel_kernels by;
+    const gckpti_channel_kernels *by;
     int64_t images, places, channels, groups, m;
     float n;           /* values of a group in an image */
     int64_t run, runs; /* channels of an item; items an image */
@@ -9985,10 +9986,11 @@ typedef struct {
 } gckpti_channels;
 
 /* All inputs behind x are (C). */
-static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
+static gckpt_result gckpti_channels_shape(gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
+    const char *name = o->groups ? "groupnorm" : "batchnorm";
     int64_t channels = gckpti_last(x);
     if (x->n < 2)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
@@ -10008,18 +10010,8 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
     call->aux_bytes = 2 * (size_t)means * sizeof(float);
     call->work_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
     call->work_backward = call->work_forward;
+    call->mixes_rows = !o->groups;
     return GCKPT_OK;
-}
-
-static gckpt_result gckpti_groupnorm_shape(gckpt_call *call)
-{
-    return gckpti_channels_shape(call, "groupnorm");
-}
-
-static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
-{
-    call->mixes_rows = 1;
-    return gckpti_channels_shape(call, "batchnorm");
 }
 
 static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
@@ -10083,10 +10075,10 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
         memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
     } else {
         p.s = mean, p.mean = NULL;
-        s->by.sums(&p, first, end);
+        s->by->sums(&p, first, end);
         gckpti_channels_level(s, mean, NULL, first, end);
         p.s = variance, p.mean = mean;
-        s->by.sums(&p, first, end);
+        s->by->sums(&p, first, end);
         gckpti_channels_level(s, variance, NULL, first, end);
         for (int64_t c = first; aux && c < end; c += s->m) {
             aux[b * s->groups + c / s->m] = mean[c];
@@ -10096,7 +10088,7 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
     gckpti_channels_spread(s, mean, variance, first, end);
     if (s->call->out) {
         p.to = s->call->out + b * s->places * s->channels;
-        s->by.out(&p, first, end);
+        s->by->out(&p, first, end);
     }
 }
 
@@ -10106,7 +10098,7 @@ static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums
 {
     const gckpt_arg *to = &call->in[i];
     for (int64_t c = first; i && to->grad && c < end; c++)
-        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, sums[c]);
+        gckpti_sum_to(to, c, sums[c]);
 }
 
 /* Image by image: its sums, what they add to dgain and dbias, its dx. */
@@ -10128,7 +10120,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
         }
         if (p.t)
             gckpti_channels_spread(s, p.mean, p.rstd, first, end);
-        s->by.sums(&p, first, end);
+        s->by->sums(&p, first, end);
         gckpti_channels_add(call, o->bias, p.s, first, end);
         gckpti_channels_add(call, o->gain, p.t, first, end);
         if (!x->grad)
@@ -10136,7 +10128,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
         gckpti_channels_level(s, p.s, p.gain, first, end);
         gckpti_channels_level(s, p.t, p.gain, first, end);
         p.to = x->grad + b * s->places * s->channels, p.accumulate = x->accumulate;
-        s->by.dx(&p, first, end);
+        s->by->dx(&p, first, end);
     }
 }
 
@@ -10153,7 +10145,8 @@ static void gckpti_batchnorm_measured(const gckpti_channels *s)
     }
 }
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward)
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
+                                  int backward)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -10163,9 +10156,12 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels
     s.call = call, s.by = by, s.given = !groups && !call->training;
     s.images = images, s.places = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.places * s.m);
-    s.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
-    s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
-    s.runs = (n + s.run - 1) / s.run;
+    s.run = n, s.runs = 1;
+    if (GCKPTI_HAS_FAST) {
+        s.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+        s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
+        s.runs = (n + s.run - 1) / s.run;
+    }
     for (int i = 1; backward && i < call->inputs; i++)
         if (call->in[i].grad)
             gckpti_start(call->in[i].grad, n, call->in[i].accumulate);
@@ -10223,21 +10219,18 @@ static void gckpti_plain_channel_dx(const gckpti_channel_pass *p, int64_t first,
         }
 }
 
-static gckpti_channel_kernels gckpti_plain_channels(void)
-{
-    gckpti_channel_kernels by = { gckpti_plain_channel_sums, gckpti_plain_channel_out,
-                                  gckpti_plain_channel_dx };
-    return by;
-}
+static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_channel_sums,
+                                                              gckpti_plain_channel_out,
+                                                              gckpti_plain_channel_dx };
 
-GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, gckpti_plain_channels())
-GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, gckpti_plain_channels())
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, &gckpti_plain_channels)
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, &gckpti_plain_channels)
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
-GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
            GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
            GCKPT_SUMS);
@@ -10279,7 +10272,7 @@ GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
            GCKPTI_PANEL * 16;
 }
 
-GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
+static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
 {
     const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
     const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d, *y = call->shape.d;
@@ -10296,224 +10289,6 @@ GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
     return z;
 }
 
-/* Of the way down. */
-static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
-{
-    const gckpt_window *w = &z->window;
-    gckpti_reach r = { z->image[axis],
-                       z->places[axis],
-                       z->taps[axis],
-                       w->stride[axis],
-                       w->dilation[axis],
-                       -w->padding[axis],
-                       0,
-                       1,
-                       0,
-                       1 };
-    return r;
-}
-
-/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
-static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
-{
-    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
-    const int64_t from = phase + z->window.padding[axis];
-    int64_t common = stride, each, k = 0;
-    for (int64_t rest = dilation, next; rest; common = rest, rest = next)
-        next = common % rest;
-    each = stride / common;
-    while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
-        k++;
-    gckpti_reach r = { z->places[axis],
-                       (z->image[axis] - phase + stride - 1) / stride,
-                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
-                       1,
-                       -(dilation / common),
-                       (from - k * dilation) / stride,
-                       phase,
-                       stride,
-                       k,
-                       each };
-    return r;
-}
-
-static int64_t gckpti_conv_phases(const gckpti_conv_sizes *z, int axis, int up)
-{
-    return up ? gckpti_min(z->window.stride[axis], z->image[axis]) : 1;
-}
-
-/* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
-static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
-                                      int64_t kx, const float *from, int64_t channels)
-{
-    int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-    int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-    if (y < 0 || y >= r[0].size || x < 0 || x >= r[1].size)
-        return NULL;
-    return from + (y * r[1].size + x) * channels;
-}
-
-GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
-                                  int64_t kx)
-{
-    return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
-}
-
-static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
-}
-
-/* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
- * of w; of dw, those of all taps in d over the place w. First for groups of one channel each, of
- * which it takes n. */
-static void gckpti_conv_depthwise(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
-                                  const float *w, float *d, int64_t n)
-{
-    const int64_t dw = s->kind == GCKPTI_CONV_DW;
-    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
-        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
-            int64_t at = gckpti_conv_tap(s->z, s->r, ky, kx) * s->z->c;
-            s->run(d + dw * at, gckpti_conv_meets(s->r, i, j, ky, kx, from, s->z->c),
-                   w + (1 - dw) * at, n);
-        }
-}
-
-static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
-                              const float *w, float *d)
-{
-    const gckpti_conv_sizes *z = s->z;
-    const int64_t gc = z->group_c, go = z->group_o, up = s->kind == GCKPTI_CONV_UP;
-    const float nothing = 0.0f;
-    if (gc == 1 && go == 1) {
-        gckpti_conv_depthwise(s, from, i, j, w, d, z->c);
-        return;
-    }
-    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
-        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
-            const float *met = gckpti_conv_meets(s->r, i, j, ky, kx, from, up ? z->o : z->c);
-            const float *x = met ? met : &nothing;
-            const int64_t step = met != NULL, tap = gckpti_conv_tap(z, s->r, ky, kx);
-            for (int64_t g = 0, at; g < z->window.groups; g++) {
-                at = tap * gc * z->o + g * go;
-                if (up)
-                    gckpti_chains(x + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
-                for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += z->o)
-                    if (s->kind == GCKPTI_CONV_DW)
-                        gckpti_link(x[c * step], w + g * go, go, d + at);
-                    else
-                        gckpti_link(x[c * step], w + at, go, d + g * go);
-            }
-        }
-}
-
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
-{
-    const gckpti_conv_sizes *z = s->z;
-    const gckpti_reach *r = s->r;
-    const int up = s->kind == GCKPTI_CONV_UP;
-    const int64_t *side = up ? z->image : z->places, n = up ? z->c : z->o;
-    for (int64_t at = begin; at < end; at++) {
-        int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
-        int64_t row = at / r[1].results / r[0].results, line = row * side[0] + i * r[0].each;
-        float *d = s->out + ((line + r[0].at) * side[1] + r[1].at + j * r[1].each) * n;
-        if (s->start)
-            memcpy(d, s->start, (size_t)n * sizeof *d);
-        else
-            gckpti_start(d, n, s->accumulate);
-        gckpti_conv_links(s, s->from + row * r[0].size * r[1].size * (up ? z->o : z->c), i, j, s->w,
-                          d);
-    }
-}
-
-GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
-{
-    const gckpti_conv_sizes *z = s->z;
-    const float *from = s->from + c, *w = s->w + c;
-    for (int64_t row = 0; row < z->rows; row++, from += z->image[0] * z->image[1] * z->c)
-        for (int64_t i = 0; i < z->places[0]; i++)
-            for (int64_t j = 0; j < z->places[1]; j++, w += z->o)
-                if (n < z->c)
-                    gckpti_conv_depthwise(s, from, i, j, w, s->out + c, n);
-                else
-                    gckpti_conv_links(s, from, i, j, w, s->out);
-}
-
-static void gckpti_conv_all(const gckpt_call *call, int kind, const float *from, const float *w,
-                            const gckpt_arg *bias, const gckpt_arg *grad, gckpti_conv_run run)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int up = kind == GCKPTI_CONV_UP;
-    const int64_t across = gckpti_conv_phases(&z, 1, up);
-    gckpti_conv s = { &z,
-                      { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 } },
-                      kind,
-                      grad ? grad->accumulate : 0,
-                      from,
-                      bias ? bias->data : NULL,
-                      w,
-                      grad ? grad->grad : call->out,
-                      gckpti_plain_multiply_add };
-    for (int64_t phase = 0; phase < gckpti_conv_phases(&z, 0, up) * across; phase++) {
-        for (int i = 0; i < 2; i++)
-            s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % across : phase / across)
-                        : gckpti_reach_down(&z, i);
-        run(call, &s);
-    }
-}
-
-static void gckpti_conv_plain(const gckpt_call *call, const gckpti_conv *s)
-{
-    if (s->kind != GCKPTI_CONV_DW) {
-        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results);
-        return;
-    }
-    gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-    gckpti_conv_weights(s, 0, s->z->c);
-}
-
-GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN, call->in[0].data,
-                    call->in[1].data, call->inputs == 3 ? &call->in[2] : NULL, NULL, run);
-}
-
-GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    if (x->grad)
-        gckpti_conv_all(call, a->transposed ? GCKPTI_CONV_DOWN : GCKPTI_CONV_UP, call->grad_out,
-                        w->data, NULL, x, run);
-    if (w->grad)
-        gckpti_conv_all(call, GCKPTI_CONV_DW, a->transposed ? call->grad_out : x->data,
-                        a->transposed ? x->data : call->grad_out, NULL, w, run);
-}
-
-GCKPTI_FN void gckpti_conv2d_forward(const gckpt_call *call)
-{
-    gckpti_conv_forward(call, gckpti_conv_plain);
-}
-
-GCKPTI_FN void gckpti_conv2d_backward(const gckpt_call *call)
-{
-    gckpti_conv_backward(call, gckpti_conv_plain);
-    gckpti_bias_backward(call);
-}
-
-GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
-{
-    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
-    const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
-    const int64_t *w = call->in[1].shape.d;
-    return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
-}
-#endif
-
-/* >>ops/conv_shape */
-#ifndef GCKPT_NO_IMAGES
 /* What a window's numbers may be. */
 static gckpt_result gckpti_conv_window(gckpt_call *call, const char *op)
 {
@@ -10618,6 +10393,192 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
     if (result == GCKPT_OK && gckpti_shape_fits(&call->shape))
         gckpti_conv_work(call, a->transposed);
     return result;
+}
+
+/* Of the way down. */
+static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
+{
+    const gckpt_window *w = &z->window;
+    gckpti_reach r = { z->image[axis],    z->places[axis],   z->taps[axis], w->stride[axis],
+                       w->dilation[axis], -w->padding[axis], 0,             1,
+                       0,                 1 };
+    return r;
+}
+
+/* Of the way up, for the pixels phase, phase + stride, ...: their taps lie apart, too. */
+static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_t phase)
+{
+    const int64_t stride = z->window.stride[axis], dilation = z->window.dilation[axis];
+    const int64_t from = phase + z->window.padding[axis];
+    int64_t common = stride, each, k = 0;
+    for (int64_t rest = dilation, next; rest; common = rest, rest = next)
+        next = common % rest;
+    each = stride / common;
+    while (k < gckpti_min(each, z->taps[axis]) && (from - k * dilation) % stride)
+        k++;
+    gckpti_reach r = { z->places[axis],
+                       (z->image[axis] - phase + stride - 1) / stride,
+                       k < each ? (z->taps[axis] - k + each - 1) / each : 0,
+                       1,
+                       -(dilation / common),
+                       (from - k * dilation) / stride,
+                       phase,
+                       stride,
+                       k,
+                       each };
+    return r;
+}
+
+/* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
+static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
+                                      int64_t kx, const float *from, int64_t channels)
+{
+    int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+    int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+    if (y < 0 || y >= r[0].size || x < 0 || x >= r[1].size)
+        return NULL;
+    return from + (y * r[1].size + x) * channels;
+}
+
+GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
+                                  int64_t kx)
+{
+    return (r[0].tap_at + ky * r[0].tap_each) * z->taps[1] + r[1].tap_at + kx * r[1].tap_each;
+}
+
+static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
+}
+
+/* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
+ * of w; of dw, those of all taps in d over the place w. Of groups of one channel, it takes n. */
+static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
+                              const float *w, float *d, int64_t n)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const int64_t gc = z->group_c, go = z->group_o;
+    const int64_t up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    const float nothing = 0.0f;
+    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
+        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
+            const float *met = gckpti_conv_meets(s->r, i, j, ky, kx, from, up ? z->o : z->c);
+            const float *x = met ? met : &nothing;
+            const int64_t step = met != NULL, tap = gckpti_conv_tap(z, s->r, ky, kx);
+            if (gc == 1 && go == 1) {
+                s->run(d + dw * tap * z->c, met, w + (1 - dw) * tap * z->c, n);
+                continue;
+            }
+            for (int64_t g = 0, at; g < z->window.groups; g++) {
+                at = tap * gc * z->o + g * go;
+                if (up)
+                    gckpti_chains(x + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
+                for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += z->o)
+                    if (dw)
+                        gckpti_link(x[c * step], w + g * go, go, d + at);
+                    else
+                        gckpti_link(x[c * step], w + at, go, d + g * go);
+            }
+        }
+}
+
+GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const gckpti_reach *r = s->r;
+    const int up = s->kind == GCKPTI_CONV_UP;
+    const int64_t *side = up ? z->image : z->places, n = up ? z->c : z->o;
+    for (int64_t at = begin; at < end; at++) {
+        int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+        int64_t row = at / r[1].results / r[0].results, line = row * side[0] + i * r[0].each;
+        float *d = s->out + ((line + r[0].at) * side[1] + r[1].at + j * r[1].each) * n;
+        if (s->start)
+            memcpy(d, s->start, (size_t)n * sizeof *d);
+        else
+            gckpti_start(d, n, s->accumulate);
+        gckpti_conv_links(s, s->from + row * r[0].size * r[1].size * (up ? z->o : z->c), i, j, s->w,
+                          d, z->c);
+    }
+}
+
+GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+{
+    const gckpti_conv_sizes *z = s->z;
+    const float *from = s->from + c, *w = s->w + c;
+    for (int64_t row = 0; row < z->rows; row++, from += z->image[0] * z->image[1] * z->c)
+        for (int64_t i = 0; i < z->places[0]; i++)
+            for (int64_t j = 0; j < z->places[1]; j++, w += z->o)
+                gckpti_conv_links(s, from, i, j, w, s->out + c, n);
+}
+
+/* All results, phase after phase, or all of dw, by `run`. */
+static void gckpti_conv_all(const gckpt_call *call, gckpti_conv s, gckpti_conv_run run)
+{
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
+    const int up = s.kind == GCKPTI_CONV_UP;
+    int64_t phases[2];
+    for (int i = 0; i < 2; i++)
+        phases[i] = up ? gckpti_min(z.window.stride[i], z.image[i]) : 1;
+    s.z = &z;
+    for (int64_t phase = 0; phase < phases[0] * phases[1]; phase++) {
+        for (int i = 0; i < 2; i++)
+            s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % phases[1] : phase / phases[1])
+                        : gckpti_reach_down(&z, i);
+        run(call, &s);
+    }
+}
+
+GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
+                              gckpti_multiply_add multiply_add, int backward)
+{
+    const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    gckpti_conv s;
+    memset(&s, 0, sizeof s);
+    s.run = multiply_add;
+    s.kind = transposed != backward ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN;
+    s.from = backward ? call->grad_out : x->data, s.w = w->data;
+    s.start = !backward && call->inputs == 3 ? call->in[2].data : NULL;
+    s.out = backward ? x->grad : call->out;
+    s.accumulate = backward && x->accumulate;
+    if (s.out)
+        gckpti_conv_all(call, s, run);
+    if (!backward || !w->grad)
+        return;
+    s.kind = GCKPTI_CONV_DW;
+    s.from = transposed ? call->grad_out : x->data, s.w = transposed ? x->data : call->grad_out;
+    s.out = w->grad, s.accumulate = w->accumulate;
+    gckpti_conv_all(call, s, run);
+}
+
+static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
+{
+    if (s->kind != GCKPTI_CONV_DW) {
+        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results);
+        return;
+    }
+    gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    gckpti_conv_weights(s, 0, s->z->c);
+}
+
+GCKPTI_FN void gckpti_conv2d_forward(const gckpt_call *call)
+{
+    gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, 0);
+}
+
+GCKPTI_FN void gckpti_conv2d_backward(const gckpt_call *call)
+{
+    gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, 1);
+    gckpti_bias_backward(call);
+}
+
+GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
+{
+    const gckpti_conv2d *a = (const gckpti_conv2d *)call->attributes;
+    const gckpt_shape *places = a->transposed ? &call->in[0].shape : &call->shape;
+    const int64_t *w = call->in[1].shape.d;
+    return 2 * (uint64_t)gckpti_elements(places) * (uint64_t)(w[0] * w[1] * w[2]);
 }
 
 GCKPTI_ROW(conv2d, GCKPTI_FAST, gckpti_conv2d_shape, gckpti_conv2d_flops, 0, GCKPT_IN(1),
@@ -10776,45 +10737,39 @@ GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
-GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
+/* Plain: a row at a time. */
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
     const int64_t *d = in[0].shape.d;
-    gckpti_sequence s = { d[0], d[1], d[2] / o->gates, d[2], d[2] / o->gates, in, in + 1, NULL,
-                          NULL, NULL };
-    if (o->gates == 4)
-        s.state *= 2;
-    if (o->bias)
-        s.bias = in + o->bias;
-    if (o->start)
-        s.h0 = in + o->start;
-    if (o->start && o->gates == 4)
-        s.c0 = s.h0 + 1;
+    gckpti_sequence s;
+    memset(&s, 0, sizeof s);
+    s.call = call;
+    s.rows = d[0], s.steps = d[1], s.gates = d[2], s.units = d[2] / o->gates;
+    s.state = o->gates == 4 ? 2 * s.units : s.units;
+    s.p = in, s.wh = in + 1;
+    s.bias = o->bias ? in + o->bias : NULL;
+    s.h0 = o->start ? in + o->start : NULL;
+    s.c0 = o->start && o->gates == 4 ? s.h0 + 1 : NULL;
+    s.each = s.block = 1;
+    if (!plain) {
+        s.each = gckpti_min((s.rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+        s.block = s.each * gckpti_min((s.rows - 1) / s.each + 1, call->threads);
+    }
     return s;
-}
-
-GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
-{
-    return gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
-}
-GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
-{
-    int64_t each = gckpti_sequence_each(call, rows);
-    return gckpti_is_plain(call) ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
 static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
 {
-    gckpti_sequence s = gckpti_sequence_of(call);
-    int64_t rows = gckpti_sequence_rows(call, s.rows);
+    gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
     if (!backward)
-        return rows * (s.state + s.gates);
+        return s.block * (s.state + s.gates);
     if (gckpti_is_plain(call))
         return s.steps * s.gates + s.state + s.units;
-    return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
-           call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);
+    return s.block * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
+           call->threads * gckpti_product_room(s.units, s.gates, s.block * s.steps);
 }
 
 static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
@@ -10835,7 +10790,7 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
                               p, wh, i == o->bias ? "a bias" : "a first state", want,
                               &call->in[i].shape);
     }
-    gckpti_sequence s = gckpti_sequence_of(call);
+    gckpti_sequence s = gckpti_sequence_of(call, 1);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->aux_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
@@ -10854,49 +10809,6 @@ static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
 static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
 {
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
-}
-
-GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
-{
-    size_t bytes = (size_t)s->units * sizeof *state;
-    memset(state, 0, (size_t)s->state * sizeof *state);
-    if (s->h0)
-        memcpy(state, s->h0->data + b * s->units, bytes);
-    if (s->c0)
-        memcpy(state + s->units, s->c0->data + b * s->units, bytes);
-}
-
-GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                     int64_t t, float *state, const float *a)
-{
-    gckpti_cell c;
-    int64_t at = b * s->steps + t;
-    memset(&c, 0, sizeof c);
-    c.units = s->units;
-    c.p = s->p->data + at * s->gates;
-    c.a = a;
-    c.state = state;
-    c.aux = call->aux ? (float *)call->aux + at * 4 * s->units : NULL;
-    return c;
-}
-
-GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                       int64_t t, const float *zero, float *d, float *da)
-{
-    gckpti_cell c;
-    int64_t at = b * s->steps + t;
-    memset(&c, 0, sizeof c);
-    c.units = s->units;
-    c.g = call->grad_out + at * s->state;
-    c.out = call->out + at * s->state;
-    c.h = t ? c.out - s->state : s->h0 ? s->h0->data + b * s->units : zero;
-    c.c = t ? c.h + s->units : s->c0 ? s->c0->data + b * s->units : zero;
-    c.aux = (float *)call->aux + at * 4 * s->units;
-    c.d = d;
-    c.da = da;
-    c.dp = s->p->grad ? s->p->grad + at * s->gates : NULL;
-    c.accumulate = s->p->accumulate;
-    return c;
 }
 
 static void gckpti_gru_gates(const gckpti_cell *s)
@@ -10964,95 +10876,171 @@ static void gckpti_lstm_slopes(const gckpti_cell *s)
     }
 }
 
-static void gckpti_sequence_forward(const gckpt_call *call, void (*gates)(const gckpti_cell *cell))
+/* Rows of item i. */
+static int64_t gckpti_sequence_each(const gckpti_sequence *s, int64_t i)
 {
-    gckpti_sequence s = gckpti_sequence_of(call);
-    float *state = (float *)call->work, *a = state + s.state;
-    size_t bytes = (size_t)s.gates * sizeof *a;
-    for (int64_t b = 0; b < s.rows; b++) {
-        gckpti_sequence_start(&s, b, state);
-        for (int64_t t = 0; t < s.steps; t++) {
-            gckpti_cell cell = gckpti_cell_of(call, &s, b, t, state, a);
-            gckpti_start(a, s.gates, 0);
-            if (s.state > s.units) /* lstm */
-                memcpy(a, cell.p, bytes);
-            else if (s.bias)
-                memcpy(a, s.bias->data, bytes);
-            for (int64_t k = 0; k < s.units; k++)
-                gckpti_link(state[k], s.wh->data + k * s.gates, s.gates, a);
-            gates(&cell);
-            if (call->out)
-                memcpy(call->out + (b * s.steps + t) * s.state, state,
-                       (size_t)s.state * sizeof *state);
+    return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->each, s->each) : 1;
+}
+
+/* Rows of the block, as many as an item has, through all steps side by side. */
+static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    const int64_t at = i * s->each, first = s->first + at, n = s->units;
+    const int64_t m = gckpti_sequence_each(s, i);
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *state = (float *)s->call->work + worker * s->each * (s->state + s->gates);
+    float *a = state + s->each * s->state;
+    gckpti_start(state, m * s->state, 0);
+    for (int64_t r = 0; s->h0 && r < m; r++) {
+        memcpy(state + r * s->state, s->h0->data + (first + r) * n, bytes);
+        if (s->c0)
+            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n, bytes);
+    }
+    for (int64_t t = 0; t < s->steps; t++) {
+        s->by->forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
+        for (int64_t r = 0; r < m; r++) {
+            const int64_t step = (first + r) * s->steps + t;
+            gckpti_cell cell;
+            memset(&cell, 0, sizeof cell);
+            cell.units = n;
+            cell.p = s->p->data + step * s->gates;
+            cell.a = a + r * s->gates;
+            cell.state = state + r * s->state;
+            cell.aux = s->call->aux ? (float *)s->call->aux + step * 4 * n : NULL;
+            s->by->gates(&cell);
+            if (s->call->out)
+                memcpy(s->call->out + step * s->state, cell.state,
+                       (size_t)s->state * sizeof(float));
         }
     }
 }
 
-GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s)
+/* h, or c, of row b before step t. */
+static const float *gckpti_sequence_before(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
-    if (s->wh->grad)
-        gckpti_start(s->wh->grad, s->units * s->gates, s->wh->accumulate);
-    if (s->bias && s->bias->grad)
-        gckpti_start(s->bias->grad, s->gates, s->bias->accumulate);
+    const gckpt_arg *start = c ? s->c0 : s->h0;
+    if (t)
+        return s->call->out + (b * s->steps + t - 1) * s->state + c * s->units;
+    return start ? start->data + b * s->units : s->zero;
 }
 
-GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
+/* The same backwards, all but what they add to dwh and dbias. */
+static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
-    const gckpt_arg *start[2] = { s->h0, s->c0 };
-    for (int i = 0; i < 2; i++)
-        for (int64_t j = 0; start[i] && start[i]->grad && j < s->units; j++)
-            gckpti_put(&start[i]->grad[b * s->units + j], d[i * s->units + j],
-                       start[i]->accumulate);
-}
-
-/* What step t of a row adds to dwh and dbias. */
-static void gckpti_sequence_add(const gckpti_sequence *s, const float *h, const float *da)
-{
-    float *low = s->bias ? s->bias->low : NULL;
-    for (int64_t k = 0; s->wh->grad && k < s->units; k++)
-        gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
-    for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
-        gckpti_sum_add(&s->bias->grad[j], low ? low + j : NULL, da[j]);
-}
-
-static void gckpti_sequence_backward(const gckpt_call *call,
-                                     void (*slopes)(const gckpti_cell *cell))
-{
-    gckpti_sequence s = gckpti_sequence_of(call);
-    float *da = (float *)call->work, *d = da + s.steps * s.gates, *zero = d + s.state;
-    memset(zero, 0, (size_t)s.units * sizeof *zero);
-    gckpti_sequence_begin(&s);
-    for (int64_t b = 0; b < s.rows; b++) {
-        memset(d, 0, (size_t)s.state * sizeof *d);
-        for (int64_t t = s.steps; t-- > 0;) {
-            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
-            slopes(&cell);
-            gckpti_chains(cell.da, 1, s.wh->data, s.gates, s.units, s.gates, d);
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    const int64_t at = i * s->each, m = gckpti_sequence_each(s, i), n = s->units;
+    float *d = s->d + at * s->state;
+    (void)worker;
+    gckpti_start(d, m * s->state, 0);
+    for (int64_t t = s->steps; t-- > 0;) {
+        for (int64_t r = 0; r < m; r++) {
+            const int64_t b = s->first + at + r, step = b * s->steps + t;
+            gckpti_cell cell;
+            memset(&cell, 0, sizeof cell);
+            cell.units = n;
+            cell.g = s->call->grad_out + step * s->state;
+            cell.out = s->call->out + step * s->state;
+            cell.h = gckpti_sequence_before(s, 0, b, t);
+            cell.c = gckpti_sequence_before(s, 1, b, t);
+            cell.aux = (float *)s->call->aux + step * 4 * n;
+            cell.d = d + r * s->state;
+            cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
+            cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
+            cell.accumulate = s->p->accumulate;
+            s->by->slopes(&cell);
+            if (GCKPTI_HAS_FAST && s->by->turn)
+                memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
-        gckpti_sequence_end(&s, b, d);
-        for (int64_t t = 0; t < s.steps; t++) {
-            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
-            gckpti_sequence_add(&s, cell.h, cell.da);
+        s->by->backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
+    }
+    for (int64_t r = 0; r < m; r++, d += s->state)
+        for (int c = 0; c < 2; c++) {
+            const gckpt_arg *start = c ? s->c0 : s->h0;
+            for (int64_t j = 0; start && start->grad && j < n; j++)
+                gckpti_put(&start->grad[(s->first + at + r) * n + j], d[c * n + j],
+                           start->accumulate);
         }
+}
+
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
+                                  int backward)
+{
+    const int fast = GCKPTI_HAS_FAST && by->turn;
+    gckpti_sequence s = gckpti_sequence_of(call, !fast);
+    const int64_t most = backward || !fast ? s.block : s.rows;
+    void (*item)(void *context, int64_t i, int64_t worker) =
+        backward ? gckpti_sequence_backward : gckpti_sequence_forward;
+    s.by = by;
+    if (backward) {
+        s.turned = (float *)call->work;
+        s.zero = s.turned + fast * s.units * s.gates;
+        s.d = s.zero + s.units;
+        s.h = s.d + most * s.state;
+        s.da = s.h + fast * most * s.steps * s.units;
+        s.pack = s.da + most * s.steps * s.gates;
+        gckpti_start(s.zero, s.units, 0);
+        if (fast)
+            by->turn(&s);
+        if (s.wh->grad)
+            gckpti_start(s.wh->grad, s.units * s.gates, s.wh->accumulate);
+        if (s.bias && s.bias->grad)
+            gckpti_start(s.bias->grad, s.gates, s.bias->accumulate);
+    }
+    for (; s.first < s.rows; s.first += s.block) {
+        s.block = gckpti_min(s.rows - s.first, most);
+        if (fast)
+            gckpt_parallel(call, (s.block - 1) / s.each + 1,
+                           s.each * s.steps * s.units * s.gates, item, &s);
+        else
+            item(&s, 0, 0);
+        if (backward)
+            by->add(&s);
     }
 }
 
-GCKPTI_FN void gckpti_gru_forward(const gckpt_call *call)
+static void gckpti_plain_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
+                                       const float *state, float *a)
 {
-    gckpti_sequence_forward(call, gckpti_gru_gates);
+    const float *from = s->state > s->units ? p : s->bias ? s->bias->data : NULL;
+    (void)m;
+    gckpti_start(a, s->gates, 0);
+    if (from)
+        memcpy(a, from, (size_t)s->gates * sizeof *a);
+    for (int64_t k = 0; k < s->units; k++)
+        gckpti_link(state[k], s->wh->data + k * s->gates, s->gates, a);
 }
-GCKPTI_FN void gckpti_gru_backward(const gckpt_call *call)
+
+static void gckpti_plain_cells_backward(const gckpti_sequence *s, const float *da, int64_t m,
+                                        float *d)
 {
-    gckpti_sequence_backward(call, gckpti_gru_slopes);
+    (void)m;
+    gckpti_chains(da, 1, s->wh->data, s->gates, s->units, s->gates, d);
 }
-GCKPTI_FN void gckpti_lstm_forward(const gckpt_call *call)
+
+static void gckpti_plain_cells_add(const gckpti_sequence *s)
 {
-    gckpti_sequence_forward(call, gckpti_lstm_gates);
+    const float *da = s->da;
+    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
+        const float *h = gckpti_sequence_before(s, 0, s->first, t);
+        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
+            gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
+        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+            gckpti_sum_to(s->bias, j, da[j]);
+    }
 }
-GCKPTI_FN void gckpti_lstm_backward(const gckpt_call *call)
-{
-    gckpti_sequence_backward(call, gckpti_lstm_slopes);
-}
+
+#define GCKPTI_CELLS(name)                                                                         \
+    static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
+                                                             gckpti_##name##_slopes,               \
+                                                             NULL,                                 \
+                                                             gckpti_plain_cells_forward,           \
+                                                             gckpti_plain_cells_backward,          \
+                                                             gckpti_plain_cells_add };             \
+    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by, &gckpti_plain_##name)
+GCKPTI_CELLS(gru)
+GCKPTI_CELLS(lstm)
+#undef GCKPTI_CELLS
 
 /* in[2] may be the bias or h0: then it needs less than this says. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_AUX
@@ -12592,7 +12580,7 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
 }
 
 /* gckpti_conv_plain */
-static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
+static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
     const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
@@ -12601,26 +12589,23 @@ static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
         gckpti_windows_run(call, &w);
         return;
     }
-    gckpti_conv one = *s;
-    one.run = gckpti_kernels_of(call)->multiply_add;
     if (s->kind == GCKPTI_CONV_DW) {
         gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
         gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
-                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
-                       &one);
+                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item, s);
     } else {
-        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
+        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, s);
     }
 }
 
 GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
 {
-    gckpti_conv_forward(call, gckpti_conv_fast);
+    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 0);
 }
 
 GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
 {
-    gckpti_conv_backward(call, gckpti_conv_fast);
+    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 1);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
@@ -12628,15 +12613,14 @@ GCKPTI_BOTH_WAYS(fast_max_pool, gckpti_max_pool_by, gckpti_kernels_of(call)->max
 GCKPTI_BOTH_WAYS(fast_average_pool, gckpti_average_pool_by, gckpti_kernels_of(call)->add,
                  gckpti_kernels_of(call)->divide)
 
-static gckpti_channel_kernels gckpti_fast_channels(const gckpt_call *call)
+static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k, int backward)
 {
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_channel_kernels by = { k->channel_sums, k->channel_out, k->channel_dx };
-    return by;
+    const gckpti_channel_kernels by = { k->channel_sums, k->channel_out, k->channel_dx };
+    gckpti_channels_by(call, &by, backward);
 }
 
-GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_channels_by, gckpti_fast_channels(call))
-GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_channels_by, gckpti_fast_channels(call))
+GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels, gckpti_kernels_of(call))
+GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels, gckpti_kernels_of(call))
 #endif
 
 /* >>cpu/attention */
@@ -12667,59 +12651,46 @@ static int gckpti_attention_is_fast(const gckpt_call *call)
     return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
 }
 
-static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
+static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
-    int backward = h->call->grad_out || h->call->grad_out_bf16;
-    float *rest =
-        (float *)h->call->work + worker * gckpti_attention_room(h->call, h->t, h->d, backward);
-    if (backward)
-        gckpti_attention_gradients(h->call, i, rest);
-    else
-        gckpti_attention_queries(h->call, i * h->t, (i + 1) * h->t, rest);
+    const gckpt_call *call = h->call;
+    const gckpti_kernels *by = gckpti_kernels_of(call);
+    const int backward = call->grad_out || call->grad_out_bf16;
+    float *room = (float *)call->work;
+    room += worker * gckpti_attention_room(call, h->t, h->d, backward);
+    if (!gckpti_attention_is_fast(call)) {
+        if (backward)
+            gckpti_attention_gradients(call, i, room);
+        else
+            gckpti_attention_queries(call, i * h->t, (i + 1) * h->t, room);
+    } else if (backward) {
+        (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
+            h, i / h->heads, i % h->heads, room);
+    } else {
+        int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
+        i /= h->blocks;
+        (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
+            h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, room);
+    }
 }
 
-static void gckpti_attention_forward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int backward)
 {
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpti_kernels *by = gckpti_kernels_of(h->call);
-    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
-    int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
-    i /= h->blocks;
-    (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
-        h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
-}
-
-GCKPTI_FN void gckpti_fast_attention_forward(const gckpt_call *call)
-{
-    gckpti_heads h = gckpti_heads_of(call);
-    if (gckpti_attention_is_fast(call))
-        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
-                       (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d, /* 8: to read */
-                       gckpti_attention_forward_item, &h);
-    else
-        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
-                       gckpti_attention_plain_item, &h);
-}
-
-static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpti_kernels *by = gckpti_kernels_of(h->call);
-    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
-    (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
-        h, i / h->heads, i % h->heads, (float *)h->call->work + room);
-}
-
-GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
-{
-    gckpti_heads h = gckpti_heads_of(call);
-    int fast = gckpti_attention_is_fast(call);
-    if (!fast)
+    const int fast = gckpti_attention_is_fast(call);
+    int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
+    if (!fast && backward)
         gckpti_attention_start(call);
-    gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
-                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
+    if (!backward)
+        work = 16 * h.t * h.sight.keys * h.d;
+    if (fast && !backward) {
+        items *= h.blocks;
+        work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d; /* 8: to read */
+    }
+    gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
+
+GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run, gckpti_heads_of(call))
 
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
@@ -12782,123 +12753,62 @@ GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
 
 /* >>cpu/recurrent */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_RECURRENT)
-/* ---- gru, lstm: an item is some rows, which go through all steps side by side. Backward as many
- * rows as the threads have at once, then what these add to dwh and dbias ---- */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_sequence s;
-    void (*cell)(const gckpti_cell *cell);
-    int64_t first, rows, each; /* rows of all items, of one */
-    float *turned, *zero;      /* wh' (G,H); H zeros */
-    float *da, *h, *d, *pack;  /* of these rows: da (rows,T,G), h of before (rows,T,H), D [and E] */
-} gckpti_unrolled;
+/* ---- gru, lstm: chains of an item's rows are products; wh is transposed for the backward ---- */
 
-static gckpti_unrolled gckpti_unrolled_of(const gckpt_call *call,
-                                          void (*cell)(const gckpti_cell *cell))
-{
-    gckpti_unrolled c;
-    memset(&c, 0, sizeof c);
-    c.call = call;
-    c.s = gckpti_sequence_of(call);
-    c.cell = cell;
-    c.rows = c.s.rows;
-    c.each = gckpti_sequence_each(call, c.s.rows);
-    return c;
-}
-
-/* c (m,n) = a b, each chain from `from`, on the calling thread. */
-static void gckpti_unrolled_product(const gckpti_unrolled *s, const gckpti_product *t)
+/* On the calling thread. */
+static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
     float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
     gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
 }
 
-static void gckpti_unrolled_forward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
+                                 const float *state, float *a)
 {
-    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
-    const gckpti_sequence *s = &c->s;
-    int64_t first = i * c->each, m = gckpti_min(s->rows - first, c->each),
-            lstm = s->state - s->units;
-    float *state = (float *)c->call->work + worker * c->each * (s->state + s->gates);
-    float *a = state + c->each * s->state;
-    for (int64_t r = 0; r < m; r++)
-        gckpti_sequence_start(s, first + r, state + r * s->state);
-    for (int64_t t = 0; t < s->steps; t++) {
-        const float *p = s->p->data + (first * s->steps + t) * s->gates;
-        gckpti_product product = { m, s->gates,    s->units, state, s->state,
-                                   1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
-                                   0, a,           s->gates, NULL };
-        if (lstm)
-            product.from = p, product.from_row = s->steps * s->gates;
-        gckpti_unrolled_product(c, &product);
-        for (int64_t r = 0; r < m; r++) {
-            float *row = state + r * s->state;
-            gckpti_cell cell = gckpti_cell_of(c->call, s, first + r, t, row, a + r * s->gates);
-            c->cell(&cell);
-            if (c->call->out)
-                memcpy(c->call->out + ((first + r) * s->steps + t) * s->state, row,
-                       (size_t)s->state * sizeof *row);
-        }
-    }
+    gckpti_product product = { m, s->gates,    s->units, state, s->state,
+                               1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
+                               0, a,           s->gates, NULL };
+    if (s->state > s->units) /* lstm */
+        product.from = p, product.from_row = s->steps * s->gates;
+    gckpti_cells_product(s, &product);
 }
 
-static void gckpti_unrolled_forward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
-    gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * c.s.steps * c.s.units * c.s.gates,
-                   gckpti_unrolled_forward_item, &c);
+    gckpti_product product = { m,        s->units, s->gates, da, s->steps * s->gates,
+                               1,        s->turned, s->units, 1, d,
+                               s->state, d,        s->state, NULL };
+    gckpti_cells_product(s, &product);
 }
 
 /* Rows of wh': 16 gates. */
-static void gckpti_unrolled_turn(void *context, int64_t i, int64_t worker)
+static void gckpti_cells_turn_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
-    int64_t j0 = 16 * i, end = j0 + gckpti_min(c->s.gates - j0, 16), h = c->s.units;
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    int64_t j0 = 16 * i, end = j0 + gckpti_min(s->gates - j0, 16), h = s->units;
     (void)worker;
     for (int64_t k0 = 0; k0 < h; k0 += 16)
         for (int64_t j = j0; j < end; j++)
             for (int64_t k = k0; k < h && k < k0 + 16; k++)
-                c->turned[j * h + k] = c->s.wh->data[k * c->s.gates + j];
+                s->turned[j * h + k] = s->wh->data[k * s->gates + j];
 }
 
-static void gckpti_unrolled_backward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_cells_turn(gckpti_sequence *s)
 {
-    const gckpti_unrolled *c = (const gckpti_unrolled *)context;
-    const gckpti_sequence *s = &c->s;
-    int64_t at = i * c->each, m = gckpti_min(c->rows - at, c->each), row = s->steps * s->gates;
-    float *d = c->d + at * s->state;
-    (void)worker;
-    memset(d, 0, (size_t)(m * s->state) * sizeof *d);
-    for (int64_t t = s->steps; t-- > 0;) {
-        float *da = c->da + at * row + t * s->gates;
-        gckpti_product product = { m,        s->units, s->gates, da,       row, 1,        c->turned,
-                                   s->units, 1,        d,        s->state, d,   s->state, NULL };
-        for (int64_t r = 0; r < m; r++) {
-            gckpti_cell cell = gckpti_cell_back(c->call, s, c->first + at + r, t, c->zero,
-                                                d + r * s->state, da + r * row);
-            c->cell(&cell);
-            memcpy(c->h + ((at + r) * s->steps + t) * s->units, cell.h,
-                   (size_t)s->units * sizeof *cell.h);
-        }
-        gckpti_unrolled_product(c, &product);
-    }
-    for (int64_t r = 0; r < m; r++)
-        gckpti_sequence_end(s, c->first + at + r, d + r * s->state);
+    gckpt_parallel(s->call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_cells_turn_item, s);
 }
 
-/* What these rows add to dwh and dbias. */
-static void gckpti_unrolled_add(const gckpti_unrolled *c)
+static void gckpti_cells_add(const gckpti_sequence *s)
 {
-    const gckpti_sequence *s = &c->s;
-    int64_t links = c->rows * s->steps;
+    int64_t links = s->block * s->steps;
     float *dwh = s->wh->grad;
-    gckpti_product product = { s->units, s->gates, links, c->h,     1,   s->units, c->da,
+    gckpti_product product = { s->units, s->gates, links, s->h,     1,   s->units, s->da,
                                s->gates, 1,        dwh,   s->gates, dwh, s->gates, NULL };
-    gckpt_call sums = *c->call;
+    gckpt_call sums = *s->call;
     sums.shape = gckpt_shape2(links, s->gates);
-    sums.grad_out = c->da;
+    sums.grad_out = s->da;
     if (dwh)
-        gckpti_products_run(c->call, &product, 1, 0, 0, c->pack);
+        gckpti_products_run(s->call, &product, 1, 0, 0, s->pack);
     if (s->bias) {
         sums.in[0] = *s->bias;
         sums.in[0].accumulate = 1;
@@ -12907,44 +12817,22 @@ static void gckpti_unrolled_add(const gckpti_unrolled *c)
     }
 }
 
-static void gckpti_unrolled_backward(const gckpt_call *call, void (*cell)(const gckpti_cell *cell))
+static void gckpti_cells_by(const gckpt_call *call, gckpti_cell_run gates, gckpti_cell_run slopes,
+                            int backward)
 {
-    gckpti_unrolled c = gckpti_unrolled_of(call, cell);
-    const gckpti_sequence *s = &c.s;
-    int64_t most = gckpti_sequence_rows(call, s->rows);
-    c.turned = (float *)call->work;
-    c.zero = c.turned + s->units * s->gates;
-    c.d = c.zero + s->units;
-    c.h = c.d + most * s->state;
-    c.da = c.h + most * s->steps * s->units;
-    c.pack = c.da + most * s->steps * s->gates;
-    memset(c.zero, 0, (size_t)s->units * sizeof *c.zero);
-    gckpt_parallel(call, (s->gates - 1) / 16 + 1, 64 * s->units, gckpti_unrolled_turn, &c);
-    gckpti_sequence_begin(s);
-    for (; c.first < s->rows; c.first += c.rows) {
-        c.rows = gckpti_min(s->rows - c.first, most);
-        gckpt_parallel(call, (c.rows - 1) / c.each + 1, c.each * s->steps * s->units * s->gates,
-                       gckpti_unrolled_backward_item, &c);
-        gckpti_unrolled_add(&c);
-    }
+    const gckpti_cell_kernels by = { gates,
+                                     slopes,
+                                     gckpti_cells_turn,
+                                     gckpti_cells_forward,
+                                     gckpti_cells_backward,
+                                     gckpti_cells_add };
+    gckpti_sequence_by(call, &by, backward);
 }
 
-GCKPTI_FN void gckpti_fast_gru_forward(const gckpt_call *call)
-{
-    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->gru_gates);
-}
-GCKPTI_FN void gckpti_fast_gru_backward(const gckpt_call *call)
-{
-    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->gru_slopes);
-}
-GCKPTI_FN void gckpti_fast_lstm_forward(const gckpt_call *call)
-{
-    gckpti_unrolled_forward(call, gckpti_kernels_of(call)->lstm_gates);
-}
-GCKPTI_FN void gckpti_fast_lstm_backward(const gckpt_call *call)
-{
-    gckpti_unrolled_backward(call, gckpti_kernels_of(call)->lstm_slopes);
-}
+GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by, gckpti_kernels_of(call)->gru_gates,
+                 gckpti_kernels_of(call)->gru_slopes)
+GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by, gckpti_kernels_of(call)->lstm_gates,
+                 gckpti_kernels_of(call)->lstm_slopes)
 #endif
 
 /* >>cpu/kernels */
@@ -33356,7 +33244,7 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
     }
 }
 
-/* ---- max_pool: as gckpti_max_window ---- */
+/* ---- max_pool: as gckpti_plain_max_window ---- */
 static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x, int64_t p,
                                         int64_t q, float *y, uint16_t *tap)
 {

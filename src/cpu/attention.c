@@ -27,59 +27,46 @@ static int gckpti_attention_is_fast(const gckpt_call *call)
     return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
 }
 
-static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
+static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
-    int backward = h->call->grad_out || h->call->grad_out_bf16;
-    float *rest =
-        (float *)h->call->work + worker * gckpti_attention_room(h->call, h->t, h->d, backward);
-    if (backward)
-        gckpti_attention_gradients(h->call, i, rest);
-    else
-        gckpti_attention_queries(h->call, i * h->t, (i + 1) * h->t, rest);
+    const gckpt_call *call = h->call;
+    const gckpti_kernels *by = gckpti_kernels_of(call);
+    const int backward = call->grad_out || call->grad_out_bf16;
+    float *room = (float *)call->work;
+    room += worker * gckpti_attention_room(call, h->t, h->d, backward);
+    if (!gckpti_attention_is_fast(call)) {
+        if (backward)
+            gckpti_attention_gradients(call, i, room);
+        else
+            gckpti_attention_queries(call, i * h->t, (i + 1) * h->t, room);
+    } else if (backward) {
+        (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
+            h, i / h->heads, i % h->heads, room);
+    } else {
+        int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
+        i /= h->blocks;
+        (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
+            h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, room);
+    }
 }
 
-static void gckpti_attention_forward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int backward)
 {
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpti_kernels *by = gckpti_kernels_of(h->call);
-    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 0);
-    int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
-    i /= h->blocks;
-    (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
-        h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, (float *)h->call->work + room);
-}
-
-GCKPTI_FN void gckpti_fast_attention_forward(const gckpt_call *call)
-{
-    gckpti_heads h = gckpti_heads_of(call);
-    if (gckpti_attention_is_fast(call))
-        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
-                       (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d, /* 8: to read */
-                       gckpti_attention_forward_item, &h);
-    else
-        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
-                       gckpti_attention_plain_item, &h);
-}
-
-static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpti_kernels *by = gckpti_kernels_of(h->call);
-    int64_t room = worker * gckpti_attention_room(h->call, h->t, h->d, 1);
-    (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
-        h, i / h->heads, i % h->heads, (float *)h->call->work + room);
-}
-
-GCKPTI_FN void gckpti_fast_attention_backward(const gckpt_call *call)
-{
-    gckpti_heads h = gckpti_heads_of(call);
-    int fast = gckpti_attention_is_fast(call);
-    if (!fast)
+    const int fast = gckpti_attention_is_fast(call);
+    int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
+    if (!fast && backward)
         gckpti_attention_start(call);
-    gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
-                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
+    if (!backward)
+        work = 16 * h.t * h.sight.keys * h.d;
+    if (fast && !backward) {
+        items *= h.blocks;
+        work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d; /* 8: to read */
+    }
+    gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
+
+GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run, gckpti_heads_of(call))
 
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)

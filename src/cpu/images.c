@@ -90,7 +90,7 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
 }
 
 /* gckpti_conv_plain */
-static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
+static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 {
     const gckpti_conv_sizes *z = s->z;
     const int64_t places = z->rows * s->r[0].results, taps = s->r[0].taps * s->r[1].taps;
@@ -99,26 +99,23 @@ static void gckpti_conv_fast(const gckpt_call *call, const gckpti_conv *s)
         gckpti_windows_run(call, &w);
         return;
     }
-    gckpti_conv one = *s;
-    one.run = gckpti_kernels_of(call)->multiply_add;
     if (s->kind == GCKPTI_CONV_DW) {
         gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
         gckpt_parallel(call, (z->c + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS,
-                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item,
-                       &one);
+                       4 * places * s->r[1].results * taps * GCKPTI_COLUMNS, gckpti_conv_item, s);
     } else {
-        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, &one);
+        gckpt_parallel(call, places, 4 * s->r[1].results * taps * z->c, gckpti_conv_item, s);
     }
 }
 
 GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
 {
-    gckpti_conv_forward(call, gckpti_conv_fast);
+    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 0);
 }
 
 GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
 {
-    gckpti_conv_backward(call, gckpti_conv_fast);
+    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 1);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
@@ -126,13 +123,12 @@ GCKPTI_BOTH_WAYS(fast_max_pool, gckpti_max_pool_by, gckpti_kernels_of(call)->max
 GCKPTI_BOTH_WAYS(fast_average_pool, gckpti_average_pool_by, gckpti_kernels_of(call)->add,
                  gckpti_kernels_of(call)->divide)
 
-static gckpti_channel_kernels gckpti_fast_channels(const gckpt_call *call)
+static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k, int backward)
 {
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_channel_kernels by = { k->channel_sums, k->channel_out, k->channel_dx };
-    return by;
+    const gckpti_channel_kernels by = { k->channel_sums, k->channel_out, k->channel_dx };
+    gckpti_channels_by(call, &by, backward);
 }
 
-GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_channels_by, gckpti_fast_channels(call))
-GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_channels_by, gckpti_fast_channels(call))
+GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels, gckpti_kernels_of(call))
+GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels, gckpti_kernels_of(call))
 #endif

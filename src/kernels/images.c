@@ -138,7 +138,7 @@ static GCKPTI_TARGET void V(multiply_add)(float *d, const float *x, const float 
     }
 }
 
-/* ---- max_pool: as gckpti_max_window ---- */
+/* ---- max_pool: as gckpti_plain_max_window ---- */
 static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x, int64_t p,
                                         int64_t q, float *y, uint16_t *tap)
 {

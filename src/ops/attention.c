@@ -41,10 +41,9 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    if (!gckpti_is_plain(call) ||
-        gckpti_is_mixed(call)) { /* beyond `most` what is needed is refused, too */
-        int64_t unit =
-            gckpti_is_plain(call) ? (int64_t)sizeof(float) : call->threads * (int64_t)sizeof(float);
+    if (!gckpti_is_plain(call) || gckpti_is_mixed(call)) {
+        /* beyond `most` what is needed is refused, too */
+        int64_t unit = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
         int64_t most = INT64_MAX / 4096 / unit;
         int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
         call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);

@@ -18,7 +18,7 @@
  * in the backward. */
 typedef struct {
     const gckpt_call *call;
-    gckpti_channel_kernels by;
+    const gckpti_channel_kernels *by;
     int64_t images, places, channels, groups, m;
     float n;           /* values of a group in an image */
     int64_t run, runs; /* channels of an item; items an image */
@@ -26,10 +26,11 @@ typedef struct {
 } gckpti_channels;
 
 /* All inputs behind x are (C). */
-static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
+static gckpt_result gckpti_channels_shape(gckpt_call *call)
 {
     const gckpti_channel_norm *o = (const gckpti_channel_norm *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
+    const char *name = o->groups ? "groupnorm" : "batchnorm";
     int64_t channels = gckpti_last(x);
     if (x->n < 2)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S must be (B,..,C)", name, x);
@@ -49,18 +50,8 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call, const char *name)
     call->aux_bytes = 2 * (size_t)means * sizeof(float);
     call->work_forward = 4 * (size_t)call->threads * (size_t)channels * sizeof(float);
     call->work_backward = call->work_forward;
+    call->mixes_rows = !o->groups;
     return GCKPT_OK;
-}
-
-static gckpt_result gckpti_groupnorm_shape(gckpt_call *call)
-{
-    return gckpti_channels_shape(call, "groupnorm");
-}
-
-static gckpt_result gckpti_batchnorm_shape(gckpt_call *call)
-{
-    call->mixes_rows = 1;
-    return gckpti_channels_shape(call, "batchnorm");
 }
 
 static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
@@ -124,10 +115,10 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
         memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
     } else {
         p.s = mean, p.mean = NULL;
-        s->by.sums(&p, first, end);
+        s->by->sums(&p, first, end);
         gckpti_channels_level(s, mean, NULL, first, end);
         p.s = variance, p.mean = mean;
-        s->by.sums(&p, first, end);
+        s->by->sums(&p, first, end);
         gckpti_channels_level(s, variance, NULL, first, end);
         for (int64_t c = first; aux && c < end; c += s->m) {
             aux[b * s->groups + c / s->m] = mean[c];
@@ -137,7 +128,7 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
     gckpti_channels_spread(s, mean, variance, first, end);
     if (s->call->out) {
         p.to = s->call->out + b * s->places * s->channels;
-        s->by.out(&p, first, end);
+        s->by->out(&p, first, end);
     }
 }
 
@@ -147,7 +138,7 @@ static void gckpti_channels_add(const gckpt_call *call, int i, const float *sums
 {
     const gckpt_arg *to = &call->in[i];
     for (int64_t c = first; i && to->grad && c < end; c++)
-        gckpti_sum_add(&to->grad[c], to->low ? to->low + c : NULL, sums[c]);
+        gckpti_sum_to(to, c, sums[c]);
 }
 
 /* Image by image: its sums, what they add to dgain and dbias, its dx. */
@@ -169,7 +160,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
         }
         if (p.t)
             gckpti_channels_spread(s, p.mean, p.rstd, first, end);
-        s->by.sums(&p, first, end);
+        s->by->sums(&p, first, end);
         gckpti_channels_add(call, o->bias, p.s, first, end);
         gckpti_channels_add(call, o->gain, p.t, first, end);
         if (!x->grad)
@@ -177,7 +168,7 @@ static void gckpti_channels_backward(void *context, int64_t i, int64_t worker)
         gckpti_channels_level(s, p.s, p.gain, first, end);
         gckpti_channels_level(s, p.t, p.gain, first, end);
         p.to = x->grad + b * s->places * s->channels, p.accumulate = x->accumulate;
-        s->by.dx(&p, first, end);
+        s->by->dx(&p, first, end);
     }
 }
 
@@ -194,7 +185,8 @@ static void gckpti_batchnorm_measured(const gckpti_channels *s)
     }
 }
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward)
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
+                                  int backward)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -204,9 +196,12 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels
     s.call = call, s.by = by, s.given = !groups && !call->training;
     s.images = images, s.places = gckpti_rows(x) / images, s.channels = n;
     s.groups = groups ? groups : n, s.m = n / s.groups, s.n = (float)(s.places * s.m);
-    s.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
-    s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
-    s.runs = (n + s.run - 1) / s.run;
+    s.run = n, s.runs = 1;
+    if (GCKPTI_HAS_FAST) {
+        s.run = gckpti_multiple((n + call->threads - 1) / call->threads, 16);
+        s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
+        s.runs = (n + s.run - 1) / s.run;
+    }
     for (int i = 1; backward && i < call->inputs; i++)
         if (call->in[i].grad)
             gckpti_start(call->in[i].grad, n, call->in[i].accumulate);
@@ -264,21 +259,18 @@ static void gckpti_plain_channel_dx(const gckpti_channel_pass *p, int64_t first,
         }
 }
 
-static gckpti_channel_kernels gckpti_plain_channels(void)
-{
-    gckpti_channel_kernels by = { gckpti_plain_channel_sums, gckpti_plain_channel_out,
-                                  gckpti_plain_channel_dx };
-    return by;
-}
+static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_channel_sums,
+                                                              gckpti_plain_channel_out,
+                                                              gckpti_plain_channel_dx };
 
-GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, gckpti_plain_channels())
-GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, gckpti_plain_channels())
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, &gckpti_plain_channels)
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, &gckpti_plain_channels)
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
-GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_groupnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(groupnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_batchnorm_shape, gckpti_flops_8, 0,
+GCKPTI_ROW(batchnorm, GCKPTI_FAST, gckpti_channels_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(3) | GCKPT_AUX, GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES,
            GCKPT_AUX | GCKPT_SUMS | GCKPT_MEASURES, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS,
            GCKPT_SUMS);

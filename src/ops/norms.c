@@ -74,26 +74,24 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const float *gain = o->gain ? call->in[o->gain].data : NULL, *aux = (const float *)call->aux;
-    float *dx = call->in[0].grad, *dgain = o->gain ? call->in[o->gain].grad : NULL;
-    float *dbias = o->bias ? call->in[o->bias].grad : NULL, *bias_low = call->in[o->bias].low;
-    float *gain_low = call->in[o->gain].low;
-    if (dgain)
-        gckpti_start(dgain, n, call->in[o->gain].accumulate);
-    if (dbias)
-        gckpti_start(dbias, n, call->in[o->bias].accumulate);
+    const gckpt_arg *in = call->in;
+    const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->aux;
+    const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
+    for (int i = 1; i < call->inputs; i++)
+        if (in[i].grad)
+            gckpti_start(in[i].grad, n, in[i].accumulate);
     for (int64_t r = 0; r < rows; r++) {
         const float *g = call->grad_out + r * n;
         for (int64_t i = 0; dbias && i < n; i++)
-            gckpti_sum_add(&dbias[i], bias_low ? bias_low + i : NULL, g[i]);
-        if (!dx && !dgain)
+            gckpti_sum_to(&in[o->bias], i, g[i]);
+        if (!in[0].grad && !dgain)
             continue;
-        const float *x = call->in[0].data + r * n;
+        const float *x = in[0].data + r * n;
         float c = o->center ? *aux++ : 0.0f, mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
         for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_sum_add(&dgain[i], gain_low ? gain_low + i : NULL,
-                           gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
-        if (!dx)
+            gckpti_sum_to(&in[o->gain], i,
+                          gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+        if (!in[0].grad)
             continue;
         float sum[32] = { 0.0f }, lane[32] = { 0.0f };
         for (int64_t i = 0; i < n; i++) {
@@ -106,8 +104,8 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
         for (int64_t i = 0; i < n; i++) {
             float h = gckpti_centered(x[i], c, mean) * rstd;
             float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
-            gckpti_put_product(&dx[r * n + i], rstd, gckpti_fma(-h, b, u - a),
-                               call->in[0].accumulate);
+            gckpti_put_product(&in[0].grad[r * n + i], rstd, gckpti_fma(-h, b, u - a),
+                               in[0].accumulate);
         }
     }
 }

@@ -106,6 +106,12 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
+/* Element i of a gradient is a sum, with a low part where the plan has one. */
+GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
+{
+    gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
+}
+
 /* ---- ops/curves.c: formulas stand there ---- */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
@@ -614,7 +620,8 @@ typedef struct {
     gckpti_channel_run sums, out, dx;
 } gckpti_channel_kernels;
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, gckpti_channel_kernels by, int backward);
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
+                                  int backward);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
@@ -660,11 +667,9 @@ GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t 
 GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n);
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
-typedef void (*gckpti_conv_run)(const gckpt_call *call, const gckpti_conv *s);
-GCKPTI_FN void gckpti_conv_forward(const gckpt_call *call, gckpti_conv_run run);
-
-/* dx, dw. */
-GCKPTI_FN void gckpti_conv_backward(const gckpt_call *call, gckpti_conv_run run);
+typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
+GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
+                              gckpti_multiply_add multiply_add, int backward);
 #endif
 
 /* ---- ops/gather.c ---- */
@@ -674,11 +679,6 @@ GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
 #ifndef GCKPT_NO_RECURRENT
-typedef struct {
-    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
-    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
-} gckpti_sequence;
-
 /* A row at a step: of the forward state (h [and c], of the step before, then of this one), p, a and
  * aux; of the backward aux, g, what the output has and h and c of before, d (D [and E], from the
  * step after, then for the one before, but for its chains), da and dp. NULL: not wanted. */
@@ -688,27 +688,31 @@ typedef struct gckpti_cell {
     float *state, *aux, *d, *da, *dp;
     int accumulate;
 } gckpti_cell;
+typedef void (*gckpti_cell_run)(const gckpti_cell *cell);
 
-GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call);
+/* What plain and fast kernels differ in. p, da: of the first of m rows, which lie T apart. */
+struct gckpti_sequence;
+typedef struct {
+    gckpti_cell_run gates, slopes;
+    void (*turn)(struct gckpti_sequence *s); /* makes wh'; NULL: one row at a time */
+    void (*forward)(const struct gckpti_sequence *s, const float *p, int64_t m, const float *state,
+                    float *a); /* a = chains of h wh */
+    void (*backward)(const struct gckpti_sequence *s, const float *da, int64_t m,
+                     float *d);                   /* D += chains of da wh */
+    void (*add)(const struct gckpti_sequence *s); /* what a block's rows add to dwh and dbias */
+} gckpti_cell_kernels;
 
-/* Rows that go through the steps at once: a worker's, and (plain: one) all workers'. */
-GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows);
-GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows);
+/* An item is some rows; a block has all (forward), as many as the threads have at once, or one. */
+typedef struct gckpti_sequence {
+    const gckpt_call *call;
+    const gckpti_cell_kernels *by;
+    int64_t rows, steps, units, gates, state; /* B, T, H, G, columns of the output */
+    const gckpt_arg *p, *wh, *bias, *h0, *c0; /* the last three: NULL: none */
+    int64_t first, block, each;               /* rows of a block, of an item */
+    float *turned, *zero, *d;                 /* wh' (G,H); H zeros; of the block D [and E], */
+    float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
+} gckpti_sequence;
 
-/* State of row b before the first step. */
-GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state);
-
-/* Step t of row b, forward. */
-GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                     int64_t t, float *state, const float *a);
-
-/* The same, backward. zero: H of them. */
-GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                       int64_t t, const float *zero, float *d, float *da);
-
-/* What begins at +0, or goes on through the rows. */
-GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s);
-
-/* dh0 and dc0 of row b. */
-GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d);
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
+                                  int backward);
 #endif

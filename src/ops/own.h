@@ -131,7 +131,6 @@ GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name);
 
 /* ops/conv.c */
 #ifndef GCKPT_NO_IMAGES
-GCKPTI_FN gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call);
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call);
 #endif
 #endif

@@ -18,45 +18,39 @@
  * At the end dh0 = D, dc0 = E, put. Then, b and t ascending, dwh: chains of h da; dbias sums da,
  * with low parts. Cho 2014; Hochreiter & Schmidhuber 1997, with the forget gate of Gers 2000. */
 
-GCKPTI_FN gckpti_sequence gckpti_sequence_of(const gckpt_call *call)
+/* Plain: a row at a time. */
+static gckpti_sequence gckpti_sequence_of(const gckpt_call *call, int plain)
 {
     const gckpti_recurrent *o = (const gckpti_recurrent *)call->attributes;
     const gckpt_arg *in = call->in;
     const int64_t *d = in[0].shape.d;
-    gckpti_sequence s = { d[0], d[1], d[2] / o->gates, d[2], d[2] / o->gates, in, in + 1, NULL,
-                          NULL, NULL };
-    if (o->gates == 4)
-        s.state *= 2;
-    if (o->bias)
-        s.bias = in + o->bias;
-    if (o->start)
-        s.h0 = in + o->start;
-    if (o->start && o->gates == 4)
-        s.c0 = s.h0 + 1;
+    gckpti_sequence s;
+    memset(&s, 0, sizeof s);
+    s.call = call;
+    s.rows = d[0], s.steps = d[1], s.gates = d[2], s.units = d[2] / o->gates;
+    s.state = o->gates == 4 ? 2 * s.units : s.units;
+    s.p = in, s.wh = in + 1;
+    s.bias = o->bias ? in + o->bias : NULL;
+    s.h0 = o->start ? in + o->start : NULL;
+    s.c0 = o->start && o->gates == 4 ? s.h0 + 1 : NULL;
+    s.each = s.block = 1;
+    if (!plain) {
+        s.each = gckpti_min((s.rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
+        s.block = s.each * gckpti_min((s.rows - 1) / s.each + 1, call->threads);
+    }
     return s;
-}
-
-GCKPTI_FN int64_t gckpti_sequence_each(const gckpt_call *call, int64_t rows)
-{
-    return gckpti_min((rows - 1) / call->threads + 1, GCKPTI_CELL_ROWS);
-}
-GCKPTI_FN int64_t gckpti_sequence_rows(const gckpt_call *call, int64_t rows)
-{
-    int64_t each = gckpti_sequence_each(call, rows);
-    return gckpti_is_plain(call) ? 1 : each * gckpti_min((rows - 1) / each + 1, call->threads);
 }
 
 /* Floats of scratch. The fast backward has wh transposed, and h of before beside da. */
 static int64_t gckpti_sequence_room(const gckpt_call *call, int backward)
 {
-    gckpti_sequence s = gckpti_sequence_of(call);
-    int64_t rows = gckpti_sequence_rows(call, s.rows);
+    gckpti_sequence s = gckpti_sequence_of(call, gckpti_is_plain(call));
     if (!backward)
-        return rows * (s.state + s.gates);
+        return s.block * (s.state + s.gates);
     if (gckpti_is_plain(call))
         return s.steps * s.gates + s.state + s.units;
-    return rows * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
-           call->threads * gckpti_product_room(s.units, s.gates, rows * s.steps);
+    return s.block * (s.steps * (s.gates + s.units) + s.state) + s.units * (1 + s.gates) +
+           call->threads * gckpti_product_room(s.units, s.gates, s.block * s.steps);
 }
 
 static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
@@ -77,7 +71,7 @@ static gckpt_result gckpti_recurrent_shape(gckpt_call *call)
                               p, wh, i == o->bias ? "a bias" : "a first state", want,
                               &call->in[i].shape);
     }
-    gckpti_sequence s = gckpti_sequence_of(call);
+    gckpti_sequence s = gckpti_sequence_of(call, 1);
     call->shape = *p;
     call->shape.d[2] = s.state;
     call->aux_bytes = (size_t)(s.rows * s.steps) * (size_t)s.units * 4 * sizeof(float);
@@ -96,49 +90,6 @@ static uint64_t gckpti_recurrent_flops(const gckpt_call *call)
 static uint64_t gckpti_recurrent_flops_backward(const gckpt_call *call)
 {
     return gckpti_recurrent_flops(call) * (call->in[1].grad ? 2 : 1);
-}
-
-GCKPTI_FN void gckpti_sequence_start(const gckpti_sequence *s, int64_t b, float *state)
-{
-    size_t bytes = (size_t)s->units * sizeof *state;
-    memset(state, 0, (size_t)s->state * sizeof *state);
-    if (s->h0)
-        memcpy(state, s->h0->data + b * s->units, bytes);
-    if (s->c0)
-        memcpy(state + s->units, s->c0->data + b * s->units, bytes);
-}
-
-GCKPTI_FN gckpti_cell gckpti_cell_of(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                     int64_t t, float *state, const float *a)
-{
-    gckpti_cell c;
-    int64_t at = b * s->steps + t;
-    memset(&c, 0, sizeof c);
-    c.units = s->units;
-    c.p = s->p->data + at * s->gates;
-    c.a = a;
-    c.state = state;
-    c.aux = call->aux ? (float *)call->aux + at * 4 * s->units : NULL;
-    return c;
-}
-
-GCKPTI_FN gckpti_cell gckpti_cell_back(const gckpt_call *call, const gckpti_sequence *s, int64_t b,
-                                       int64_t t, const float *zero, float *d, float *da)
-{
-    gckpti_cell c;
-    int64_t at = b * s->steps + t;
-    memset(&c, 0, sizeof c);
-    c.units = s->units;
-    c.g = call->grad_out + at * s->state;
-    c.out = call->out + at * s->state;
-    c.h = t ? c.out - s->state : s->h0 ? s->h0->data + b * s->units : zero;
-    c.c = t ? c.h + s->units : s->c0 ? s->c0->data + b * s->units : zero;
-    c.aux = (float *)call->aux + at * 4 * s->units;
-    c.d = d;
-    c.da = da;
-    c.dp = s->p->grad ? s->p->grad + at * s->gates : NULL;
-    c.accumulate = s->p->accumulate;
-    return c;
 }
 
 static void gckpti_gru_gates(const gckpti_cell *s)
@@ -206,95 +157,171 @@ static void gckpti_lstm_slopes(const gckpti_cell *s)
     }
 }
 
-static void gckpti_sequence_forward(const gckpt_call *call, void (*gates)(const gckpti_cell *cell))
+/* Rows of item i. */
+static int64_t gckpti_sequence_each(const gckpti_sequence *s, int64_t i)
 {
-    gckpti_sequence s = gckpti_sequence_of(call);
-    float *state = (float *)call->work, *a = state + s.state;
-    size_t bytes = (size_t)s.gates * sizeof *a;
-    for (int64_t b = 0; b < s.rows; b++) {
-        gckpti_sequence_start(&s, b, state);
-        for (int64_t t = 0; t < s.steps; t++) {
-            gckpti_cell cell = gckpti_cell_of(call, &s, b, t, state, a);
-            gckpti_start(a, s.gates, 0);
-            if (s.state > s.units) /* lstm */
-                memcpy(a, cell.p, bytes);
-            else if (s.bias)
-                memcpy(a, s.bias->data, bytes);
-            for (int64_t k = 0; k < s.units; k++)
-                gckpti_link(state[k], s.wh->data + k * s.gates, s.gates, a);
-            gates(&cell);
-            if (call->out)
-                memcpy(call->out + (b * s.steps + t) * s.state, state,
-                       (size_t)s.state * sizeof *state);
+    return GCKPTI_HAS_FAST ? gckpti_min(s->block - i * s->each, s->each) : 1;
+}
+
+/* Rows of the block, as many as an item has, through all steps side by side. */
+static void gckpti_sequence_forward(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    const int64_t at = i * s->each, first = s->first + at, n = s->units;
+    const int64_t m = gckpti_sequence_each(s, i);
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *state = (float *)s->call->work + worker * s->each * (s->state + s->gates);
+    float *a = state + s->each * s->state;
+    gckpti_start(state, m * s->state, 0);
+    for (int64_t r = 0; s->h0 && r < m; r++) {
+        memcpy(state + r * s->state, s->h0->data + (first + r) * n, bytes);
+        if (s->c0)
+            memcpy(state + r * s->state + n, s->c0->data + (first + r) * n, bytes);
+    }
+    for (int64_t t = 0; t < s->steps; t++) {
+        s->by->forward(s, s->p->data + (first * s->steps + t) * s->gates, m, state, a);
+        for (int64_t r = 0; r < m; r++) {
+            const int64_t step = (first + r) * s->steps + t;
+            gckpti_cell cell;
+            memset(&cell, 0, sizeof cell);
+            cell.units = n;
+            cell.p = s->p->data + step * s->gates;
+            cell.a = a + r * s->gates;
+            cell.state = state + r * s->state;
+            cell.aux = s->call->aux ? (float *)s->call->aux + step * 4 * n : NULL;
+            s->by->gates(&cell);
+            if (s->call->out)
+                memcpy(s->call->out + step * s->state, cell.state,
+                       (size_t)s->state * sizeof(float));
         }
     }
 }
 
-GCKPTI_FN void gckpti_sequence_begin(const gckpti_sequence *s)
+/* h, or c, of row b before step t. */
+static const float *gckpti_sequence_before(const gckpti_sequence *s, int c, int64_t b, int64_t t)
 {
-    if (s->wh->grad)
-        gckpti_start(s->wh->grad, s->units * s->gates, s->wh->accumulate);
-    if (s->bias && s->bias->grad)
-        gckpti_start(s->bias->grad, s->gates, s->bias->accumulate);
+    const gckpt_arg *start = c ? s->c0 : s->h0;
+    if (t)
+        return s->call->out + (b * s->steps + t - 1) * s->state + c * s->units;
+    return start ? start->data + b * s->units : s->zero;
 }
 
-GCKPTI_FN void gckpti_sequence_end(const gckpti_sequence *s, int64_t b, const float *d)
+/* The same backwards, all but what they add to dwh and dbias. */
+static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
 {
-    const gckpt_arg *start[2] = { s->h0, s->c0 };
-    for (int i = 0; i < 2; i++)
-        for (int64_t j = 0; start[i] && start[i]->grad && j < s->units; j++)
-            gckpti_put(&start[i]->grad[b * s->units + j], d[i * s->units + j],
-                       start[i]->accumulate);
-}
-
-/* What step t of a row adds to dwh and dbias. */
-static void gckpti_sequence_add(const gckpti_sequence *s, const float *h, const float *da)
-{
-    float *low = s->bias ? s->bias->low : NULL;
-    for (int64_t k = 0; s->wh->grad && k < s->units; k++)
-        gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
-    for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
-        gckpti_sum_add(&s->bias->grad[j], low ? low + j : NULL, da[j]);
-}
-
-static void gckpti_sequence_backward(const gckpt_call *call,
-                                     void (*slopes)(const gckpti_cell *cell))
-{
-    gckpti_sequence s = gckpti_sequence_of(call);
-    float *da = (float *)call->work, *d = da + s.steps * s.gates, *zero = d + s.state;
-    memset(zero, 0, (size_t)s.units * sizeof *zero);
-    gckpti_sequence_begin(&s);
-    for (int64_t b = 0; b < s.rows; b++) {
-        memset(d, 0, (size_t)s.state * sizeof *d);
-        for (int64_t t = s.steps; t-- > 0;) {
-            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
-            slopes(&cell);
-            gckpti_chains(cell.da, 1, s.wh->data, s.gates, s.units, s.gates, d);
+    const gckpti_sequence *s = (const gckpti_sequence *)context;
+    const int64_t at = i * s->each, m = gckpti_sequence_each(s, i), n = s->units;
+    float *d = s->d + at * s->state;
+    (void)worker;
+    gckpti_start(d, m * s->state, 0);
+    for (int64_t t = s->steps; t-- > 0;) {
+        for (int64_t r = 0; r < m; r++) {
+            const int64_t b = s->first + at + r, step = b * s->steps + t;
+            gckpti_cell cell;
+            memset(&cell, 0, sizeof cell);
+            cell.units = n;
+            cell.g = s->call->grad_out + step * s->state;
+            cell.out = s->call->out + step * s->state;
+            cell.h = gckpti_sequence_before(s, 0, b, t);
+            cell.c = gckpti_sequence_before(s, 1, b, t);
+            cell.aux = (float *)s->call->aux + step * 4 * n;
+            cell.d = d + r * s->state;
+            cell.da = s->da + ((at + r) * s->steps + t) * s->gates;
+            cell.dp = s->p->grad ? s->p->grad + step * s->gates : NULL;
+            cell.accumulate = s->p->accumulate;
+            s->by->slopes(&cell);
+            if (GCKPTI_HAS_FAST && s->by->turn)
+                memcpy(s->h + ((at + r) * s->steps + t) * n, cell.h, (size_t)n * sizeof(float));
         }
-        gckpti_sequence_end(&s, b, d);
-        for (int64_t t = 0; t < s.steps; t++) {
-            gckpti_cell cell = gckpti_cell_back(call, &s, b, t, zero, d, da + t * s.gates);
-            gckpti_sequence_add(&s, cell.h, cell.da);
+        s->by->backward(s, s->da + (at * s->steps + t) * s->gates, m, d);
+    }
+    for (int64_t r = 0; r < m; r++, d += s->state)
+        for (int c = 0; c < 2; c++) {
+            const gckpt_arg *start = c ? s->c0 : s->h0;
+            for (int64_t j = 0; start && start->grad && j < n; j++)
+                gckpti_put(&start->grad[(s->first + at + r) * n + j], d[c * n + j],
+                           start->accumulate);
         }
+}
+
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
+                                  int backward)
+{
+    const int fast = GCKPTI_HAS_FAST && by->turn;
+    gckpti_sequence s = gckpti_sequence_of(call, !fast);
+    const int64_t most = backward || !fast ? s.block : s.rows;
+    void (*item)(void *context, int64_t i, int64_t worker) =
+        backward ? gckpti_sequence_backward : gckpti_sequence_forward;
+    s.by = by;
+    if (backward) {
+        s.turned = (float *)call->work;
+        s.zero = s.turned + fast * s.units * s.gates;
+        s.d = s.zero + s.units;
+        s.h = s.d + most * s.state;
+        s.da = s.h + fast * most * s.steps * s.units;
+        s.pack = s.da + most * s.steps * s.gates;
+        gckpti_start(s.zero, s.units, 0);
+        if (fast)
+            by->turn(&s);
+        if (s.wh->grad)
+            gckpti_start(s.wh->grad, s.units * s.gates, s.wh->accumulate);
+        if (s.bias && s.bias->grad)
+            gckpti_start(s.bias->grad, s.gates, s.bias->accumulate);
+    }
+    for (; s.first < s.rows; s.first += s.block) {
+        s.block = gckpti_min(s.rows - s.first, most);
+        if (fast)
+            gckpt_parallel(call, (s.block - 1) / s.each + 1,
+                           s.each * s.steps * s.units * s.gates, item, &s);
+        else
+            item(&s, 0, 0);
+        if (backward)
+            by->add(&s);
     }
 }
 
-GCKPTI_FN void gckpti_gru_forward(const gckpt_call *call)
+static void gckpti_plain_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
+                                       const float *state, float *a)
 {
-    gckpti_sequence_forward(call, gckpti_gru_gates);
+    const float *from = s->state > s->units ? p : s->bias ? s->bias->data : NULL;
+    (void)m;
+    gckpti_start(a, s->gates, 0);
+    if (from)
+        memcpy(a, from, (size_t)s->gates * sizeof *a);
+    for (int64_t k = 0; k < s->units; k++)
+        gckpti_link(state[k], s->wh->data + k * s->gates, s->gates, a);
 }
-GCKPTI_FN void gckpti_gru_backward(const gckpt_call *call)
+
+static void gckpti_plain_cells_backward(const gckpti_sequence *s, const float *da, int64_t m,
+                                        float *d)
 {
-    gckpti_sequence_backward(call, gckpti_gru_slopes);
+    (void)m;
+    gckpti_chains(da, 1, s->wh->data, s->gates, s->units, s->gates, d);
 }
-GCKPTI_FN void gckpti_lstm_forward(const gckpt_call *call)
+
+static void gckpti_plain_cells_add(const gckpti_sequence *s)
 {
-    gckpti_sequence_forward(call, gckpti_lstm_gates);
+    const float *da = s->da;
+    for (int64_t t = 0; t < s->steps; t++, da += s->gates) {
+        const float *h = gckpti_sequence_before(s, 0, s->first, t);
+        for (int64_t k = 0; s->wh->grad && k < s->units; k++)
+            gckpti_link(h[k], da, s->gates, s->wh->grad + k * s->gates);
+        for (int64_t j = 0; s->bias && s->bias->grad && j < s->gates; j++)
+            gckpti_sum_to(s->bias, j, da[j]);
+    }
 }
-GCKPTI_FN void gckpti_lstm_backward(const gckpt_call *call)
-{
-    gckpti_sequence_backward(call, gckpti_lstm_slopes);
-}
+
+#define GCKPTI_CELLS(name)                                                                         \
+    static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
+                                                             gckpti_##name##_slopes,               \
+                                                             NULL,                                 \
+                                                             gckpti_plain_cells_forward,           \
+                                                             gckpti_plain_cells_backward,          \
+                                                             gckpti_plain_cells_add };             \
+    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by, &gckpti_plain_##name)
+GCKPTI_CELLS(gru)
+GCKPTI_CELLS(lstm)
+#undef GCKPTI_CELLS
 
 /* in[2] may be the bias or h0: then it needs less than this says. */
 #define GCKPTI_READS GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_IN(3) | GCKPT_OUT | GCKPT_AUX
