@@ -161,7 +161,7 @@ GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_
 }
 
 /* Windows of a row, or of an image: x's taps are added to y, or, backward, g / size to them. Plain
- * workspace has no room for g / size: it is taken at each tap. */
+ * (no `add`) has no room for g / size: it is taken at each tap. */
 static void gckpti_average_pool_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_pooling *s = (const gckpti_pooling *)context;
@@ -172,7 +172,7 @@ static void gckpti_average_pool_item(void *context, int64_t item, int64_t worker
     float *dx = call->in[0].grad, *share = NULL;
     if (s->backward)
         gckpti_start(dx + item * image, image, call->in[0].accumulate);
-    if (s->backward && !gckpti_is_plain(call))
+    if (s->backward && s->add)
         share = (float *)call->work + worker * n;
     for (int64_t i = item * each; i < (item + 1) * each; i++) {
         const int64_t p = i / s->out[1];
@@ -189,15 +189,18 @@ static void gckpti_average_pool_item(void *context, int64_t item, int64_t worker
         for (; a < h_end; a++)
             for (int64_t b = first; b < w_end; b++) {
                 int64_t at = p / s->out[0] * image + ((h + a) * s->in[1] + w + b) * n;
-                if (y)
-                    s->add(y, call->in[0].data + at, n);
-                else if (share)
-                    s->add(dx + at, share, n);
-                for (int64_t c = 0; !y && !share && c < n; c++)
+                const float *x = y ? call->in[0].data + at : NULL;
+                if (s->add)
+                    s->add(y ? y : dx + at, y ? x : share, n);
+                for (int64_t c = 0; y && !s->add && c < n; c++)
+                    y[c] += x[c];
+                for (int64_t c = 0; g && !s->add && c < n; c++)
                     dx[at + c] += g[c] / size;
             }
-        if (y)
+        if (y && s->add)
             s->divide(y, size, n);
+        for (int64_t c = 0; y && !s->add && c < n; c++)
+            y[c] /= size;
     }
 }
 
@@ -210,20 +213,8 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
     gckpti_pool_run(call, &s, gckpti_average_pool_item);
 }
 
-static void gckpti_plain_add(float *to, const float *from, int64_t n)
-{
-    for (int64_t c = 0; c < n; c++)
-        to[c] += from[c];
-}
-
-static void gckpti_plain_divide(float *x, float by, int64_t n)
-{
-    for (int64_t c = 0; c < n; c++)
-        x[c] /= by;
-}
-
 GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by, gckpti_plain_max_window)
-GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by, gckpti_plain_add, gckpti_plain_divide)
+GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by, NULL, NULL)
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
