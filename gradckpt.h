@@ -43,14 +43,14 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2003
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3692
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3705
  *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
  *                 gradients, order, model, makers, schedule, live, draft, place, modes,
  *                 encode
  *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1831
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1828
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5097
  *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
@@ -63,7 +63,7 @@
  *                 write, header, places, data, read, path
  *     >>ranks     checkpoints of several ranks                                                 711
  *                 load, save
- *     >>tables    plans as files and as C constants                                            885
+ *     >>tables    plans as files and as C constants                                            859
  *                 write, read, paths, c
  *     >>kernels   what is done with an item, for each instruction set                         3430
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
@@ -473,7 +473,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      10 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      11 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -13213,43 +13213,64 @@ typedef struct {
 
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
+/* What its workspace is for: fast kernels, plain ones, a backend's (gckpti_made_for). Forms of ops;
+ * 0 is the graph as it was built. Leaves of a batch, at most: squares fit into 32 bits. */
+enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
+
+/* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
+ * a limit, the most that a file may have, are what files have of them (tables/write.c, read.c). */
+/* clang-format off */
+#define GCKPTI_PLAN_NUMBERS(X)                                                                     \
+    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
+    X(uint64_t, work, 0) X(uint64_t, least_work, UINT64_MAX) X(uint64_t, proven_work, UINT64_MAX)  \
+    X(uint64_t, offload_work, UINT64_MAX) X(uint64_t, link_work, UINT64_MAX)                       \
+    X(int64_t, batch, GCKPTI_ADDRESSABLE - 1) X(int64_t, rows, 0)                                  \
+    X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
+    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
+    X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
+    X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
+    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
+    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, looped, 0)                                    \
+    X(int, packed, 0)                    /* some parameter is */                                   \
+    X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
+    X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
+    X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
+    X(size_t, offloaded, GCKPTI_ADDRESSABLE) /* bytes of slower memory */                          \
+    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
+    X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
+    X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
+    X(size_t, name_bytes, 0)
+
+/* Its arrays, by type and count; what only tells of it can be left out (1: GCKPT_SMALL), is NULL. */
+#define GCKPTI_PLAN_ARRAYS(X)                                                                      \
+    X(gckpti_node, nodes, node_count, 0)                                                           \
+    X(gckpti_told, told, node_count, 1) /* by node */                                              \
+    X(gckpti_plan_param, params, param_count, 0)                                                   \
+    X(gckpti_ins, list, length, 0)                                                                 \
+    X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
+    X(size_t, operands, operand_count, 0) /* of all instructions */                                \
+    X(gckpti_plan_term, terms, term_count, 0)                                                      \
+    X(gckpti_plan_pick, picks, pick_count, 0)                                                      \
+    X(gckpt_buffer, lives, life_count, 1) /* by end */
+/* clang-format on */
+
+#define GCKPTI_NUMBER(type, name, most)        type name;
+#define GCKPTI_ARRAY(type, name, count, tells) const type *name;
 struct gckpt_plan {
     gckpti_object object;
-    int format, contract; /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */
     gckpti_allocator memory;
-    void *block;          /* this; NULL: a constant of the program */
-    uint64_t hash, check; /* gckpt_plan_hash; the same of what runs */
-    gckpti_variant variant;
-    gckpt_mode mode;
-    gckpt_optimiser optimiser;
-    int looped, update_in_backward, threads, made_for, state_slots;
-    gckpt_precision precision;
-    int64_t rows, batch;
-    size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
+    void *block; /* this; NULL: a constant of the program */
+    GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
+    size_t life_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
-    uint64_t work, least_work, proven_work, offload_work;
-    size_t proven_bytes, offloaded; /* offloaded: bytes of slower memory */
-    const gckpti_node *nodes;
-    const gckpti_told *told; /* by node; NULL, as `live` and `lives`: left out (GCKPT_SMALL) */
-    const gckpti_plan_param *params;
-    const gckpti_ins *list;
-    const size_t *live;     /* bytes live while an instruction runs */
-    const size_t *operands; /* of all instructions */
-    const gckpti_plan_term *terms;
-    const gckpti_plan_pick *picks;
-    const gckpt_buffer *lives; /* buffers, by end */
-    const uint32_t *words;     /* attributes */
+    GCKPTI_PLAN_ARRAYS(GCKPTI_ARRAY)
+    const uint32_t *words; /* attributes */
     const char *names;
-    size_t node_count, param_count, length, operand_count, term_count, pick_count, life_count,
-        word_count, name_bytes;
-    size_t inputs;
-    int body, epilogue;            /* where these parts of the list begin */
-    int mixer;                     /* node that mixes rows, or -1 */
-    int packed;                    /* some parameter is */
-    int leaves, ranks;             /* 1, 1: REDUCE does not occur */
-    gckpt_shard shard;
-    uint64_t link_work;
 };
+#undef GCKPTI_NUMBER
+#undef GCKPTI_ARRAY
 
 /* What plans may have that run in this build. */
 enum {
@@ -13580,7 +13601,6 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
 GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
 
 /* ---- plan/forms.c ---- */
-enum { GCKPTI_FORMS = 5 }; /* form 0 is the graph as it was built */
 
 /* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
  * its last. */
@@ -13699,7 +13719,6 @@ GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
-enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
 #ifdef GCKPT_NO_FAST
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else
@@ -16434,16 +16453,10 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     gckpt_plan p = *from;
     size_t n = sizeof p;
     p.block = block;
-    p.nodes = (gckpti_node *)gckpti_part(block, &n, p.nodes, p.node_count, sizeof *p.nodes);
-    p.told = (gckpti_told *)gckpti_part(block, &n, p.told, p.node_count, sizeof *p.told);
-    p.params =
-        (gckpti_plan_param *)gckpti_part(block, &n, p.params, p.param_count, sizeof *p.params);
-    p.list = (gckpti_ins *)gckpti_part(block, &n, p.list, p.length, sizeof *p.list);
-    p.live = (size_t *)gckpti_part(block, &n, p.live, p.length, sizeof *p.live);
-    p.operands = (size_t *)gckpti_part(block, &n, p.operands, p.operand_count, sizeof *p.operands);
-    p.terms = (gckpti_plan_term *)gckpti_part(block, &n, p.terms, p.term_count, sizeof *p.terms);
-    p.picks = (gckpti_plan_pick *)gckpti_part(block, &n, p.picks, p.pick_count, sizeof *p.picks);
-    p.lives = (gckpt_buffer *)gckpti_part(block, &n, p.lives, p.life_count, sizeof *p.lives);
+#define GCKPTI_COPY(type, name, count, tells)                                                      \
+    p.name = (type *)gckpti_part(block, &n, p.name, p.count, sizeof *p.name);
+    GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
+#undef GCKPTI_COPY
     p.words = (uint32_t *)gckpti_part(block, &n, p.words, p.word_count, sizeof *p.words);
     p.names = (char *)gckpti_part(block, &n, p.names, p.name_bytes, 1);
     if (block)
@@ -16641,7 +16654,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->format = GCKPT_PLAN_FORMAT;
     plan->contract = GCKPT_CONTRACT;
     plan->hash = plan->check = GCKPTI_FNV_START;
-    plan->variant = p->variant;
+    plan->form = p->variant.form;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;
@@ -19906,9 +19919,6 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
                                          "state, gradients and values" };
     return names[shard];
 }
-
-/* ---- ask/checks.c ---- */
-enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
 
 /* ---- ask/open.c ---- */
 /* Frees what a planner has, and those of other variants behind it. */
@@ -27278,7 +27288,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
-    for (size_t i = 0; i < p->term_count && p->variant.form; i++) { /* a form's, as built */
+    for (size_t i = 0; i < p->term_count && p->form; i++) { /* a form's, as built */
         const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)
@@ -30095,11 +30105,11 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * A file is a run of 64-bit numbers, little-endian:
  *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
  *     tensors; for each: the graph's hash up to it, work forward, work backward
- *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain,
- *     precision, form, least work of a step that computes nothing twice; work and bytes that are
- *     proven; bytes of slower memory, work of 2^20 of them; leaves, ranks, what is sharded, work of
- *     2^20 bytes that are gathered
- *     terms; for each: id, bits of the weight, regulariser, work of its op as built
+ *     least work of a step that computes nothing twice, proven work, work of 2^20 bytes of slower
+ *     memory, of 2^20 that are gathered; batch, mode, optimiser, state slots, update_in_backward,
+ *     threads, plain, precision, form, leaves, ranks, what is sharded, alignment, proven bytes,
+ *     bytes of slower memory (those of GCKPTI_PLAN_NUMBERS that have a limit), terms
+ *     for each term: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
  *     instructions; for each: 8 id of the tensor + kind
  *     parameters; for each: 2 storage + trained
@@ -30116,16 +30126,12 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 typedef struct {
     gckpt_read_fn read;
     void *user;
-    uint64_t check, list_hash, proven_work, proven_bytes;
+    uint64_t check, list_hash;
     size_t at;      /* bytes read */
     int ended, bad; /* nothing more to read; a number was out of range */
     gckpti_planner p;
-    gckpti_variant variant;
-    uint64_t least_work, link_work;
+    gckpt_plan head; /* its numbers alone */
     gckpt_plan_desc d;
-    gckpt_mode mode;
-    int ranks;
-    gckpt_shard shard;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
     gckpt_pick *picks;
@@ -30164,27 +30170,11 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         const uint64_t tensor[] = { plan->told[i].hash, cost->forward, cost->backward };
         gckpti_put_numbers(&k, &check, tensor, 3);
     }
-    const uint64_t request[] = { (uint64_t)plan->mode,
-                                 (uint64_t)plan->optimiser,
-                                 (uint64_t)plan->state_slots,
-                                 plan->update_in_backward != 0,
-                                 (uint64_t)plan->threads,
-                                 plan->alignment,
-                                 (uint64_t)plan->batch,
-                                 (uint64_t)plan->made_for,
-                                 (uint64_t)plan->precision,
-                                 (uint64_t)plan->variant.form,
-                                 plan->least_work,
-                                 plan->proven_work,
-                                 plan->proven_bytes,
-                                 plan->offloaded,
-                                 plan->offload_work,
-                                 (uint64_t)plan->leaves,
-                                 (uint64_t)plan->ranks,
-                                 (uint64_t)plan->shard,
-                                 plan->link_work,
-                                 plan->term_count };
-    gckpti_put_numbers(&k, &check, request, 20);
+#define GCKPTI_SAVE(type, name, most)                                                              \
+    if ((uint64_t)(most) > 0)                                                                      \
+        gckpti_put_number(&k, &check, (uint64_t)plan->name);
+    GCKPTI_PLAN_NUMBERS(GCKPTI_SAVE)
+#undef GCKPTI_SAVE
     for (size_t i = 0; i < plan->term_count; i++) {
         const gckpti_plan_term *t = &plan->terms[i];
         const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built.forward,
@@ -30229,14 +30219,12 @@ static uint64_t gckpti_get_number(gckpti_plan_reader *r)
     return value;
 }
 
-/* A number from 0 to limit - 1; 0 and `bad` when it is another one. */
-static int gckpti_get_below(gckpti_plan_reader *r, size_t limit)
+/* A number from 0 to most; 0 and `bad` when it is another one. */
+static uint64_t gckpti_get_to(gckpti_plan_reader *r, uint64_t most)
 {
     uint64_t value = gckpti_get_number(r);
-    if (value < limit && value < INT32_MAX)
-        return (int)value;
-    r->bad = 1;
-    return 0;
+    r->bad = r->bad || value > most;
+    return value > most ? 0 : value;
 }
 
 /* E_OK, or the error that reading met. */
@@ -30261,7 +30249,7 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
     uint64_t hash = GCKPTI_FNV_START;
     if (gckpti_get_number(r) != GCKPTI_PLAN_MAGIC && !r->ended)
         return gckpti_error(g, GCKPT_E_DATA, "load plan: this is not a plan of gradckpt.h");
-    int format = gckpti_get_below(r, INT32_MAX), contract = gckpti_get_below(r, INT32_MAX);
+    int format = (int)gckpti_get_to(r, INT32_MAX), contract = (int)gckpti_get_to(r, INT32_MAX);
     uint64_t tensors = gckpti_get_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
@@ -30295,14 +30283,14 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
 static void gckpti_read_list(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->p.g;
-    int length = gckpti_get_below(r, INT32_MAX);
+    int length = (int)gckpti_get_to(r, INT32_MAX);
     r->list_hash = GCKPTI_FNV_START;
     for (int x = 0; x < length && !r->p.failed; x++) {
-        int word = gckpti_get_below(r, 8 * g->count);
+        int word = (int)gckpti_get_to(r, 8 * g->count - 1);
         gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
         r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
-        if (r->ended || r->bad)
-            break; /* the id is none: there may be no tensor at all */
+        if (r->ended || r->bad || !g->count)
+            break; /* the id is none */
         const gckpt_tensor *t = g->tensors[in.id];
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
             (t->batchless && t->kind == GCKPTI_OP))
@@ -30320,53 +30308,50 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     gckpt_graph *g = r->p.g;
     gckpt_plan_desc *d = &r->d;
     size_t n = g->count;
-    r->mode = (gckpt_mode)gckpti_get_below(r, GCKPT_INFERENCE + 1);
-    d->mode = r->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
-    d->optimiser = (gckpt_optimiser)gckpti_get_below(r, GCKPT_OWN_OPTIMISER + 1);
-    d->own_state = gckpti_get_below(r, 5);
-    d->update_in_backward = gckpti_get_below(r, 2);
-    d->threads = gckpti_get_below(r, 1025);
-    d->alignment = (size_t)gckpti_get_below(r, 65537);
-    r->bad = r->bad || (!r->ended && !d->alignment);
-    uint64_t batch = gckpti_get_number(r);
-    d->batch = batch < (uint64_t)GCKPTI_ADDRESSABLE ? (int64_t)batch : -1;
-    d->plain = gckpti_get_below(r, 2);
-    d->precision = (gckpt_precision)gckpti_get_below(r, GCKPT_BF16_STOCHASTIC + 1);
-    r->variant.form = gckpti_get_below(r, GCKPTI_FORMS);
-    r->least_work = gckpti_get_number(r);
-    r->proven_work = gckpti_get_number(r);
-    r->proven_bytes = gckpti_get_number(r);
-    uint64_t offloaded = gckpti_get_number(r);
-    r->bad = r->bad || offloaded > (uint64_t)GCKPTI_ADDRESSABLE;
-    d->offload_bytes = (size_t)offloaded;
-    d->offload_work = gckpti_get_number(r);
-    d->leaves = gckpti_get_below(r, GCKPTI_LEAVES + 1);
-    r->ranks = gckpti_get_below(r, INT32_MAX);
-    r->shard = (gckpt_shard)gckpti_get_below(r, GCKPT_SHARD_VALUES + 1);
-    r->link_work = gckpti_get_number(r); /* the costs have it already */
-    r->p.term_count = gckpti_get_below(r, n + 1);
+    gckpt_plan *head = &r->head;
+#define GCKPTI_LOAD(type, name, most)                                                              \
+    if ((uint64_t)(most) > 0)                                                                      \
+        head->name = (type)gckpti_get_to(r, (uint64_t)(most));
+    GCKPTI_PLAN_NUMBERS(GCKPTI_LOAD)
+#undef GCKPTI_LOAD
+    r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(g);
+    d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
+    d->optimiser = head->optimiser;
+    d->own_state = head->state_slots;
+    d->update_in_backward = head->update_in_backward;
+    d->threads = head->threads;
+    d->alignment = head->alignment;
+    d->batch = head->batch;
+    d->plain = head->made_for;
+    d->precision = head->precision;
+    d->offload_bytes = head->offloaded;
+    d->offload_work = head->offload_work;
+    d->leaves = head->leaves; /* link_work: the costs have it already */
+    r->p.term_count = (int)head->term_count;
     for (int i = 0; i < r->p.term_count; i++) {
-        int id = gckpti_get_below(r, n);
+        int id = (int)gckpti_get_to(r, n - 1);
         r->terms[i].loss = g->tensors[id];
         r->terms[i].weight = gckpti_float((uint32_t)gckpti_get_number(r));
-        r->terms[i].regulariser = gckpti_get_below(r, 2);
+        r->terms[i].regulariser = (int)gckpti_get_to(r, 1);
         r->built[id].forward = gckpti_get_number(r);
         r->built[id].backward = gckpti_get_number(r);
     }
-    d->fetches = gckpti_get_below(r, 2 * n + 1);
+    d->fetches = (int)gckpti_get_to(r, 2 * n);
     for (int i = 0; i < d->fetches; i++) {
-        r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
-        r->picks[i].gradient = gckpti_get_below(r, 2);
+        r->picks[i].tensor = g->tensors[gckpti_get_to(r, n - 1)];
+        r->picks[i].gradient = (int)gckpti_get_to(r, 1);
     }
     r->p.desc = d;
     gckpti_read_list(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
-    if (r->ranks != g->store->ranks || r->shard != g->store->shard)
+    if (head->ranks != g->store->ranks || head->shard != g->store->shard)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: made for %i ranks that shard %s; the store is for %i that "
                             "shard %s (%s)",
-                            r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
+                            head->ranks, gckpti_shard_name(head->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard),
                             GCKPTI_RUNS_LEAVES ? "gckpt_store_ranks"
                                                : "this build leaves out ranks: GCKPT_NO_RANKS");
@@ -30395,7 +30380,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int word = gckpti_get_below(r, 2 * (GCKPT_STORED_I8 + 1)), trained = word & 1;
+        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I8 + 1), trained = word & 1;
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
@@ -30491,24 +30476,25 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, r->variant) !=
-            GCKPT_OK ||
+    gckpti_variant variant = { r->head.form, 0, 0 };
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) != GCKPT_OK ||
         gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = (r->variant.form && !p->offered) || r->least_work > p->least_work;
-    p->least_work = r->least_work;
+    r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
+    p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];
     p->built = r->built;
     if (gckpti_reader_result(r) != GCKPT_OK ||
         gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
-    gckpt_plan *plan = gckpti_encode(p, &p->draft, r->mode);
-    r->bad = plan && (r->proven_work > plan->work || r->proven_bytes > gckpt_plan_bytes(plan));
+    gckpt_plan *plan = gckpti_encode(p, &p->draft, r->head.mode);
+    r->bad = plan && (r->head.proven_work > plan->work ||
+                      r->head.proven_bytes > gckpt_plan_bytes(plan));
     if (plan) {
-        plan->proven_work = r->proven_work;
-        plan->proven_bytes = (size_t)r->proven_bytes;
-        plan->link_work = r->link_work;
+        plan->proven_work = r->head.proven_work;
+        plan->proven_bytes = r->head.proven_bytes;
+        plan->link_work = r->head.link_work;
     }
     if (gckpti_reader_result(r) == GCKPT_OK)
         return plan;
@@ -30806,51 +30792,49 @@ static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const 
     gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
+/* A number of the plan, and one of its arrays. */
+static void gckpti_c_number(gckpti_sink *k, const char *type, const char *field, uint64_t value)
+{
+    if (!strcmp(type, "uint64_t"))
+        gckpti_print(k, "    UINT64_C(%u), /* %s */\n", value, field);
+    else if (!strncmp(type, "gckpt_", 6)) /* an enum */
+        gckpti_print(k, "    (%s)%u, /* %s */\n", type, value, field);
+    else
+        gckpti_print(k, "    %I, /* %s */\n", (int64_t)value, field);
+}
+
+static void gckpti_c_array(gckpti_sink *k, const char *name, const char *array, size_t count,
+                           int tells)
+{
+    gckpti_print(k, tells ? "#ifdef GCKPT_SMALL\n    NULL,\n#else\n" : "");
+    gckpti_print(k, count ? "    gckpti_%s_%s,\n" : "    NULL,\n", name, array);
+    gckpti_print(k, tells ? "#endif\n" : "");
+}
+
 /* The plan itself, field by field. */
 static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const char *const arrays[] = { "nodes",    "told",  "params", "list", "live",
-                                   "operands", "terms", "picks",  "lives" };
-    const size_t counts[] = { p->node_count, p->node_count, p->param_count,
-                              p->length,     p->length,     p->operand_count,
-                              p->term_count, p->pick_count, p->life_count };
-    const size_t numbers[] = { p->node_count,    p->param_count, p->length,
-                               p->operand_count, p->term_count,  p->pick_count };
     uint64_t work[2] = { 0, 0 }; /* of forwards: again, the first time */
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD)
             work[p->list[x].first] += p->told[p->list[x].id].cost.forward;
     gckpti_print(k,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
-                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-                 "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), "
-                 "{ %i, %i, 0 },\n"
-                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
-                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
-                 p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
-                 p->update_in_backward, p->threads, p->made_for, p->state_slots);
-    gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
-                 p->batch, p->alignment, p->arena, p->bound);
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
+                 "NULL,\n",
+                 name, name, (size_t)GCKPTI_MAGIC);
+#define GCKPTI_PRINTED(type, field, most) gckpti_c_number(k, #type, #field, (uint64_t)p->field);
+    GCKPTI_PLAN_NUMBERS(GCKPTI_PRINTED)
+#undef GCKPTI_PRINTED
+    gckpti_print(k, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->life_count);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(
-        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
-        work[0], work[1] ? work[1] : 1, p->work, p->least_work);
-    gckpti_print(k, "    UINT64_C(%u), UINT64_C(%u), %z, %z,\n   ", p->proven_work, p->offload_work,
-                 p->proven_bytes, p->offloaded);
-    for (int i = 0; i < 9; i++) {
-        int told = i == 1 || i == 4 || i == 8;
-        gckpti_print(k, told ? "\n#ifdef GCKPT_SMALL\n    NULL,\n#else\n   " : "");
-        gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
-        gckpti_print(k, told ? "\n#endif\n   " : "");
-    }
-    gckpti_print(k, " gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
-    for (int i = 0; i < 6; i++)
-        gckpti_print(k, " %z,", numbers[i]);
-    gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
-                 p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %i,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
-                 p->body, p->epilogue, p->mixer, p->packed, p->leaves);
+    gckpti_print(k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", work[0],
+                 work[1] ? work[1] : 1);
+#define GCKPTI_PRINTED(type, field, count, tells) gckpti_c_array(k, name, #field, p->count, tells);
+    GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
+#undef GCKPTI_PRINTED
+    gckpti_print(k, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */
@@ -31021,7 +31005,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_PAIRS
 #undef GCKPTI_PLAIN
 #undef GCKPTI_PLANS
+#undef GCKPTI_PLAN_ARRAYS
 #undef GCKPTI_PLAN_MAGIC
+#undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_POSIX
 #undef GCKPTI_HEAP_WHOLE
 #undef GCKPTI_HUGE_PAGES

@@ -386,25 +386,25 @@ static inline void pc_read_file(plan_facts *f, const gckpt_plan *plan, pc_text *
         f->cost[i].forward = pc_number(t);
         f->cost[i].backward = pc_number(t);
     }
+    f->least = pc_number(t);
+    f->proven_work = pc_number(t);
+    f->offload_work = pc_number(t);
+    pc_number(t);
+    f->batch = (int64_t)pc_number(t);
     f->mode = (gckpt_mode)pc_below(t, GCKPT_INFERENCE + 1);
     for (int i = 0; i < 2; i++)
         pc_number(t);
     f->in_backward = pc_below(t, 2);
-    pc_number(t);
-    f->alignment = (size_t)pc_number(t);
-    f->batch = (int64_t)pc_number(t);
-    pc_number(t);
+    for (int i = 0; i < 2; i++)
+        pc_number(t);
     f->precision = (gckpt_precision)pc_below(t, GCKPT_BF16_STOCHASTIC + 2);
     pc_number(t);
-    f->least = pc_number(t);
-    f->proven_work = pc_number(t);
-    f->proven_bytes = (size_t)pc_number(t);
-    f->offloaded = (size_t)pc_number(t);
-    f->offload_work = pc_number(t);
     f->leaves = pc_below(t, INT32_MAX);
     f->ranks = pc_below(t, INT32_MAX);
     f->shard = (gckpt_shard)pc_below(t, GCKPT_SHARD_VALUES + 1);
-    pc_number(t);
+    f->alignment = (size_t)pc_number(t);
+    f->proven_bytes = (size_t)pc_number(t);
+    f->offloaded = (size_t)pc_number(t);
     f->terms = pc_below(t, f->count + 1);
     f->term = (int *)pc_take((size_t)f->terms, sizeof *f->term);
     for (int i = 0; i < f->terms; i++) {

@@ -19,9 +19,6 @@ static inline const char *gckpti_shard_name(gckpt_shard shard)
     return names[shard];
 }
 
-/* ---- ask/checks.c ---- */
-enum { GCKPTI_LEAVES = 32768 }; /* of a batch, at most; squares fit into 32 bits */
-
 /* ---- ask/open.c ---- */
 /* Frees what a planner has, and those of other variants behind it. */
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);

@@ -125,7 +125,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
-    for (size_t i = 0; i < p->term_count && p->variant.form; i++) { /* a form's, as built */
+    for (size_t i = 0; i < p->term_count && p->form; i++) { /* a form's, as built */
         const gckpt_cost *built = &p->terms[i].built, *ran = &p->told[p->terms[i].id].cost;
         gckpt_cost *c = &costs[p->terms[i].id];
         if (built->forward == ran->forward && built->backward == ran->backward)

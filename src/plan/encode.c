@@ -19,16 +19,10 @@ GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     gckpt_plan p = *from;
     size_t n = sizeof p;
     p.block = block;
-    p.nodes = (gckpti_node *)gckpti_part(block, &n, p.nodes, p.node_count, sizeof *p.nodes);
-    p.told = (gckpti_told *)gckpti_part(block, &n, p.told, p.node_count, sizeof *p.told);
-    p.params =
-        (gckpti_plan_param *)gckpti_part(block, &n, p.params, p.param_count, sizeof *p.params);
-    p.list = (gckpti_ins *)gckpti_part(block, &n, p.list, p.length, sizeof *p.list);
-    p.live = (size_t *)gckpti_part(block, &n, p.live, p.length, sizeof *p.live);
-    p.operands = (size_t *)gckpti_part(block, &n, p.operands, p.operand_count, sizeof *p.operands);
-    p.terms = (gckpti_plan_term *)gckpti_part(block, &n, p.terms, p.term_count, sizeof *p.terms);
-    p.picks = (gckpti_plan_pick *)gckpti_part(block, &n, p.picks, p.pick_count, sizeof *p.picks);
-    p.lives = (gckpt_buffer *)gckpti_part(block, &n, p.lives, p.life_count, sizeof *p.lives);
+#define GCKPTI_COPY(type, name, count, tells)                                                      \
+    p.name = (type *)gckpti_part(block, &n, p.name, p.count, sizeof *p.name);
+    GCKPTI_PLAN_ARRAYS(GCKPTI_COPY)
+#undef GCKPTI_COPY
     p.words = (uint32_t *)gckpti_part(block, &n, p.words, p.word_count, sizeof *p.words);
     p.names = (char *)gckpti_part(block, &n, p.names, p.name_bytes, 1);
     if (block)
@@ -226,7 +220,7 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->format = GCKPT_PLAN_FORMAT;
     plan->contract = GCKPT_CONTRACT;
     plan->hash = plan->check = GCKPTI_FNV_START;
-    plan->variant = p->variant;
+    plan->form = p->variant.form;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;

@@ -148,43 +148,64 @@ typedef struct {
 
 /* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
  * of these types is a change of GCKPT_PLAN_FORMAT. */
+/* What its workspace is for: fast kernels, plain ones, a backend's (gckpti_made_for). Forms of ops;
+ * 0 is the graph as it was built. Leaves of a batch, at most: squares fit into 32 bits. */
+enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
+
+/* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
+ * a limit, the most that a file may have, are what files have of them (tables/write.c, read.c). */
+/* clang-format off */
+#define GCKPTI_PLAN_NUMBERS(X)                                                                     \
+    X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
+    X(uint64_t, work, 0) X(uint64_t, least_work, UINT64_MAX) X(uint64_t, proven_work, UINT64_MAX)  \
+    X(uint64_t, offload_work, UINT64_MAX) X(uint64_t, link_work, UINT64_MAX)                       \
+    X(int64_t, batch, GCKPTI_ADDRESSABLE - 1) X(int64_t, rows, 0)                                  \
+    X(int, format, 0) X(int, contract, 0) /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */                  \
+    X(gckpt_mode, mode, GCKPT_INFERENCE) X(gckpt_optimiser, optimiser, GCKPT_OWN_OPTIMISER)        \
+    X(int, state_slots, 4) X(int, update_in_backward, 1) X(int, threads, 1024)                     \
+    X(int, made_for, GCKPTI_FOR_PLAIN) X(gckpt_precision, precision, GCKPT_BF16_STOCHASTIC)        \
+    X(int, form, GCKPTI_FORMS - 1)                       /* gckpti_variant */                      \
+    X(int, leaves, GCKPTI_LEAVES) X(int, ranks, INT32_MAX) /* 1, 1: REDUCE does not occur */       \
+    X(gckpt_shard, shard, GCKPT_SHARD_VALUES) X(int, looped, 0)                                    \
+    X(int, packed, 0)                    /* some parameter is */                                   \
+    X(int, mixer, 0)                     /* node that mixes rows, or -1 */                         \
+    X(int, body, 0) X(int, epilogue, 0)  /* where these parts of the list begin */                 \
+    X(size_t, alignment, 65536) X(size_t, proven_bytes, SIZE_MAX)                                  \
+    X(size_t, offloaded, GCKPTI_ADDRESSABLE) /* bytes of slower memory */                          \
+    X(size_t, term_count, INT32_MAX) X(size_t, arena, 0) X(size_t, bound, 0) X(size_t, inputs, 0)  \
+    X(size_t, node_count, 0) X(size_t, param_count, 0) X(size_t, length, 0)                        \
+    X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
+    X(size_t, name_bytes, 0)
+
+/* Its arrays, by type and count; what only tells of it can be left out (1: GCKPT_SMALL), is NULL. */
+#define GCKPTI_PLAN_ARRAYS(X)                                                                      \
+    X(gckpti_node, nodes, node_count, 0)                                                           \
+    X(gckpti_told, told, node_count, 1) /* by node */                                              \
+    X(gckpti_plan_param, params, param_count, 0)                                                   \
+    X(gckpti_ins, list, length, 0)                                                                 \
+    X(size_t, live, length, 1) /* bytes live while an instruction runs */                          \
+    X(size_t, operands, operand_count, 0) /* of all instructions */                                \
+    X(gckpti_plan_term, terms, term_count, 0)                                                      \
+    X(gckpti_plan_pick, picks, pick_count, 0)                                                      \
+    X(gckpt_buffer, lives, life_count, 1) /* by end */
+/* clang-format on */
+
+#define GCKPTI_NUMBER(type, name, most)        type name;
+#define GCKPTI_ARRAY(type, name, count, tells) const type *name;
 struct gckpt_plan {
     gckpti_object object;
-    int format, contract; /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */
     gckpti_allocator memory;
-    void *block;          /* this; NULL: a constant of the program */
-    uint64_t hash, check; /* gckpt_plan_hash; the same of what runs */
-    gckpti_variant variant;
-    gckpt_mode mode;
-    gckpt_optimiser optimiser;
-    int looped, update_in_backward, threads, made_for, state_slots;
-    gckpt_precision precision;
-    int64_t rows, batch;
-    size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
+    void *block; /* this; NULL: a constant of the program */
+    GCKPTI_PLAN_NUMBERS(GCKPTI_NUMBER)
+    size_t life_count, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
-    uint64_t work, least_work, proven_work, offload_work;
-    size_t proven_bytes, offloaded; /* offloaded: bytes of slower memory */
-    const gckpti_node *nodes;
-    const gckpti_told *told; /* by node; NULL, as `live` and `lives`: left out (GCKPT_SMALL) */
-    const gckpti_plan_param *params;
-    const gckpti_ins *list;
-    const size_t *live;     /* bytes live while an instruction runs */
-    const size_t *operands; /* of all instructions */
-    const gckpti_plan_term *terms;
-    const gckpti_plan_pick *picks;
-    const gckpt_buffer *lives; /* buffers, by end */
-    const uint32_t *words;     /* attributes */
+    GCKPTI_PLAN_ARRAYS(GCKPTI_ARRAY)
+    const uint32_t *words; /* attributes */
     const char *names;
-    size_t node_count, param_count, length, operand_count, term_count, pick_count, life_count,
-        word_count, name_bytes;
-    size_t inputs;
-    int body, epilogue;            /* where these parts of the list begin */
-    int mixer;                     /* node that mixes rows, or -1 */
-    int packed;                    /* some parameter is */
-    int leaves, ranks;             /* 1, 1: REDUCE does not occur */
-    gckpt_shard shard;
-    uint64_t link_work;
 };
+#undef GCKPTI_NUMBER
+#undef GCKPTI_ARRAY
 
 /* What plans may have that run in this build. */
 enum {
@@ -515,7 +536,6 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
 GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
 
 /* ---- plan/forms.c ---- */
-enum { GCKPTI_FORMS = 5 }; /* form 0 is the graph as it was built */
 
 /* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
  * its last. */
@@ -634,7 +654,6 @@ GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
 GCKPTI_FN size_t gckpti_plan_copy(void *block, const gckpt_plan *from);
 
 /* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
-enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
 #ifdef GCKPT_NO_FAST
 enum { GCKPTI_ALWAYS_PLAIN = 1 };
 #else

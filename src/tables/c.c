@@ -226,51 +226,49 @@ static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const 
     gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
+/* A number of the plan, and one of its arrays. */
+static void gckpti_c_number(gckpti_sink *k, const char *type, const char *field, uint64_t value)
+{
+    if (!strcmp(type, "uint64_t"))
+        gckpti_print(k, "    UINT64_C(%u), /* %s */\n", value, field);
+    else if (!strncmp(type, "gckpt_", 6)) /* an enum */
+        gckpti_print(k, "    (%s)%u, /* %s */\n", type, value, field);
+    else
+        gckpti_print(k, "    %I, /* %s */\n", (int64_t)value, field);
+}
+
+static void gckpti_c_array(gckpti_sink *k, const char *name, const char *array, size_t count,
+                           int tells)
+{
+    gckpti_print(k, tells ? "#ifdef GCKPT_SMALL\n    NULL,\n#else\n" : "");
+    gckpti_print(k, count ? "    gckpti_%s_%s,\n" : "    NULL,\n", name, array);
+    gckpti_print(k, tells ? "#endif\n" : "");
+}
+
 /* The plan itself, field by field. */
 static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const char *const arrays[] = { "nodes",    "told",  "params", "list", "live",
-                                   "operands", "terms", "picks",  "lives" };
-    const size_t counts[] = { p->node_count, p->node_count, p->param_count,
-                              p->length,     p->length,     p->operand_count,
-                              p->term_count, p->pick_count, p->life_count };
-    const size_t numbers[] = { p->node_count,    p->param_count, p->length,
-                               p->operand_count, p->term_count,  p->pick_count };
     uint64_t work[2] = { 0, 0 }; /* of forwards: again, the first time */
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD)
             work[p->list[x].first] += p->told[p->list[x].id].cost.forward;
     gckpti_print(k,
                  "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
-                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-                 "    { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), "
-                 "{ %i, %i, 0 },\n"
-                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
-                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
-                 p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
-                 p->update_in_backward, p->threads, p->made_for, p->state_slots);
-    gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
-                 p->batch, p->alignment, p->arena, p->bound);
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, { { NULL, NULL, NULL, 0 }, 0, 0, 0 }, "
+                 "NULL,\n",
+                 name, name, (size_t)GCKPTI_MAGIC);
+#define GCKPTI_PRINTED(type, field, most) gckpti_c_number(k, #type, #field, (uint64_t)p->field);
+    GCKPTI_PLAN_NUMBERS(GCKPTI_PRINTED)
+#undef GCKPTI_PRINTED
+    gckpti_print(k, "#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    {", p->life_count);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(
-        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
-        work[0], work[1] ? work[1] : 1, p->work, p->least_work);
-    gckpti_print(k, "    UINT64_C(%u), UINT64_C(%u), %z, %z,\n   ", p->proven_work, p->offload_work,
-                 p->proven_bytes, p->offloaded);
-    for (int i = 0; i < 9; i++) {
-        int told = i == 1 || i == 4 || i == 8;
-        gckpti_print(k, told ? "\n#ifdef GCKPT_SMALL\n    NULL,\n#else\n   " : "");
-        gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
-        gckpti_print(k, told ? "\n#endif\n   " : "");
-    }
-    gckpti_print(k, " gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
-    for (int i = 0; i < 6; i++)
-        gckpti_print(k, " %z,", numbers[i]);
-    gckpti_print(k, "\n#ifdef GCKPT_SMALL\n    0,\n#else\n    %z,\n#endif\n    %z, %z,",
-                 p->life_count, p->word_count, p->name_bytes);
-    gckpti_print(k, " %z, %i, %i, %i, %i,\n    %i, 1, GCKPT_SHARD_NONE, 0\n};\n", p->inputs,
-                 p->body, p->epilogue, p->mixer, p->packed, p->leaves);
+    gckpti_print(k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u),\n", work[0],
+                 work[1] ? work[1] : 1);
+#define GCKPTI_PRINTED(type, field, count, tells) gckpti_c_array(k, name, #field, p->count, tells);
+    GCKPTI_PLAN_ARRAYS(GCKPTI_PRINTED)
+#undef GCKPTI_PRINTED
+    gckpti_print(k, "    gckpti_%s_words.words, gckpti_%s_names\n};\n", name, name);
 }
 
 /* Whether it can run where GCKPT_SMALL is defined, and the types of its tables have room. */

@@ -11,16 +11,12 @@
 typedef struct {
     gckpt_read_fn read;
     void *user;
-    uint64_t check, list_hash, proven_work, proven_bytes;
+    uint64_t check, list_hash;
     size_t at;      /* bytes read */
     int ended, bad; /* nothing more to read; a number was out of range */
     gckpti_planner p;
-    gckpti_variant variant;
-    uint64_t least_work, link_work;
+    gckpt_plan head; /* its numbers alone */
     gckpt_plan_desc d;
-    gckpt_mode mode;
-    int ranks;
-    gckpt_shard shard;
     gckpt_cost *costs, *built;
     gckpt_term *terms;
     gckpt_pick *picks;

@@ -23,14 +23,12 @@ static uint64_t gckpti_get_number(gckpti_plan_reader *r)
     return value;
 }
 
-/* A number from 0 to limit - 1; 0 and `bad` when it is another one. */
-static int gckpti_get_below(gckpti_plan_reader *r, size_t limit)
+/* A number from 0 to most; 0 and `bad` when it is another one. */
+static uint64_t gckpti_get_to(gckpti_plan_reader *r, uint64_t most)
 {
     uint64_t value = gckpti_get_number(r);
-    if (value < limit && value < INT32_MAX)
-        return (int)value;
-    r->bad = 1;
-    return 0;
+    r->bad = r->bad || value > most;
+    return value > most ? 0 : value;
 }
 
 /* E_OK, or the error that reading met. */
@@ -55,7 +53,7 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
     uint64_t hash = GCKPTI_FNV_START;
     if (gckpti_get_number(r) != GCKPTI_PLAN_MAGIC && !r->ended)
         return gckpti_error(g, GCKPT_E_DATA, "load plan: this is not a plan of gradckpt.h");
-    int format = gckpti_get_below(r, INT32_MAX), contract = gckpti_get_below(r, INT32_MAX);
+    int format = (int)gckpti_get_to(r, INT32_MAX), contract = (int)gckpti_get_to(r, INT32_MAX);
     uint64_t tensors = gckpti_get_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
@@ -89,14 +87,14 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
 static void gckpti_read_list(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->p.g;
-    int length = gckpti_get_below(r, INT32_MAX);
+    int length = (int)gckpti_get_to(r, INT32_MAX);
     r->list_hash = GCKPTI_FNV_START;
     for (int x = 0; x < length && !r->p.failed; x++) {
-        int word = gckpti_get_below(r, 8 * g->count);
+        int word = (int)gckpti_get_to(r, 8 * g->count - 1);
         gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
         r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
-        if (r->ended || r->bad)
-            break; /* the id is none: there may be no tensor at all */
+        if (r->ended || r->bad || !g->count)
+            break; /* the id is none */
         const gckpt_tensor *t = g->tensors[in.id];
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD || in.kind == GCKPT_REDUCE ||
             (t->batchless && t->kind == GCKPTI_OP))
@@ -114,53 +112,50 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     gckpt_graph *g = r->p.g;
     gckpt_plan_desc *d = &r->d;
     size_t n = g->count;
-    r->mode = (gckpt_mode)gckpti_get_below(r, GCKPT_INFERENCE + 1);
-    d->mode = r->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
-    d->optimiser = (gckpt_optimiser)gckpti_get_below(r, GCKPT_OWN_OPTIMISER + 1);
-    d->own_state = gckpti_get_below(r, 5);
-    d->update_in_backward = gckpti_get_below(r, 2);
-    d->threads = gckpti_get_below(r, 1025);
-    d->alignment = (size_t)gckpti_get_below(r, 65537);
-    r->bad = r->bad || (!r->ended && !d->alignment);
-    uint64_t batch = gckpti_get_number(r);
-    d->batch = batch < (uint64_t)GCKPTI_ADDRESSABLE ? (int64_t)batch : -1;
-    d->plain = gckpti_get_below(r, 2);
-    d->precision = (gckpt_precision)gckpti_get_below(r, GCKPT_BF16_STOCHASTIC + 1);
-    r->variant.form = gckpti_get_below(r, GCKPTI_FORMS);
-    r->least_work = gckpti_get_number(r);
-    r->proven_work = gckpti_get_number(r);
-    r->proven_bytes = gckpti_get_number(r);
-    uint64_t offloaded = gckpti_get_number(r);
-    r->bad = r->bad || offloaded > (uint64_t)GCKPTI_ADDRESSABLE;
-    d->offload_bytes = (size_t)offloaded;
-    d->offload_work = gckpti_get_number(r);
-    d->leaves = gckpti_get_below(r, GCKPTI_LEAVES + 1);
-    r->ranks = gckpti_get_below(r, INT32_MAX);
-    r->shard = (gckpt_shard)gckpti_get_below(r, GCKPT_SHARD_VALUES + 1);
-    r->link_work = gckpti_get_number(r); /* the costs have it already */
-    r->p.term_count = gckpti_get_below(r, n + 1);
+    gckpt_plan *head = &r->head;
+#define GCKPTI_LOAD(type, name, most)                                                              \
+    if ((uint64_t)(most) > 0)                                                                      \
+        head->name = (type)gckpti_get_to(r, (uint64_t)(most));
+    GCKPTI_PLAN_NUMBERS(GCKPTI_LOAD)
+#undef GCKPTI_LOAD
+    r->bad = r->bad || (!r->ended && (!head->alignment || head->term_count > n));
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(g);
+    d->mode = head->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
+    d->optimiser = head->optimiser;
+    d->own_state = head->state_slots;
+    d->update_in_backward = head->update_in_backward;
+    d->threads = head->threads;
+    d->alignment = head->alignment;
+    d->batch = head->batch;
+    d->plain = head->made_for;
+    d->precision = head->precision;
+    d->offload_bytes = head->offloaded;
+    d->offload_work = head->offload_work;
+    d->leaves = head->leaves; /* link_work: the costs have it already */
+    r->p.term_count = (int)head->term_count;
     for (int i = 0; i < r->p.term_count; i++) {
-        int id = gckpti_get_below(r, n);
+        int id = (int)gckpti_get_to(r, n - 1);
         r->terms[i].loss = g->tensors[id];
         r->terms[i].weight = gckpti_float((uint32_t)gckpti_get_number(r));
-        r->terms[i].regulariser = gckpti_get_below(r, 2);
+        r->terms[i].regulariser = (int)gckpti_get_to(r, 1);
         r->built[id].forward = gckpti_get_number(r);
         r->built[id].backward = gckpti_get_number(r);
     }
-    d->fetches = gckpti_get_below(r, 2 * n + 1);
+    d->fetches = (int)gckpti_get_to(r, 2 * n);
     for (int i = 0; i < d->fetches; i++) {
-        r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
-        r->picks[i].gradient = gckpti_get_below(r, 2);
+        r->picks[i].tensor = g->tensors[gckpti_get_to(r, n - 1)];
+        r->picks[i].gradient = (int)gckpti_get_to(r, 1);
     }
     r->p.desc = d;
     gckpti_read_list(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
-    if (r->ranks != g->store->ranks || r->shard != g->store->shard)
+    if (head->ranks != g->store->ranks || head->shard != g->store->shard)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: made for %i ranks that shard %s; the store is for %i that "
                             "shard %s (%s)",
-                            r->ranks, gckpti_shard_name(r->shard), g->store->ranks,
+                            head->ranks, gckpti_shard_name(head->shard), g->store->ranks,
                             gckpti_shard_name(g->store->shard),
                             GCKPTI_RUNS_LEAVES ? "gckpt_store_ranks"
                                                : "this build leaves out ranks: GCKPT_NO_RANKS");
@@ -189,7 +184,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int word = gckpti_get_below(r, 2 * (GCKPT_STORED_I8 + 1)), trained = word & 1;
+        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I8 + 1), trained = word & 1;
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
@@ -285,24 +280,25 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, r->variant) !=
-            GCKPT_OK ||
+    gckpti_variant variant = { r->head.form, 0, 0 };
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) != GCKPT_OK ||
         gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    r->bad = (r->variant.form && !p->offered) || r->least_work > p->least_work;
-    p->least_work = r->least_work;
+    r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
+    p->least_work = r->head.least_work;
     for (int i = 0; i < p->n; i++) /* of what does not run as well */
         r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];
     p->built = r->built;
     if (gckpti_reader_result(r) != GCKPT_OK ||
         gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
-    gckpt_plan *plan = gckpti_encode(p, &p->draft, r->mode);
-    r->bad = plan && (r->proven_work > plan->work || r->proven_bytes > gckpt_plan_bytes(plan));
+    gckpt_plan *plan = gckpti_encode(p, &p->draft, r->head.mode);
+    r->bad = plan && (r->head.proven_work > plan->work ||
+                      r->head.proven_bytes > gckpt_plan_bytes(plan));
     if (plan) {
-        plan->proven_work = r->proven_work;
-        plan->proven_bytes = (size_t)r->proven_bytes;
-        plan->link_work = r->link_work;
+        plan->proven_work = r->head.proven_work;
+        plan->proven_bytes = r->head.proven_bytes;
+        plan->link_work = r->head.link_work;
     }
     if (gckpti_reader_result(r) == GCKPT_OK)
         return plan;

@@ -7,11 +7,11 @@
  * A file is a run of 64-bit numbers, little-endian:
  *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
  *     tensors; for each: the graph's hash up to it, work forward, work backward
- *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain,
- *     precision, form, least work of a step that computes nothing twice; work and bytes that are
- *     proven; bytes of slower memory, work of 2^20 of them; leaves, ranks, what is sharded, work of
- *     2^20 bytes that are gathered
- *     terms; for each: id, bits of the weight, regulariser, work of its op as built
+ *     least work of a step that computes nothing twice, proven work, work of 2^20 bytes of slower
+ *     memory, of 2^20 that are gathered; batch, mode, optimiser, state slots, update_in_backward,
+ *     threads, plain, precision, form, leaves, ranks, what is sharded, alignment, proven bytes,
+ *     bytes of slower memory (those of GCKPTI_PLAN_NUMBERS that have a limit), terms
+ *     for each term: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
  *     instructions; for each: 8 id of the tensor + kind
  *     parameters; for each: 2 storage + trained

@@ -33,27 +33,11 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         const uint64_t tensor[] = { plan->told[i].hash, cost->forward, cost->backward };
         gckpti_put_numbers(&k, &check, tensor, 3);
     }
-    const uint64_t request[] = { (uint64_t)plan->mode,
-                                 (uint64_t)plan->optimiser,
-                                 (uint64_t)plan->state_slots,
-                                 plan->update_in_backward != 0,
-                                 (uint64_t)plan->threads,
-                                 plan->alignment,
-                                 (uint64_t)plan->batch,
-                                 (uint64_t)plan->made_for,
-                                 (uint64_t)plan->precision,
-                                 (uint64_t)plan->variant.form,
-                                 plan->least_work,
-                                 plan->proven_work,
-                                 plan->proven_bytes,
-                                 plan->offloaded,
-                                 plan->offload_work,
-                                 (uint64_t)plan->leaves,
-                                 (uint64_t)plan->ranks,
-                                 (uint64_t)plan->shard,
-                                 plan->link_work,
-                                 plan->term_count };
-    gckpti_put_numbers(&k, &check, request, 20);
+#define GCKPTI_SAVE(type, name, most)                                                              \
+    if ((uint64_t)(most) > 0)                                                                      \
+        gckpti_put_number(&k, &check, (uint64_t)plan->name);
+    GCKPTI_PLAN_NUMBERS(GCKPTI_SAVE)
+#undef GCKPTI_SAVE
     for (size_t i = 0; i < plan->term_count; i++) {
         const gckpti_plan_term *t = &plan->terms[i];
         const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built.forward,

@@ -133,7 +133,7 @@ static uint64_t run(const size *z, const gckpt_plan *p, int64_t rows, unsigned d
     }
     uint64_t weights = e ? gckpt_store_hash(n.s) : 0;
     CHECK_MSG(!e || gckpt_bytes_measured(e) == gckpt_plan_bytes(p), "kind %d, with %d, V %d, form %d: %lu bytes touched of %lu",
-              z->kind, z->with, z->v, p->variant.form, (unsigned long)gckpt_bytes_measured(e),
+              z->kind, z->with, z->v, p->form, (unsigned long)gckpt_bytes_measured(e),
               (unsigned long)gckpt_plan_bytes(p));
     hash = mix(hash, &weights, sizeof weights);
     rig_free(e, NULL, n.g, n.s);
@@ -233,7 +233,7 @@ static void compare_frontier(const gckpt_frontier *f, const gckpt_plan *p, size_
     CHECK_MSG(!p == !q, "%s", gckpt_error_text(g));
     if (p && q)
         CHECK(gckpt_plan_work(p) == gckpt_plan_work(q) && gckpt_plan_bytes(p) == gckpt_plan_bytes(q) &&
-              p->variant.form == q->variant.form && p->least_work == q->least_work);
+              p->form == q->form && p->least_work == q->least_work);
     gckpt_plan_free(q);
 }
 
@@ -248,7 +248,7 @@ static void test_choice(void)
             gckpt_plan *p = gckpt_plan_new(n.g, n.terms, n.count, &d);
             d.as_built = 1;
             gckpt_plan *built = gckpt_plan_new(n.g, n.terms, n.count, &d);
-            CHECK(p && built && p->variant.form > 0 && built->variant.form == 0 && p->mode == GCKPT_STORE_ALL);
+            CHECK(p && built && p->form > 0 && built->form == 0 && p->mode == GCKPT_STORE_ALL);
             CHECK(gckpt_plan_work(p) < gckpt_plan_work(built) || kind != FUSED);
             CHECK(!(gckpt_plan_overhead(p) > 0) && !(gckpt_plan_overhead(built) > 0));
             CHECK(gckpt_plan_hash(p) == gckpt_plan_hash(built));
@@ -257,7 +257,7 @@ static void test_choice(void)
             d.mode = GCKPT_STORE_ALL;
             d.as_built = 0;
             built = gckpt_plan_new(n.g, n.terms, n.count, &d);
-            CHECK(built && built->variant.form == 0 && gckpt_plan_bytes(built) == most);
+            CHECK(built && built->form == 0 && gckpt_plan_bytes(built) == most);
             uint64_t want = run(&z, built, rows, 0, GCKPT_ISA_AUTO);
             gckpt_plan_free(built);
             d.mode = GCKPT_AUTO;
@@ -283,7 +283,7 @@ static void test_choice(void)
                 CHECK(!built || before <= gckpt_plan_work(built));
                 d.as_built = 0;
                 gckpt_plan_free(built);
-                seen[p->variant.form]++;
+                seen[p->form]++;
                 if (rows < 100)
                     CHECK_MSG(run(&z, p, rows, 0, GCKPT_ISA_AUTO) == want, "kind %d, budget %d", kind, i);
                 gckpt_plan_free(p);
@@ -371,7 +371,7 @@ static void test_costs(void)
         d.costs = costs;
         d.cost_count = (int)p->node_count;
         thrice = gckpt_plan_new(n.g, n.terms, n.count, &d);
-        CHECK(q && thrice && q->variant.form > 0 && thrice->variant.form == q->variant.form);
+        CHECK(q && thrice && q->form > 0 && thrice->form == q->form);
         CHECK(thrice->work <= 3 * q->work && thrice->work + 4 >= 3 * q->work);
         gckpt_plan_free(q);
         gckpt_plan_free(thrice);

@@ -337,7 +337,7 @@ static void damage(int which, int rounds)
             file_seal(&f);
             f.at = 0;
             /* a least work of 0 is taken, and the overhead told wrong: that plan is not checked */
-            q = file_number(&f, 14 + 3 * (size_t)gckpt_graph_size(n.g))
+            q = file_number(&f, 4 + 3 * (size_t)gckpt_graph_size(n.g))
                     ? gckpt_plan_read(n.g, file_read, &f, NULL)
                     : (gckpt_plan_read)(n.g, file_read, &f, NULL);
             CHECK(q || gckpt_error(n.g) != GCKPT_OK);
