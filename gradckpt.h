@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2003
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3705
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3706
  *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
  *                 gradients, order, model, makers, schedule, live, draft, place, modes,
  *                 encode
@@ -63,7 +63,7 @@
  *                 write, header, places, data, read, path
  *     >>ranks     checkpoints of several ranks                                                 711
  *                 load, save
- *     >>tables    plans as files and as C constants                                            859
+ *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
  *     >>kernels   what is done with an item, for each instruction set                         3430
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
@@ -318,34 +318,27 @@
  *
  * 9. Planning
  *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
- *    be good enough, or else others are, for byte limits a few percent apart that no budget changes
- *    (search/search says how). Beside every plan and point stands what is proven: no schedule in
- *    its bytes has less work than gckpt_plan_proven_work, none fits in fewer than
- *    gckpt_plan_proven_bytes. That is said of every schedule of the request, whoever finds it:
- *    forwards in any order and number, any value let go and computed again at any time, as long as
- *    backwards run in an order of this library and values stay whole; graph, micro-batch, update
- *    rule, precision, pins and alignment are given. The proof is a minimal cut at one backward
- *    (search/cuts). On transformers it leaves no gap above about a fifth of store-all's bytes
- *    (MLP a quarter, U-Net half). Below, it is weak: the gap is what nobody knows, not what is
- *    lost. Of plans for graphs small enough to search them through, 99.8 % are optimal.
+ *    be good enough, or else others are (search/search says how). Beside every plan and point
+ *    stands what is proven: no schedule in its bytes has less work than gckpt_plan_proven_work,
+ *    none fits in fewer than gckpt_plan_proven_bytes. That is said of every schedule of the
+ *    request, whoever finds it: forwards in any order and number, any value let go and computed
+ *    again at any time, as long as backwards run in an order of this library and values stay whole;
+ *    graph, micro-batch, update rule, precision, pins and alignment are given. On transformers it
+ *    leaves no gap above about a fifth of store-all's bytes; below, it is weak: the gap is what
+ *    nobody knows, not what is lost. docs/plans.md has figures, and what planning takes: a few
+ *    milliseconds and megabytes for a budget, some hundred milliseconds for all budgets.
  *    What holds always: never over the budget; more bytes never cost more work; never more work
  *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
  *    but for less than 0.1 % of a step where a plan is proven to be that close to the best
  *    possible (there the search ends); the same plan on every machine; the least budget that an
  *    error names works, and none of these modes takes less; a point's bytes are its plan's, and
  *    between points gckpt_plan_new has no more work, nor less by more than 0.1 % of a step; AUTO
- *    has no more work than OPTIMAL. Segments are no limits but hints: their schedules are among
- *    those to start from. gckpt_keep and gckpt_recompute are obeyed: what is to be recomputed is
- *    let go and runs again before its backwards. Where a graph branches, backwards may come in
- *    another order than the reverse of creation, one branch after the other, and what one of
- *    several losses keeps may be gone before the next is computed; what is added to a gradient
- *    keeps its order (5f), so the bits are the same. Planning for one budget takes, as a median,
- *    1.5 ms for 148 ops as built, some 5 ms with forms, 15 ms for 2,002 ops and 0.15 s for 12,004;
- *    in few bytes, where proofs are weak, up to 40 ms, 0.1 s, 0.3 s and 4 s. All budgets at once
- *    (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s; memory is 5 to 20 MB, 25 MB and 260 MB.
- *    Graphs up to 64 ops are searched more thoroughly. What is looked at for one byte limit is
- *    limited and counted, never timed (gckpt_frontier_complete). Without a budget there is no
- *    search.
+ *    has no more work than OPTIMAL. Segments are hints: their schedules are among those to start
+ *    from. gckpt_keep and gckpt_recompute are obeyed: what is to be recomputed is let go and runs
+ *    again before its backwards. Where a graph branches, backwards may come branch after branch,
+ *    and what one of several losses keeps may be gone before the next is computed; what is added to
+ *    a gradient keeps its order (5f), so the bits are the same. What is looked at for one byte
+ *    limit is limited and counted, never timed (gckpt_frontier_complete).
  *
  *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
  *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
@@ -406,8 +399,7 @@
  *    store: one thread at a time for all that changes it (building, planning, making an executor,
  *    loading, training); while nothing does, calls that take a const store and gckpt_forward of
  *    different executors (with arenas and caches of their own) may run at once. A game that plays
- *    while it trains has two stores, and copies values between steps (gckpt_store_get of both,
- *    memcpy; or write and read).
+ *    while it trains has two stores, and copies values between steps.
  *    Lifetimes. A store lives longer than its graphs and executors. A graph is needed by what is
  *    made from it while it is made, and by a frontier; plans and executors go on without. An
  *    executor copies its plan (but for a C constant). Names, attributes and descs are copied when
@@ -424,42 +416,36 @@
  *    Accepted or refused. What is out of range, contradicts itself or names what is not there is
  *    refused by name, and nothing has changed. In a desc 0 means the default. What is legal is done
  *    though it be unusual: a learning rate of 0 (moments move), parameters and inputs that no loss
- *    reads (not trained, need no feed), a store frozen twice, fewer rows than desc.batch, a batch
- *    that splits with other bits (gckpt_plan_split_exact), values that are not finite (the report
- *    shows them; skip_nonfinite, GCKPT_DEBUG_FINITE). The last of several settings counts.
+ *    reads (not trained, need no feed), fewer rows than desc.batch, a batch that splits with other
+ *    bits (gckpt_plan_split_exact), values that are not finite (the report shows them;
+ *    skip_nonfinite, GCKPT_DEBUG_FINITE). The last of several settings counts.
  *    What a build has. gcc and clang for 64-bit processors: kernels for AVX-512, AVX2 with fma, and
  *    plain C (x86-64), NEON (AArch64); gckpt_isa_available tells. Others, and GCKPT_NO_FAST: plain
- *    kernels only, the definition of the numbers. Where the compiler's target has no fma
- *    instruction, these emulate it: an MLP of 784-128-10 takes 29 times as long as with fast
- *    kernels (9 times with -march=native), so NO_FAST is for devices and for reading along. The
- *    implementation takes gcc 12 some 26 s at -O2, 5 s at -O0 (where the hottest kernels are
- *    compiled at -O1), on a core of a Zen 5 server, with NO_FAST 14 s at -O2; keep it in a file of
- *    its own (1).
+ *    kernels only, the definition of the numbers; where the compiler's target has no fma
+ *    instruction these emulate it, so NO_FAST is for devices and for reading along (an MLP takes 29
+ *    times as long; 9 times with -march=native). Keep the implementation in a file of its own (1):
+ *    it takes gcc 12 some 26 s at -O2, 5 s at -O0 (the hottest kernels stay at -O1), with NO_FAST
+ *    14 s at -O2, on a core of a Zen 5 server.
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
  *    (gckpt_store_ranks), plans with desc.leaves, and gives its executor the other ranks as a
  *    gckpt_ranks: one exchange of bytes with one rank at a time is all that an engine must do
  *    (examples/mpi.h, nccl.h). gckpt_step then takes the rows of all ranks as its `rows` and is
- *    fed this rank's (gckpt_plan_share). What is summed over the batch is summed in leaves (5e); a
- *    rank owns whole leaves, so weights, losses and norms are, to the bit, those of one process
- *    with as many leaves, whatever the number of ranks, shards, plan and micro-batches. Take
- *    micro-batches that divide a leaf: larger ones are never full, but their bytes are planned.
- *    With shards each rank holds a part of the optimiser state, of the gradients too, or of the
- *    values too (gckpt_shard); bytes are those of the largest share, the same for all ranks.
- *    Values that are cut are brought together by the FORWARD of a parameter, which is planned like
- *    any value: kept, let go and gathered again, by desc.link_work. Gradients of one micro-batch a
- *    rank are cut as soon as they are complete; where there are several micro-batches or leaves a
- *    rank, they wait whole, which the plan counts. REDUCE's exchanges run beside the backwards
- *    that follow; gathers are waited for.
+ *    fed this rank's (gckpt_plan_share). A rank owns whole leaves (5e), so weights, losses and
+ *    norms are, to the bit, those of one process with as many leaves, whatever the number of ranks,
+ *    shards, plan and micro-batches. Take micro-batches that divide a leaf: larger ones are never
+ *    full, but their bytes are planned. With shards (gckpt_shard) bytes are those of the largest
+ *    share; values that are cut are gathered by the FORWARD of a parameter, planned like any value
+ *    by desc.link_work; REDUCE's exchanges run beside the backwards that follow.
  *    Streaming: each rank adds its own rows, all begin and end; not with values cut. A forward
  *    with leaves shares its rows among ranks; with one leaf all ranks run all rows, as caches
  *    need. What one rank refuses, or its progress callback cancels, ends the step on all of them
  *    with its text, before anything is changed. A step of several ranks cannot be left: run it to
- *    its end. Where a rank dies or hangs the others end with E_PEER after gckpt_ranks.timeout.
- *    Executors of such a rank are of no more use; begin again from what gckpt_ranks_save saved (an
- *    index, and beside it a file of each rank: keep them together), on as many ranks as there are
- *    now. docs/distributed.md has the design, and what it costs.
+ *    its end. Where a rank dies or hangs the others end with E_PEER after gckpt_ranks.timeout, and
+ *    begin again from what gckpt_ranks_save saved (an index, and beside it a file of each rank:
+ *    keep them together), on as many ranks as there are now. docs/distributed.md has the design,
+ *    and what it costs.
  */
 
 #ifndef GRADCKPT_H
@@ -13243,7 +13229,8 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
     X(size_t, name_bytes, 0)
 
-/* Its arrays, by type and count; what only tells of it can be left out (1: GCKPT_SMALL), is NULL. */
+/* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
+ * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \
@@ -30477,7 +30464,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     gckpti_variant variant = { r->head.form, 0, 0 };
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) != GCKPT_OK ||
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) !=
+            GCKPT_OK ||
         gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
     r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;

@@ -178,7 +178,8 @@ enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
     X(size_t, operand_count, 0) X(size_t, pick_count, 0) X(size_t, word_count, 0)                  \
     X(size_t, name_bytes, 0)
 
-/* Its arrays, by type and count; what only tells of it can be left out (1: GCKPT_SMALL), is NULL. */
+/* Its arrays, by type and count; 1: what only tells of it, and is NULL where that is left out
+ * (GCKPT_SMALL). */
 #define GCKPTI_PLAN_ARRAYS(X)                                                                      \
     X(gckpti_node, nodes, node_count, 0)                                                           \
     X(gckpti_told, told, node_count, 1) /* by node */                                              \

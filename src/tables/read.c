@@ -281,7 +281,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     gckpti_variant variant = { r->head.form, 0, 0 };
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) != GCKPT_OK ||
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) !=
+            GCKPT_OK ||
         gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
     r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;

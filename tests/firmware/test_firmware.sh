@@ -85,7 +85,7 @@ device "$cxx" "$work/device_small" -DGCKPT_NO_TEXT -DGCKPT_STATIC
 device "$c" "$work/device_small" -DGCKPT_SMALL -DGCKPT_STATIC
 
 # Tables of other plans, wrong ones, and two of one graph, all in one program.
-check "host prints another form" sh -c "$work/host c chosen auto > $work/chosen.h && grep -q 'UINT64_C([0-9]*), { 1, 0, 0 },' $work/chosen.h"
+check "host prints another form" sh -c "$work/host c chosen auto > $work/chosen.h && grep -q ' 1, .. form ..' $work/chosen.h"
 check "host trains with weights in flash" sh -c "$work/host run - packed > $work/want_packed"
 check "and prints that plan" sh -c "$work/host c packed packed > $work/packed.h"
 check "host trains with leaves" sh -c "$work/host run - leaves > $work/want_leaves && ! cmp -s $work/want $work/want_leaves"
