@@ -50,7 +50,7 @@
  *     >>search    what no schedule can do without; the least work for every budget            3131
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1828
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1818
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     5097
  *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
@@ -19978,16 +19978,38 @@ static inline gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t 
 #endif
 
 /* >>ask/tells */
-GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
-GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan) { return plan ? plan->offloaded : 0; }
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
-GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
-GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
+/* What is one number of a plan; 0 without one. */
+#define GCKPTI_TELLS(type, name, value)                                                            \
+    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : 0; }
+GCKPTI_TELLS(size_t, arena, plan->arena)
+GCKPTI_TELLS(size_t, bound, plan->bound)
+GCKPTI_TELLS(size_t, offloaded, plan->offloaded)
+GCKPTI_TELLS(size_t, proven_bytes, plan->proven_bytes)
+GCKPTI_TELLS(double, recompute, plan->recompute)
+GCKPTI_TELLS(uint64_t, work, plan->work)
+GCKPTI_TELLS(uint64_t, proven_work, plan->proven_work)
+GCKPTI_TELLS(uint64_t, hash, plan->hash)
+GCKPTI_TELLS(int64_t, rows, plan->rows)
+GCKPTI_TELLS(int64_t, batch, plan->batch)
+GCKPTI_TELLS(int, in_backward, plan->update_in_backward != 0)
+GCKPTI_TELLS(int, length, (int)plan->length)
+GCKPTI_TELLS(int, buffers, (int)plan->life_count)
+#undef GCKPTI_TELLS
+
+/* Work more than the least there is, as a part of that. */
+static double gckpti_work_above(const gckpt_plan *plan, uint64_t least)
 {
-    return plan && plan->update_in_backward;
+    return plan && plan->least_work ? (double)(plan->work - least) / (double)plan->least_work : 0;
+}
+
+GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
+{
+    return gckpti_work_above(plan, plan ? plan->least_work : 0);
+}
+
+GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan)
+{
+    return gckpti_work_above(plan, plan ? plan->proven_work : 0);
 }
 
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
@@ -20045,30 +20067,10 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
     return gckpti_add_work(once, body);
 }
 
-GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
-{
-    return plan && plan->least_work
-               ? (double)(plan->work - plan->least_work) / (double)plan->least_work
-               : 0;
-}
-
-GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan)
-{
-    return plan ? plan->proven_work : 0;
-}
-
-GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan)
-{
-    return plan && plan->least_work
-               ? (double)(plan->work - plan->proven_work) / (double)plan->least_work
-               : 0;
-}
-
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
 {
     return plan ? plan->mode : GCKPT_AUTO;
 }
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
@@ -20076,11 +20078,6 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
     return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
                       bytes[GCKPT_BYTES_CACHES] + plan->arena
                 : 0;
-}
-
-GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan)
-{
-    return plan ? plan->proven_bytes : 0;
 }
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
@@ -20109,13 +20106,6 @@ GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
     const gckpt_op *op =
         plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
     return op ? op->name : "";
-}
-
-GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
-
-GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
-{
-    return plan ? (int)plan->life_count : 0;
 }
 
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
