@@ -29,14 +29,15 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1214
  *                 error, text, sink, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums                819
- *                 arithmetic, math, random, halves, sums, optimisers, chains
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1202
+ *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
+ *                 optimisers, chains
  *     >>store     parameters and optimiser state, however they are stored                     1613
  *                 params, arrays, unpack, mirror, names, create, ranks, notes, values, packed,
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4774
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4702
  *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, gather, recurrent
@@ -65,7 +66,7 @@
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3430
+ *     >>kernels   what is done with an item, for each instruction set                         3019
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -3169,10 +3170,8 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
  *   - where the product is exact (powers of two; two floats multiplied in double), so that it does
  *     not matter whether the compiler contracts it. A value that leaves a function as a product
  *     could be contracted after inlining, so such results go through gckpti_mul.
- * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
- * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error.
- * A vector version mirrors exp, tanh and erf operation by operation: selects are written as
- * x < a ? a : x, which is what min and max instructions do, also for NaN.
+ * Formulas (num/formulas) are written once, for plain floats and for vectors: selects are x < a ?
+ * a : x, which is what min and max instructions do, also for NaN.
  * ============================================================================================== */
 
 /* >>num/arithmetic */
@@ -3330,7 +3329,7 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
 
 GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
-/* Shared with the vector kernels. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
+/* Of num/formulas. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
 #define GCKPTI_LOG2E   1.44269504f
 #define GCKPTI_LN2_HI  0.693147182f
 #define GCKPTI_LN2_LO  (-1.90465432e-9f)
@@ -3338,9 +3337,9 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
-/* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
-GCKPTI_TABLE float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
-                                       0.00138194906f };
+/* (exp(r) - 1) / r on [-0.347, 0.347], fit 2^-28 of exp(r) */
+GCKPTI_TABLE float gckpti_exp_c[6] = { 1.0f,         0.49999994f,   0.166665211f,
+                                       0.041668281f, 0.0083686905f, 0.00138194906f };
 
 /* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
 GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
@@ -3363,113 +3362,13 @@ GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
 
-/* >>num/math */
-/* (exp(r) - 1) / r for |r| <= ln(2)/2 */
-GCKPTI_INLINE float gckpti_exp_poly(float r)
-{
-    const float *c = gckpti_exp_c;
-    float p = gckpti_fma(c[4], r, c[3]);
-    p = gckpti_fma(gckpti_fma(p, r, c[2]), r, c[1]);
-    p = gckpti_fma(p, r, c[0]);
-    return gckpti_fma(p, r, 1.0f);
-}
-
-/* exp(x) = 2^n (1 + r p): n the nearest integer to x/ln(2), r = x - n ln(2) (Cody and Waite; with
- * an fma x - n*LN2_HI is exact); p = (exp(r) - 1) / r is returned. */
-GCKPTI_INLINE float gckpti_exp_reduce(float x, float *r, uint32_t *n)
-{
-    float t = gckpti_fma(x, GCKPTI_LOG2E, GCKPTI_ROUND), k = t - GCKPTI_ROUND;
-    *n = gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND);
-    *r = gckpti_fma(k, -GCKPTI_LN2_LO, gckpti_fma(k, -GCKPTI_LN2_HI, x));
-    return gckpti_exp_poly(*r);
-}
-
-/* 2^n * (1 + r p) in two steps, for results beyond either end of the normal range */
-GCKPTI_INLINE float gckpti_exp_scale(float p, float r, uint32_t n)
-{
-    uint32_t half = (n + 254u) >> 1;
-    float s = gckpti_float(half << 23);
-    return gckpti_mul(gckpti_fma(r * s, p, s), gckpti_float((n + 254u - half) << 23));
-}
-
-/* Five more steps of Horner's: p z^5 + c[4] z^4 + ... + c[0]. */
-GCKPTI_INLINE float gckpti_horner(float p, float z, const float *c)
-{
-    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
-    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
-    return gckpti_fma(p, z, c[0]);
-}
-
-GCKPTI_INLINE float gckpti_exp(float x)
-{
-    uint32_t n;
-    float r, p;
-    x = x < GCKPTI_EXP_MIN ? GCKPTI_EXP_MIN : x;
-    x = x > GCKPTI_EXP_MAX ? GCKPTI_EXP_MAX : x;
-    p = gckpti_exp_reduce(x, &r, &n);
-    return gckpti_exp_scale(p, r, n);
-}
-
-/* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
-GCKPTI_INLINE float gckpti_tanh(float x)
-{
-    const float *c = gckpti_tanh_c;
-    uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
-    float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
-    float small = gckpti_fma(a * z, p, a);
-    float r, b = a + a;
-    b = b > GCKPTI_TANH_MAX ? GCKPTI_TANH_MAX : b;
-    p = gckpti_exp_reduce(b, &r, &n);
-    float s = gckpti_float((n + 127u) << 23);
-    float large = 1.0f - 2.0f / gckpti_fma(r * s, p, s + 1.0f);
-    return gckpti_float(gckpti_bits(gckpti_select(a < GCKPTI_TANH_SPLIT, small, large)) | sign);
-}
-
-/* x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
-GCKPTI_INLINE float gckpti_erf(float x)
-{
-    const float *c = gckpti_erf_c, *d = gckpti_erfc_c;
-    uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
-    float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
-    float small = gckpti_fma(a, p, a);
-    float r, b = a > GCKPTI_ERF_MAX ? GCKPTI_ERF_MAX : a;
-    float u = gckpti_horner(gckpti_fma(d[6], b, d[5]), b, d);
-    p = gckpti_exp_reduce(gckpti_mul(u, -b), &r, &n);
-    float s = gckpti_float((n + 127u) << 23);
-    float large = gckpti_fma(-r * s, p, 1.0f - s);
-    return gckpti_float(gckpti_bits(gckpti_select(a < GCKPTI_ERF_SPLIT, small, large)) | sign);
-}
-
-/* x = m * 2^n with 2/3 <= m < 4/3, for finite x > 0 */
-GCKPTI_INLINE float gckpti_split(float x, float *n)
-{
-    int tiny = x < 1.17549435e-38f; /* a subnormal is scaled by 2^23 first */
-    uint32_t u = gckpti_bits(tiny ? x * 8388608.0f : x) + 0x00555555u;
-    *n = (float)((int32_t)(u >> 23) - (tiny ? 150 : 127));
-    return gckpti_float((u & 0x007fffffu) + 0x3f2aaaabu);
-}
-
 /* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
 GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
                                        -0.166792959f, 0.143027171f,  -0.121994182f,
                                        0.107695557f,  -0.128301099f, 0.119584598f };
 
-/* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
-GCKPTI_INLINE float gckpti_log(float x)
-{
-    const float *c = gckpti_log_c;
-    float n, f = gckpti_split(x, &n) - 1.0f, f2 = f * f;
-    float p = gckpti_fma(gckpti_fma(c[8], f, c[7]), f, c[6]);
-    p = gckpti_horner(gckpti_fma(p, f, c[5]), f, c);
-    float high = gckpti_fma(n, 0.693359375f, f);
-    float low = f - (high - n * 0.693359375f); /* what the line above rounded away */
-    low = gckpti_fma(-0.5f, f2, gckpti_fma(n, -2.12194440e-4f, low));
-    float y = high + gckpti_fma(f * f2, p, low);
-    y = x > 0.0f ? y : x < 0.0f || x != x ? GCKPTI_NAN : -GCKPTI_INFINITY;
-    return x < GCKPTI_INFINITY ? y : x;
-}
+#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
+#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
 /* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
 GCKPTI_INLINE int gckpti_whole(float y)
@@ -3479,49 +3378,534 @@ GCKPTI_INLINE int gckpti_whole(float y)
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
 }
 
+/* >>num/again */
+#define GCKPTI_ISA (-1) /* once as plain floats: num/vectors */
+#endif /* GRADCKPT_IMPLEMENTATION */
+#ifdef GCKPTI_ISA
+
+/* >>num/vectors */
+/* ---- what formulas and kernels are written in ----
+ * Read once with GCKPTI_ISA -1, and for each instruction set again, by the header including itself
+ * (cpu/kernels). V(name) is gckpti_<name>, with the instruction set's ending; FLOATS is a vector of
+ * W floats (plain ones: one float), INTS one of as many uint32_t; + - * / & | ^ << >> are the
+ * compiler's, and a number with them stands for all lanes. */
+#pragma push_macro("V")
+#pragma push_macro("W")
+#pragma push_macro("FLOATS")
+#pragma push_macro("INTS")
+#undef V
+#undef W
+#undef FLOATS
+#undef INTS
+#if GCKPTI_ISA < 0
+#define V(name) gckpti_##name
+#define FLOATS  float
+#define INTS    uint32_t
+#define GCKPTI_DOUBLES double
+#define GCKPTI_ALWAYS  GCKPTI_INLINE
+#define GCKPTI_INLINED GCKPTI_INLINE
+#define GCKPTI_FORMULA GCKPTI_INLINE
+#else
+/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
+ * by lane. */
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#if GCKPTI_ISA == 3 /* AVX-512 */
+#define W             16
+#define V(name)       gckpti_##name##_avx512
+#define GCKPTI_TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+#define FLOATS        __m512
+#define GCKPTI_MM(of) _mm512_##of
+#elif GCKPTI_ISA == 2
+#define W             8
+#define V(name)       gckpti_##name##_avx2
+#define GCKPTI_TARGET __attribute__((target("avx2,fma")))
+#define FLOATS        __m256
+#define GCKPTI_MM(of) _mm256_##of
+#elif GCKPTI_ISA == 1
+#define W       4
+#define V(name) gckpti_##name##_neon
+#define GCKPTI_TARGET
+#define FLOATS float32x4_t
+#else
+#define W       4
+#define V(name) gckpti_##name##_any
+#define GCKPTI_TARGET
+#define FLOATS gckpti_floats4
+typedef float gckpti_floats4 __attribute__((vector_size(16)));
+#endif
+typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
+typedef double V(doubles) __attribute__((vector_size(8 * W)));
+#define INTS           V(ints)
+#define GCKPTI_DOUBLES V(doubles)
+/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc
+ * still opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which
+ * cannot, opens none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. FORMULAs are
+ * called. */
+#if GCKPTI_OPTIMISED || !defined(__clang__)
+#define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
+#else
+#define GCKPTI_ALWAYS static inline GCKPTI_TARGET
+#endif
+#if GCKPTI_OPTIMISED
+#define GCKPTI_INLINED GCKPTI_ALWAYS
+#else
+#define GCKPTI_INLINED static inline GCKPTI_TARGET
+#endif
+#define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
+#if !GCKPTI_OPTIMISED && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+#endif
+
+/* set1: x in all lanes; highest, lowest: b if either is NaN; fnma: c - a * b; less, equal: a < b or
+ * a == b ? c : d, both sides being computed; bits, floats: the same bits */
+#if GCKPTI_ISA < 0
+GCKPTI_INLINE float gckpti_set1(float x) { return x; }
+GCKPTI_INLINE float gckpti_highest(float a, float b) { return a > b ? a : b; }
+GCKPTI_INLINE float gckpti_lowest(float a, float b) { return a < b ? a : b; }
+GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
+GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
+GCKPTI_INLINE float gckpti_less(float a, float b, float c, float d)
+{
+    return gckpti_select(a < b, c, d);
+}
+GCKPTI_INLINE float gckpti_equal(float a, float b, float c, float d)
+{
+    return gckpti_select(a == b, c, d);
+}
+GCKPTI_INLINE void gckpti_to_doubles(float x, double *y) { *y = (double)x; }
+GCKPTI_INLINE float gckpti_to_floats(const double *x) { return (float)*x; }
+#else
+GCKPTI_ALWAYS FLOATS V(load)(const float *x)
+{
+    FLOATS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
+
+/* load_n, store_n: the first n floats (all if n > W), the others read as 0; upto: a in the first n
+ * lanes, then b; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
+#if GCKPTI_X86 && GCKPTI_ISA >= 2
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_ALWAYS FLOATS V(highest)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(lowest)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fnmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS float V(fold_sum8)(__m256 a)
+{
+    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
+    b = _mm_movehl_ps(b, b) + b;
+    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
+}
+GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
+{
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
+}
+#endif
+#if GCKPTI_ISA == 3
+#define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    if (n >= 16)
+        _mm512_storeu_ps(x, a);
+    else
+        _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
+}
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
+}
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
+}
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a)
+{
+    return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
+}
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
+{
+    return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
+}
+#undef GCKPTI_MASK
+#elif GCKPTI_ISA == 2
+#define GCKPTI_MASK(n)                                                                             \
+    _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    if (n >= 8)
+        _mm256_storeu_ps(x, a);
+    else
+        _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
+}
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
+}
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
+#undef GCKPTI_MASK
+#else
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
+    return V(load)(a);
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
+}
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
+    return b;
+}
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
+{
+    float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
+    return c > b ? c : b;
+}
+#if GCKPTI_ISA == 1
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_ALWAYS FLOATS V(highest)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(lowest)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return vbslq_f32(vcltq_f32(a, b), c, d);
+}
+#else
+/* Lane by lane what C has no operator for. */
+#define GCKPTI_LANEWISE(name, parameters, result)                                                  \
+    GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
+    {                                                                                              \
+        for (int i = 0; i < 4; i++)                                                                \
+            a[i] = result;                                                                         \
+        return a;                                                                                  \
+    }
+GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
+GCKPTI_LANEWISE(highest, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(lowest, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
+GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
+GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
+#undef GCKPTI_LANEWISE
+GCKPTI_ALWAYS FLOATS V(set1)(float x)
+{
+    FLOATS a = { x, x, x, x };
+    return a;
+}
+#endif
+#endif
+GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    INTS mask = (INTS)(a == b);
+    return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
+}
+/* By address: they may be wider than any vector that the processor has. */
+GCKPTI_INLINED void V(to_doubles)(FLOATS x, GCKPTI_DOUBLES *y)
+{
+    for (int i = 0; i < W; i++)
+        (*y)[i] = (double)x[i];
+}
+GCKPTI_INLINED FLOATS V(to_floats)(const GCKPTI_DOUBLES *x)
+{
+    FLOATS y = V(set1)(0.0f);
+    for (int i = 0; i < W; i++)
+        y[i] = (float)(*x)[i];
+    return y;
+}
+#endif
+GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_ALWAYS FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(sign)(FLOATS a) { return V(floats)(V(bits)(a) & 0x80000000u); }
+GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffffu); }
+GCKPTI_ALWAYS FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
+
+/* >>num/formulas */
+/* ---- exp, tanh, erf, log, pow, and the curves made of them, operation by operation ----
+ * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
+ * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error. */
+
+/* Five steps of Horner's: p x^5 + c[4] x^4 + ... + c[0]. */
+GCKPTI_INLINED FLOATS V(horner)(FLOATS p, FLOATS x, const float *c)
+{
+    p = V(fma)(V(fma)(p, x, V(set1)(c[4])), x, V(set1)(c[3]));
+    p = V(fma)(V(fma)(p, x, V(set1)(c[2])), x, V(set1)(c[1]));
+    return V(fma)(p, x, V(set1)(c[0]));
+}
+
+/* The same after two more, of c[6] and c[5]. */
+GCKPTI_INLINED FLOATS V(horner7)(FLOATS x, const float *c)
+{
+    return V(horner)(V(fma)(V(set1)(c[6]), x, V(set1)(c[5])), x, c);
+}
+
+/* (exp(r) - 1) / r for |r| <= ln(2)/2 */
+GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
+{
+    return V(horner)(V(set1)(gckpti_exp_c[5]), r, gckpti_exp_c);
+}
+
+/* exp(x) = 2^n (1 + r p): n the nearest integer to x/ln(2), t = n + ROUND, r = x - n ln(2) (Cody
+ * and Waite; with an fma x - n*LN2_HI is exact); p = (exp(r) - 1) / r is returned. */
+GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
+{
+    *t = V(fma)(x, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
+    FLOATS n = *t - GCKPTI_ROUND;
+    *r = V(fma)(n, V(set1)(-GCKPTI_LN2_HI), x);
+    *r = V(fma)(n, V(set1)(-GCKPTI_LN2_LO), *r);
+    return V(exp_poly)(*r);
+}
+GCKPTI_INLINED INTS V(whole_part)(FLOATS t) { return V(bits)(t) - gckpti_bits(GCKPTI_ROUND); }
+
+/* 2^n (1 + r p) in two steps, 2^n = 2^half 2^(n - half), for results beyond either end of the
+ * normal range */
+GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
+{
+#if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
+    return _mm512_scalef_ps(V(fma)(r, p, V(set1)(1.0f)), t - GCKPTI_ROUND);
+#else
+    INTS n = V(whole_part)(t) + 254u, half = n >> 1;
+    FLOATS s = V(exponent)(half);
+    return V(fma)(V(fma)(r * s, p, s), V(exponent)(n - half), V(zero)());
+#endif
+}
+
+GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
+{
+    FLOATS r, t, p;
+    x = V(lowest)(V(set1)(GCKPTI_EXP_MAX), V(highest)(V(set1)(GCKPTI_EXP_MIN), x));
+    p = V(exp_reduce)(x, &r, &t);
+    return V(exp_scale)(p, r, t);
+}
+
+/* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
+GCKPTI_FORMULA FLOATS V(tanh)(FLOATS x)
+{
+    FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
+    FLOATS small = V(fma)(a * z, V(horner7)(z, gckpti_tanh_c), a);
+    p = V(exp_reduce)(V(lowest)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
+    s = V(exponent)(V(whole_part)(t) + 127u);
+    p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
+    return V(either)(V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p), V(sign)(x));
+}
+
+/* x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
+GCKPTI_FORMULA FLOATS V(erf)(FLOATS x)
+{
+    FLOATS a = V(abs)(x), b = V(lowest)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
+    FLOATS small = V(fma)(a, V(horner7)(a * a, gckpti_erf_c), a);
+    p = V(fma)(V(horner7)(b, gckpti_erfc_c), -b, V(zero)());
+    p = V(exp_reduce)(p, &r, &t);
+    s = V(exponent)(V(whole_part)(t) + 127u);
+    p = V(fnma)(r * s, p, 1.0f - s);
+    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), V(sign)(x));
+}
+
+/* x = m * 2^n with 2/3 <= m < 4/3, for finite x > 0; a subnormal is scaled by 2^23 first */
+GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
+{
+    const FLOATS least = V(set1)(1.17549435e-38f);
+    const INTS u = V(bits)(V(less)(x, least, x * 8388608.0f, x)) + 0x00555555u;
+    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
+    *n = V(floats)((u >> 23) + 0x4b000000u) - *n; /* these bits are 2^23 + n */
+    return V(floats)((u & 0x007fffffu) + 0x3f2aaaabu);
+}
+
+/* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
+GCKPTI_FORMULA FLOATS V(log)(FLOATS x)
+{
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
+    const float *c = gckpti_log_c;
+    FLOATS n, f = V(split)(x, &n) - 1.0f, f2 = f * f, high, low, y;
+    FLOATS p = V(fma)(V(fma)(V(set1)(c[8]), f, V(set1)(c[7])), f, V(set1)(c[6]));
+    p = V(horner)(V(fma)(p, f, V(set1)(c[5])), f, c);
+    high = V(fma)(n, V(set1)(0.693359375f), f);
+    low = f - (high - n * 0.693359375f); /* what the line above rounded away */
+    low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
+    y = high + V(fma)(f * f2, p, low);
+    y = V(less)(zero, x, y, V(less)(x, zero, V(set1)(GCKPTI_NAN), -inf));
+    return V(less)(x, inf, y, x);
+}
+
 /* log(1 + x) for 0 <= x <= 1: what u = 1 + x rounds away is made up for by x / (u - 1), whose
  * denominator is exact (Kahan). */
-GCKPTI_INLINE float gckpti_log1p(float x)
+GCKPTI_INLINED FLOATS V(log1p)(FLOATS x)
 {
-    float u = 1.0f + x;
-    return u > 1.0f ? gckpti_mul(gckpti_log(u), x / (u - 1.0f)) : x;
+    const FLOATS one = V(set1)(1.0f), u = one + x;
+    return V(less)(one, u, V(fma)(V(log)(u), x / (u - one), V(zero)()), x);
 }
 
-/* x^y, in all of C's cases: of a negative x only for whole y (else NaN, but inf or 0 of -inf), and
- * its sign stays where y is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s + s^3/D(s^2),
- * s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products that meet
- * an addition have two 24-bit factors: they are exact. */
-GCKPTI_INLINE float gckpti_pow(float x, float y)
+/* x^e, in all of C's cases: of a negative x only for whole e (else NaN, but inf or 0 of
+ * -inf), and its sign stays where e is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s +
+ * s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products
+ * that meet an addition have two 24-bit factors: they are exact. */
+GCKPTI_FORMULA FLOATS V(pow)(FLOATS x, float e)
 {
-    uint32_t sign = gckpti_bits(x) & 0x80000000u;
-    int whole = sign ? gckpti_whole(y) : 2;
-    if (x == 1.0f || y == 0.0f)
-        return 1.0f;
-    if (x != x || y != y || (!whole && x < 0.0f && x > -GCKPTI_INFINITY))
-        return GCKPTI_NAN;
-    x = gckpti_float(gckpti_bits(x) ^ sign);
-    sign = whole == 1 ? sign : 0;
-    if (x == 0.0f || x >= GCKPTI_INFINITY)
-        return gckpti_float(sign | ((x == 0.0f) == (y > 0.0f) ? 0 : 0x7f800000u));
-    float n;
-    double m = (double)gckpti_split(x, &n), s = 2.0 * (m - 1.0) / (m + 1.0);
-    float u = (float)(s * s);
-    float d = gckpti_fma(gckpti_fma(-0.00684453873f, u, -0.0514065102f), u, -1.80000055f);
-    double l = s + s * s * s / ((double)u * (double)d + 12.0), k = (double)n;
+    const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
+    const FLOATS a = V(abs)(x);
+    const int whole = gckpti_whole(e);
+    GCKPTI_DOUBLES m, k, s, d, l, high, low;
+    FLOATS n, t, u, r;
+    if (e == 0.0f)
+        return V(set1)(1.0f);
+    if (e != e)
+        return V(equal)(x, V(set1)(1.0f), x, V(set1)(e));
+    V(to_doubles)(V(split)(a, &n), &m);
+    V(to_doubles)(n, &k);
+    s = 2.0 * (m - 1.0) / (m + 1.0);
+    l = s * s;
+    u = V(to_floats)(&l);
+    V(to_doubles)(u, &m);
+    t = V(fma)(V(set1)(-0.00684453873f), u, V(set1)(-0.0514065102f));
+    V(to_doubles)(V(fma)(t, u, V(set1)(-1.80000055f)), &d);
+    l = s + s * s * s / (m * d + 12.0);
     l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
-    float high = (float)l, low = (float)(l - (double)high);
-    y = y > 1e30f ? 1e30f : y < -1e30f ? -1e30f : y;
-    double z = (double)y * (double)high + (double)y * (double)low;
-    z = z < (double)GCKPTI_EXP_MIN ? (double)GCKPTI_EXP_MIN : z;
-    z = z > (double)GCKPTI_EXP_MAX ? (double)GCKPTI_EXP_MAX : z;
-    float t = gckpti_fma((float)z, GCKPTI_LOG2E, GCKPTI_ROUND);
-    k = (double)(t - GCKPTI_ROUND);
-    z = (z - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
-    float r = (float)z;
-    r = gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
-    return gckpti_float(gckpti_bits(r) | sign);
+    V(to_doubles)(V(to_floats)(&l), &high);
+    l = l - high;
+    V(to_doubles)(V(to_floats)(&l), &low);
+    l = (double)limited * high + (double)limited * low;
+    u = V(to_floats)(&l);
+    t = V(fma)(u, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
+    V(to_doubles)(t - GCKPTI_ROUND, &k);
+    l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
+    r = V(to_floats)(&l);
+    r = V(exp_scale)(V(exp_poly)(r), r, t);
+    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
+    if (whole == 1)
+        r = V(either)(r, V(sign)(x));
+    if (whole == 0)
+        r = V(less)(x, zero, V(less)(-inf, x, nan, r), r);
+    return V(equal)(x, x, r, x);
 }
 
+/* Exact but for one rounding where e is 1 or 2, x x x where it is 3. */
+GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
+{
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    if (e == 3.0f)
+        return x * x * x;
+    return V(pow)(x, e);
+}
+
+/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
+ * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
+ * Hendrycks & Gimpel 2016. */
+GCKPTI_INLINED FLOATS V(gelu_cubic)(FLOATS x, float c3)
+{
+    return V(fma)(x * x, V(set1)(c3), V(set1)(GCKPTI_GELU_C1));
+}
+GCKPTI_INLINED FLOATS V(gelu)(FLOATS x)
+{
+    FLOATS t = V(tanh)(x * V(gelu_cubic)(x, GCKPTI_GELU_C3)), half = 0.5f * x;
+    return V(fma)(half, t, half);
+}
+GCKPTI_INLINED FLOATS V(gelu_slope)(FLOATS x)
+{
+    const FLOATS half = V(set1)(0.5f);
+    FLOATS t = V(tanh)(x * V(gelu_cubic)(x, GCKPTI_GELU_C3));
+    FLOATS u = half * x * V(fnma)(t, t, V(set1)(1.0f));
+    return V(fma)(u, V(gelu_cubic)(x, 3.0f * GCKPTI_GELU_C3), V(fma)(half, t, half));
+}
+
+/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
+ *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
+GCKPTI_INLINED FLOATS V(gelu_erf)(FLOATS x)
+{
+    FLOATS e = V(erf)(0.707106781f * x), half = 0.5f * x;
+    return V(fma)(half, e, half);
+}
+GCKPTI_INLINED FLOATS V(gelu_erf_slope)(FLOATS x)
+{
+    const FLOATS half = V(set1)(0.5f);
+    FLOATS e = V(fma)(half, V(erf)(0.707106781f * x), half);
+    return V(fma)(0.398942280f * x, V(exp)(-0.5f * x * x), e);
+}
+
+/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
+GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
+
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
+GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return 1.0f / (1.0f + V(exp)(-x)); }
+GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
+
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+ *   = fma(x s, 1 - s, s). Elfwing 2017. */
+GCKPTI_INLINED FLOATS V(silu)(FLOATS x) { return x / (1.0f + V(exp)(-x)); }
+GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
+{
+    FLOATS s = V(sigmoid)(x);
+    return V(fma)(x * s, 1.0f - s, s);
+}
+
+/* relu: y = max(x, 0), NaN and -0 stay */
+GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(less)(x, V(zero)(), V(zero)(), x); }
+
+/* abs: slope 1 or -1, 0 at 0 and NaN */
+GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
+{
+    const FLOATS zero = V(zero)();
+    return V(less)(zero, x, V(set1)(1.0f), V(less)(x, zero, V(set1)(-1.0f), zero));
+}
+
+/* reciprocal: y = 1 / x, slope -y^2 */
+GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
+GCKPTI_INLINED FLOATS V(reciprocal_slope)(FLOATS y) { return -y * y; }
+
+#if GCKPTI_ISA < 0
+#pragma pop_macro("V")
+#pragma pop_macro("W")
+#pragma pop_macro("FLOATS")
+#pragma pop_macro("INTS")
+#undef GCKPTI_ALWAYS
+#undef GCKPTI_INLINED
+#undef GCKPTI_FORMULA
+#undef GCKPTI_DOUBLES
+#endif
+
+/* >>num/once */
+#endif /* GCKPTI_ISA */
+#if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* on with the implementation */
+#undef GCKPTI_ISA
+
+/* >>num/angles */
 /* An angle: quadrants and hi + lo, |hi| <= pi/4. */
 typedef struct {
     uint32_t quadrant;
@@ -6376,25 +6760,7 @@ GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
     gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
 }
 
-/* ---- ops/curves.c: formulas stand there ---- */
-GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
-
-#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
-#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
-
-GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
-
-GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
-
-GCKPTI_INLINE float gckpti_power(float x, float e)
-{
-    if (e == 1.0f)
-        return x;
-    if (e == 2.0f)
-        return x * x;
-    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
-}
-
+/* ---- ops/curves.c ---- */
 typedef struct {
     float low, high;
 } gckpti_clamp;
@@ -7015,11 +7381,6 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
-/* ---- ops/curves.c ---- */
-GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-
-GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-
 /* ---- ops/broadcast.c ---- */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
@@ -7132,7 +7493,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     }                                                                                              \
     GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
-/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
+/* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_FN void gckpti_relu_forward(const gckpt_call *call)
 {
     gckpti_unary_forward(call, gckpti_relu);
@@ -7146,52 +7507,10 @@ GCKPTI_FN void gckpti_relu_backward(const gckpt_call *call)
 }
 GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
 
-/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
- *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
- *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
- * Hendrycks & Gimpel 2016. */
-GCKPTI_INLINE float gckpti_gelu(float x)
-{
-    float h = 0.5f * x, t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
-    return gckpti_fma(h, t, h);
-}
-GCKPTI_INLINE float gckpti_gelu_slope(float x)
-{
-    float t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
-    float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
-    return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
-}
 GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
-
-/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
- *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
-GCKPTI_INLINE float gckpti_gelu_erf(float x)
-{
-    float h = 0.5f * x, e = gckpti_erf(0.707106781f * x);
-    return gckpti_fma(h, e, h);
-}
-GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
-{
-    float e = gckpti_erf(0.707106781f * x);
-    return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
-}
 GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
-
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
- *   = fma(x s, 1 - s, s). Elfwing 2017. */
-GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
-GCKPTI_INLINE float gckpti_silu_slope(float x)
-{
-    float s = gckpti_sigmoid(x);
-    return gckpti_fma(x * s, 1.0f - s, s);
-}
 GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
-
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
-
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
 /* exp: slope y */
@@ -7204,18 +7523,11 @@ GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
 GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
-GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
-
-/* reciprocal: y = 1 / x, slope -y^2 */
-GCKPTI_INLINE float gckpti_reciprocal(float x) { return 1.0f / x; }
-GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
- * where e is 1 or 2, x x x where it is 3. */
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;
@@ -31049,228 +31361,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* =================================================================================================
  * >>kernels: written once, compiled once for each instruction set
  *
- * The header includes itself here: GCKPTI_ISA says for which. V(name) is gckpti_<name> with the
- * instruction set's ending; FLOATS is a vector of W floats, INTS one of as many uint32_t; + - * /
- * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
- * and every one of a row's 32 lanes keeps its order.
+ * In terms of num/vectors. Vectors and tiles go over rows and columns, so that every chain and
+ * every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
-/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
- * by lane. */
-#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#pragma push_macro("V")
-#pragma push_macro("W")
-#pragma push_macro("FLOATS")
-#pragma push_macro("INTS")
-#undef V
-#undef W
-#undef FLOATS
-#undef INTS
-#if GCKPTI_ISA == 3 /* AVX-512 */
-#define W             16
-#define V(name)       gckpti_##name##_avx512
-#define GCKPTI_TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
-#define FLOATS        __m512
-#define GCKPTI_MM(of) _mm512_##of
-#elif GCKPTI_ISA == 2
-#define W             8
-#define V(name)       gckpti_##name##_avx2
-#define GCKPTI_TARGET __attribute__((target("avx2,fma")))
-#define FLOATS        __m256
-#define GCKPTI_MM(of) _mm256_##of
-#elif GCKPTI_ISA == 1
-#define W       4
-#define V(name) gckpti_##name##_neon
-#define GCKPTI_TARGET
-#define FLOATS float32x4_t
-#else
-#define W       4
-#define V(name) gckpti_##name##_any
-#define GCKPTI_TARGET
-#define FLOATS gckpti_floats
-typedef float gckpti_floats __attribute__((vector_size(16)));
-#endif
-typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
-#define INTS V(ints)
-/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc
- * still opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which
- * cannot, opens none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. */
-#if GCKPTI_OPTIMISED || !defined(__clang__)
-#define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
-#else
-#define GCKPTI_ALWAYS static inline GCKPTI_TARGET
-#endif
-#if GCKPTI_OPTIMISED
-#define GCKPTI_INLINED GCKPTI_ALWAYS
-#else
-#define GCKPTI_INLINED static inline GCKPTI_TARGET
-#endif
-#if !GCKPTI_OPTIMISED && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("O1")
-#endif
-
-/* ---- vectors ---- */
-GCKPTI_ALWAYS FLOATS V(load)(const float *x)
-{
-    FLOATS a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
-GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
-
-/* set1: x in all lanes; load_n, store_n: the first n floats (all if n > W), the others read as 0;
- * max and min: b if either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less:
- * a < b ? c : d; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
-#if GCKPTI_X86 && GCKPTI_ISA >= 2
-GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
-GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
-GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
-GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
-GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
-GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fnmadd_ps)(a, b, c); }
-GCKPTI_ALWAYS float V(fold_sum8)(__m256 a)
-{
-    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
-    b = _mm_movehl_ps(b, b) + b;
-    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
-}
-GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
-{
-    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
-    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
-    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
-}
-#endif
-#if GCKPTI_ISA == 3
-#define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
-{
-    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
-}
-GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
-{
-    if (n >= 16)
-        _mm512_storeu_ps(x, a);
-    else
-        _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
-}
-GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
-{
-    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
-}
-GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
-{
-    return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
-}
-GCKPTI_ALWAYS float V(fold_sum)(FLOATS a)
-{
-    return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
-}
-GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
-{
-    return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
-}
-#undef GCKPTI_MASK
-#elif GCKPTI_ISA == 2
-#define GCKPTI_MASK(n)                                                                             \
-    _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
-{
-    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
-}
-GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
-{
-    if (n >= 8)
-        _mm256_storeu_ps(x, a);
-    else
-        _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
-}
-GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
-{
-    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
-}
-GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
-{
-    return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
-}
-GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
-GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
-#undef GCKPTI_MASK
-#else
-GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
-{
-    float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
-    return V(load)(a);
-}
-GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
-{
-    memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
-}
-GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
-{
-    memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
-    return b;
-}
-GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
-GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
-{
-    float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
-    return c > b ? c : b;
-}
-#if GCKPTI_ISA == 1
-GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
-GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
-GCKPTI_ALWAYS FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-GCKPTI_ALWAYS FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
-GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
-GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
-GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
-{
-    return vbslq_f32(vcltq_f32(a, b), c, d);
-}
-#else
-/* Lane by lane what C has no operator for. */
-#define GCKPTI_LANEWISE(name, parameters, result)                                                  \
-    GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
-    {                                                                                              \
-        for (int i = 0; i < 4; i++)                                                                \
-            a[i] = result;                                                                         \
-        return a;                                                                                  \
-    }
-GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
-GCKPTI_LANEWISE(max, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(min, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
-GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
-GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
-#undef GCKPTI_LANEWISE
-GCKPTI_ALWAYS FLOATS V(set1)(float x)
-{
-    FLOATS a = { x, x, x, x };
-    return a;
-}
-#endif
-#endif
-GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
-GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
-GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
-GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
-GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
-GCKPTI_ALWAYS FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
-GCKPTI_ALWAYS FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
-/* a == b ? c : d */
-GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
-{
-    INTS mask = (INTS)(a == b);
-    return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
-}
-GCKPTI_ALWAYS FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
-
 #if GCKPTI_ISA == 3
 /* gckpti_from_f16: the instruction, but every NaN is the one that we have. */
 GCKPTI_ALWAYS FLOATS V(half)(__m256i x)
@@ -31992,180 +32085,17 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
 }
 
 /* >>kernels/math */
-/* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
-GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
-{
-    FLOATS p = V(set1)(c[n - 1]);
-#pragma GCC unroll 8
-    for (int i = n - 2; i >= 0; i--)
-        p = V(fma)(p, x, V(set1)(c[i]));
-    return p;
-}
-
-GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
-{
-    return V(fma)(V(poly)(gckpti_exp_c, 5, r), r, V(set1)(1.0f));
-}
-
-/* exp(x) = 2^n exp(r); t holds n as an integer that is rounded off. */
-GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
-{
-    const FLOATS round = V(set1)(GCKPTI_ROUND);
-    *t = V(fma)(x, V(set1)(GCKPTI_LOG2E), round);
-    FLOATS k = *t - round;
-    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
-    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
-    return V(exp_poly)(*r);
-}
-GCKPTI_INLINED INTS V(whole)(FLOATS t) { return V(bits)(t) - V(bits)(V(set1)(GCKPTI_ROUND)); }
-
-/* 2^n = 2^half 2^(n - half), so that neither leaves the range. */
-GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
-{
-#if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
-    return _mm512_scalef_ps(V(fma)(r, p, V(set1)(1.0f)), t - V(set1)(GCKPTI_ROUND));
-#else
-    INTS n = V(whole)(t), half = (n + 254) >> 1;
-    FLOATS s = V(exponent)(half);
-    p = V(fma)(r * s, p, s);
-    return V(fma)(p, V(exponent)(n + 254 - half), V(zero)());
-#endif
-}
-
-/* gckpti_exp of what is not above GCKPTI_EXP_MAX */
+/* ---- a row: sums and the like by lanes, and what optimisers do ---- */
+/* exp of what is not above GCKPTI_EXP_MAX */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
-    FLOATS r, t, p = V(exp_reduce)(V(max)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
+    FLOATS r, t, p = V(exp_reduce)(V(highest)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
     return V(exp_scale)(p, r, t);
-}
-GCKPTI_INLINED FLOATS V(exp)(FLOATS x) { return V(exp_below)(V(min)(V(set1)(GCKPTI_EXP_MAX), x)); }
-
-/* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
-GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
-{
-    const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
-    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    FLOATS z = a * a, p = V(poly)(gckpti_tanh_c, 7, z), r, s, n;
-    FLOATS small = V(fma)(a * z, p, a);
-    r = V(min)(V(set1)(GCKPTI_TANH_MAX), a + a);
-    p = V(exp_reduce)(r, &r, &n);
-    s = V(exponent)(V(whole)(n) + 127);
-    p = V(fma)(r * s, p, s + one);
-    p = one - two / p;
-    p = V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p);
-    return V(either)(p, sign);
-}
-
-GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
-{
-    const FLOATS one = V(set1)(1.0f);
-    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    FLOATS p = V(poly)(gckpti_erf_c, 7, a * a), b, r, s, n;
-    FLOATS small = V(fma)(a, p, a);
-    b = V(min)(V(set1)(GCKPTI_ERF_MAX), a);
-    p = V(poly)(gckpti_erfc_c, 7, b);
-    b = V(differ)(b, V(set1)(-0.0f));
-    p = V(exp_reduce)(V(fma)(p, b, V(zero)()), &r, &n);
-    s = V(exponent)(V(whole)(n) + 127);
-    p = V(fnma)(r * s, p, one - s);
-    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
-}
-
-/* gckpti_split */
-GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
-{
-    const FLOATS least = V(set1)(1.17549435e-38f);
-    const INTS u = V(bits)(V(less)(x, least, x * V(set1)(8388608.0f), x)) + 0x00555555;
-    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
-    *n = V(floats)((u >> 23) + 0x4b000000) - *n; /* these bits are 2^23 + n */
-    return V(floats)((u & 0x007fffff) + 0x3f2aaaab);
-}
-
-GCKPTI_INLINED FLOATS V(log)(FLOATS x)
-{
-    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
-    FLOATS n, f, f2, p, high, low;
-    f = V(split)(x, &n);
-    f = f - V(set1)(1.0f), f2 = f * f;
-    p = V(poly)(gckpti_log_c, 9, f);
-    high = V(fma)(n, V(set1)(0.693359375f), f);
-    low = high - n * V(set1)(0.693359375f);
-    low = f - low;
-    low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
-    p = high + V(fma)(f * f2, p, low);
-    p = V(less)(zero, x, p, V(less)(x, zero, V(set1)(GCKPTI_NAN), zero - inf));
-    return V(less)(x, inf, p, x);
 }
 
 /* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
 static GCKPTI_TARGET float V(log_of)(float x) { return V(log)(V(set1)(x))[0]; }
-
-/* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
- * may be wider than any the processor has). */
-typedef double V(doubles) __attribute__((vector_size(8 * W)));
-#define GCKPTI_DOUBLES V(doubles)
-GCKPTI_INLINED void V(wide)(FLOATS x, GCKPTI_DOUBLES *y)
-{
-    for (int i = 0; i < W; i++)
-        (*y)[i] = (double)x[i];
-}
-GCKPTI_INLINED FLOATS V(narrow_doubles)(const GCKPTI_DOUBLES *y)
-{
-    FLOATS x = V(zero)();
-    for (int i = 0; i < W; i++)
-        x[i] = (float)(*y)[i];
-    return x;
-}
-GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
-{
-    const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
-    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
-    const FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    const int whole = gckpti_whole(e);
-    GCKPTI_DOUBLES m, k, s, d, l, high, low;
-    FLOATS n, t, u, r;
-    V(wide)(V(split)(a, &n), &m);
-    V(wide)(n, &k);
-    s = 2.0 * (m - 1.0) / (m + 1.0);
-    l = s * s;
-    u = V(narrow_doubles)(&l);
-    V(wide)(u, &m);
-    t = V(fma)(V(set1)(-0.00684453873f), u, V(set1)(-0.0514065102f));
-    V(wide)(V(fma)(t, u, V(set1)(-1.80000055f)), &d);
-    l = s + s * s * s / (m * d + 12.0);
-    l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
-    t = V(narrow_doubles)(&l);
-    V(wide)(t, &high);
-    l = l - high;
-    V(wide)(V(narrow_doubles)(&l), &low);
-    l = (double)limited * high + (double)limited * low;
-    u = V(narrow_doubles)(&l);
-    t = V(fma)(u, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
-    V(wide)(t - V(set1)(GCKPTI_ROUND), &k);
-    l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
-    r = V(narrow_doubles)(&l);
-    r = V(exp_scale)(V(exp_poly)(r), r, t);
-    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
-    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
-    if (whole == 1)
-        r = V(either)(r, sign);
-    if (whole == 0)
-        r = V(less)(x, zero, V(less)(zero - inf, x, nan, r), r);
-    return V(equal)(x, x, r, x);
-}
-GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
-{
-    if (e == 0.0f)
-        return V(set1)(1.0f);
-    if (e == 1.0f)
-        return x;
-    if (e == 2.0f)
-        return x * x;
-    if (e == 3.0f)
-        return x * x * x;
-    return V(pow)(x, e);
-}
 
 /* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
 #if W == 16
@@ -32191,7 +32121,7 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
     if (row->kind == GCKPTI_PRODUCTS)
         return V(fma)(x, V(load_n)(row->y + at, left), V(zero)()) + sum;
     if (row->kind == GCKPTI_TOP)
-        return V(max)(x, sum);
+        return V(highest)(x, sum);
     if (row->kind == GCKPTI_DOT)
         return V(fma)(x, V(load_n)(row->y + at, left), sum);
     if (row->kind == GCKPTI_EXP) {
@@ -32226,7 +32156,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
         GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
     }
     GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(max))
+    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(highest))
                                    : V(fold_sum)(GCKPTI_LANES(add));
 #undef GCKPTI_LANE_START
 #undef GCKPTI_LANE_TERM
@@ -32353,23 +32283,9 @@ GCKPTI_INLINED void V(fetch)(const gckpti_ahead *a, int64_t at)
 
 /* >>kernels/curves */
 /* ---- elementwise ops ---- */
-GCKPTI_INLINED FLOATS V(gelu_tanh)(FLOATS x)
-{
-    FLOATS u = V(fma)(x * x, V(set1)(GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
-    return V(tanh)(x * u);
-}
-
-GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
-{
-    x = V(exp)(V(differ)(x, V(set1)(-0.0f)));
-    return V(set1)(1.0f) + x;
-}
-
-/* The value of an elementwise op, by the steps of gckpti_gelu and the others in ops (a change of
- * one is a change of both); of curves y is not used. o: its attributes. */
+/* The value of an elementwise op; of curves y is not used. o: its attributes. */
 GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
 {
-    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
     if (kind == GCKPTI_KIND_add)
         return x + y;
     if (kind == GCKPTI_KIND_sub)
@@ -32383,11 +32299,11 @@ GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
     if (kind == GCKPTI_KIND_minimum)
         return V(equal)(y, y, V(less)(y, x, y, x), y);
     if (kind == GCKPTI_KIND_relu)
-        return V(less)(x, zero, zero, x);
+        return V(relu)(x);
     if (kind == GCKPTI_KIND_gelu)
-        return V(fma)(half, V(gelu_tanh)(x), half);
+        return V(gelu)(x);
     if (kind == GCKPTI_KIND_gelu_erf)
-        return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
+        return V(gelu_erf)(x);
     if (kind == GCKPTI_KIND_tanh)
         return V(tanh)(x);
     if (kind == GCKPTI_KIND_exp)
@@ -32397,49 +32313,39 @@ GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
     if (kind == GCKPTI_KIND_sqrt)
         return V(sqrt)(x);
     if (kind == GCKPTI_KIND_abs)
-        return V(differ)(x, V(both)(x, V(set1)(-0.0f)));
+        return V(abs)(x);
     if (kind == GCKPTI_KIND_reciprocal)
-        return one / x;
+        return V(reciprocal)(x);
     if (kind == GCKPTI_KIND_pow)
         return V(power)(x, o[0]);
     if (kind == GCKPTI_KIND_clamp) {
         x = V(less)(x, V(set1)(o[0]), V(set1)(o[0]), x);
         return V(less)(V(set1)(o[1]), x, V(set1)(o[1]), x);
     }
-    return (kind == GCKPTI_KIND_silu ? x : one) / V(one_and_exp)(x);
+    return kind == GCKPTI_KIND_silu ? V(silu)(x) : V(sigmoid)(x);
 }
 
 /* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is
  * the other input. */
 GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
 {
-    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f), zero = V(zero)();
-    FLOATS t, u;
-    if (kind == GCKPTI_KIND_mul || kind == GCKPTI_KIND_exp)
-        return x;
     if (kind == GCKPTI_KIND_abs)
-        return V(less)(zero, x, one, V(less)(x, zero, zero - one, zero));
+        return V(abs_slope)(x);
     if (kind == GCKPTI_KIND_reciprocal)
-        return V(differ)(x, V(set1)(-0.0f)) * x;
+        return V(reciprocal_slope)(x);
     if (kind == GCKPTI_KIND_pow)
-        return V(set1)(o[0]) * V(power)(x, o[0] - 1.0f);
+        return o[0] * V(power)(x, o[0] - 1.0f);
     if (kind == GCKPTI_KIND_tanh)
-        return V(fnma)(x, x, one);
+        return V(tanh_slope)(x);
     if (kind == GCKPTI_KIND_sigmoid)
-        return V(fnma)(x, x, x);
-    if (kind == GCKPTI_KIND_silu) {
-        t = one / V(one_and_exp)(x);
-        return V(fma)(x * t, one - t, t);
-    }
-    if (kind == GCKPTI_KIND_gelu_erf) {
-        t = V(erf)(V(set1)(0.707106781f) * x);
-        u = V(exp)(V(set1)(-0.5f) * x * x);
-        return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
-    }
-    t = V(gelu_tanh)(x);
-    u = V(fma)(x * x, V(set1)(3.0f * GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
-    x = half * x * V(fnma)(t, t, one);
-    return V(fma)(x, u, V(fma)(half, t, half));
+        return V(sigmoid_slope)(x);
+    if (kind == GCKPTI_KIND_silu)
+        return V(silu_slope)(x);
+    if (kind == GCKPTI_KIND_gelu)
+        return V(gelu_slope)(x);
+    if (kind == GCKPTI_KIND_gelu_erf)
+        return V(gelu_erf_slope)(x);
+    return x; /* exp, mul */
 }
 
 /* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
@@ -32491,7 +32397,7 @@ GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOAT
     else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
         V(put_sum)(d, g / x, accumulate, n);
     else if (kind == GCKPTI_KIND_div)
-        V(put)(d, V(differ)(g, V(set1)(-0.0f)), x / y / y, accumulate, n);
+        V(put)(d, -g, x / y / y, accumulate, n);
     else if (kind == GCKPTI_KIND_maximum)
         V(put)(d, V(less)(y, x, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
     else if (kind == GCKPTI_KIND_minimum)
@@ -33490,14 +33396,14 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
         if (j > diagonal)
             s = V(upto)(j - diagonal, least, s);
         if (j & 1)
-            other = V(max)(s, other);
+            other = V(highest)(s, other);
         else
-            top = V(max)(s, top);
+            top = V(highest)(s, top);
     }
-    top = V(fma)(V(max)(top, other), times, zero);
+    top = V(fma)(V(highest)(top, other), times, zero);
     if (!first) {
         other = V(load)(max);
-        top = V(max)(top, other);
+        top = V(highest)(top, other);
     }
     shift = V(less)(least, top, top, zero);
     if (!first)
@@ -34213,7 +34119,7 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
     for (int64_t j = 0; j < n; j += W) {
         FLOATS p = V(exp)(V(load_n)(x + j, n - j) - top - rest);
         FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->other);
-        p = V(fma)(p, mass, V(differ)(t, V(set1)(-0.0f)));
+        p = V(fma)(p, mass, -t);
         V(put)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
     }
 }
@@ -34221,7 +34127,7 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
 /* sum + w x by gckpti_fma, but sum + w where w is 0 or NaN */
 GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS x, FLOATS sum)
 {
-    FLOATS size = V(floats)(V(bits)(w) & 0x7fffffff);
+    FLOATS size = V(abs)(w);
     return V(less)(V(zero)(), size, V(fma)(w, x, sum), sum + w);
 }
 
@@ -34262,20 +34168,18 @@ GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kin
            y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n);
     FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
     if (gckpti_error_is(kind, GCKPTI_HUBER)) {
-        size = V(floats)(V(bits)(a) & 0x7fffffff);
+        size = V(abs)(a);
         b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
         a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
     }
     if (gckpti_error_is(kind, GCKPTI_BINARY)) {
         size = V(floats)(V(bits)(x) | 0x80000000);
-        size = V(exp)(size);
-        u = one + size;
-        u = V(less)(one, u, V(fma)(V(log)(u), size / (u - one), zero), size);
-        b = V(fma)(V(differ)(x, V(set1)(-0.0f)), y, V(max)(x, zero)) + u;
+        u = V(log1p)(V(exp)(size));
+        b = V(fma)(-x, y, V(highest)(x, zero)) + u;
     }
     if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         a = one;
-    size = V(floats)(V(bits)(w) & 0x7fffffff);
+    size = V(abs)(w);
     return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
 }
 
@@ -34293,14 +34197,14 @@ GCKPTI_INLINED float V(errors_sum)(const gckpti_errors *e, gckpti_error_kind kin
 GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
 {
     const gckpt_arg *to = e->call->in;
-    const FLOATS minus = V(set1)(-0.0f), delta = V(set1)(e->delta), below = V(differ)(delta, minus);
+    const FLOATS delta = V(set1)(e->delta), below = -delta;
     const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         int64_t n = gckpti_min(end - at, W);
         FLOATS x = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->x + at, n);
         FLOATS y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n), d = x - y,
                back;
-        FLOATS w = V(error_weights)(e, at, n), size = V(floats)(V(bits)(w) & 0x7fffffff);
+        FLOATS w = V(error_weights)(e, at, n), size = V(abs)(w);
         if (gckpti_error_is(kind, GCKPTI_SUMMED))
             d = one;
         if (gckpti_error_is(kind, GCKPTI_SQUARED))
@@ -34308,8 +34212,8 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
         if (gckpti_error_is(kind, GCKPTI_HUBER))
             d = V(less)(d, below, below, V(less)(delta, d, delta, d));
         if (gckpti_error_is(kind, GCKPTI_BINARY))
-            d = one / V(one_and_exp)(x) - y;
-        back = V(differ)(gckpti_error_is(kind, GCKPTI_BINARY) ? x : d, minus);
+            d = V(sigmoid)(x) - y;
+        back = gckpti_error_is(kind, GCKPTI_BINARY) ? -x : -d;
         if (to[0].grad)
             V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
         if (to[1].grad)
@@ -34342,10 +34246,6 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
 /* >>kernels/cells */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
-GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
-GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
-GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
-
 /* Gate `gate` of n at x, of W units from j on. */
 GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
 {
@@ -34452,6 +34352,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #undef GCKPTI_ALWAYS
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
+#undef GCKPTI_FORMULA
 #undef GCKPTI_INLINED
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES

@@ -1,5 +1,5 @@
 /* The kernels of one instruction set where the files of src/ are compiled by themselves: once for
- * each GCKPTI_ISA (kernels/vectors.c), empty for one that this compiler has not. */
+ * each GCKPTI_ISA (num/vectors), empty for one that this compiler has not. */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
@@ -14,6 +14,8 @@
 #endif
 #endif
 #ifdef GCKPTI_HAS_ISA
+#define GCKPTI_VECTORS
+#include "num/num.h"
 #include "kernels/vectors.c"
 #include "kernels/products.c"
 #include "kernels/row.c"

@@ -1,9 +1,5 @@
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: a row at a step, by the steps of gckpti_gru_gates and the others ---- */
-GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return V(set1)(1.0f) / V(one_and_exp)(x); }
-GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
-GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
-
 /* Gate `gate` of n at x, of W units from j on. */
 GCKPTI_INLINED FLOATS V(gate)(const float *x, int gate, const gckpti_cell *s, int64_t j)
 {

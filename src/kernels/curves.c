@@ -1,21 +1,7 @@
 /* ---- elementwise ops ---- */
-GCKPTI_INLINED FLOATS V(gelu_tanh)(FLOATS x)
-{
-    FLOATS u = V(fma)(x * x, V(set1)(GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
-    return V(tanh)(x * u);
-}
-
-GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
-{
-    x = V(exp)(V(differ)(x, V(set1)(-0.0f)));
-    return V(set1)(1.0f) + x;
-}
-
-/* The value of an elementwise op, by the steps of gckpti_gelu and the others in ops (a change of
- * one is a change of both); of curves y is not used. o: its attributes. */
+/* The value of an elementwise op; of curves y is not used. o: its attributes. */
 GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
 {
-    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
     if (kind == GCKPTI_KIND_add)
         return x + y;
     if (kind == GCKPTI_KIND_sub)
@@ -29,11 +15,11 @@ GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
     if (kind == GCKPTI_KIND_minimum)
         return V(equal)(y, y, V(less)(y, x, y, x), y);
     if (kind == GCKPTI_KIND_relu)
-        return V(less)(x, zero, zero, x);
+        return V(relu)(x);
     if (kind == GCKPTI_KIND_gelu)
-        return V(fma)(half, V(gelu_tanh)(x), half);
+        return V(gelu)(x);
     if (kind == GCKPTI_KIND_gelu_erf)
-        return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
+        return V(gelu_erf)(x);
     if (kind == GCKPTI_KIND_tanh)
         return V(tanh)(x);
     if (kind == GCKPTI_KIND_exp)
@@ -43,49 +29,39 @@ GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
     if (kind == GCKPTI_KIND_sqrt)
         return V(sqrt)(x);
     if (kind == GCKPTI_KIND_abs)
-        return V(differ)(x, V(both)(x, V(set1)(-0.0f)));
+        return V(abs)(x);
     if (kind == GCKPTI_KIND_reciprocal)
-        return one / x;
+        return V(reciprocal)(x);
     if (kind == GCKPTI_KIND_pow)
         return V(power)(x, o[0]);
     if (kind == GCKPTI_KIND_clamp) {
         x = V(less)(x, V(set1)(o[0]), V(set1)(o[0]), x);
         return V(less)(V(set1)(o[1]), x, V(set1)(o[1]), x);
     }
-    return (kind == GCKPTI_KIND_silu ? x : one) / V(one_and_exp)(x);
+    return kind == GCKPTI_KIND_silu ? V(silu)(x) : V(sigmoid)(x);
 }
 
 /* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is
  * the other input. */
 GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
 {
-    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f), zero = V(zero)();
-    FLOATS t, u;
-    if (kind == GCKPTI_KIND_mul || kind == GCKPTI_KIND_exp)
-        return x;
     if (kind == GCKPTI_KIND_abs)
-        return V(less)(zero, x, one, V(less)(x, zero, zero - one, zero));
+        return V(abs_slope)(x);
     if (kind == GCKPTI_KIND_reciprocal)
-        return V(differ)(x, V(set1)(-0.0f)) * x;
+        return V(reciprocal_slope)(x);
     if (kind == GCKPTI_KIND_pow)
-        return V(set1)(o[0]) * V(power)(x, o[0] - 1.0f);
+        return o[0] * V(power)(x, o[0] - 1.0f);
     if (kind == GCKPTI_KIND_tanh)
-        return V(fnma)(x, x, one);
+        return V(tanh_slope)(x);
     if (kind == GCKPTI_KIND_sigmoid)
-        return V(fnma)(x, x, x);
-    if (kind == GCKPTI_KIND_silu) {
-        t = one / V(one_and_exp)(x);
-        return V(fma)(x * t, one - t, t);
-    }
-    if (kind == GCKPTI_KIND_gelu_erf) {
-        t = V(erf)(V(set1)(0.707106781f) * x);
-        u = V(exp)(V(set1)(-0.5f) * x * x);
-        return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
-    }
-    t = V(gelu_tanh)(x);
-    u = V(fma)(x * x, V(set1)(3.0f * GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
-    x = half * x * V(fnma)(t, t, one);
-    return V(fma)(x, u, V(fma)(half, t, half));
+        return V(sigmoid_slope)(x);
+    if (kind == GCKPTI_KIND_silu)
+        return V(silu_slope)(x);
+    if (kind == GCKPTI_KIND_gelu)
+        return V(gelu_slope)(x);
+    if (kind == GCKPTI_KIND_gelu_erf)
+        return V(gelu_erf_slope)(x);
+    return x; /* exp, mul */
 }
 
 /* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
@@ -137,7 +113,7 @@ GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOAT
     else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
         V(put_sum)(d, g / x, accumulate, n);
     else if (kind == GCKPTI_KIND_div)
-        V(put)(d, V(differ)(g, V(set1)(-0.0f)), x / y / y, accumulate, n);
+        V(put)(d, -g, x / y / y, accumulate, n);
     else if (kind == GCKPTI_KIND_maximum)
         V(put)(d, V(less)(y, x, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
     else if (kind == GCKPTI_KIND_minimum)

@@ -22,20 +22,18 @@ GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kin
            y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n);
     FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
     if (gckpti_error_is(kind, GCKPTI_HUBER)) {
-        size = V(floats)(V(bits)(a) & 0x7fffffff);
+        size = V(abs)(a);
         b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
         a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
     }
     if (gckpti_error_is(kind, GCKPTI_BINARY)) {
         size = V(floats)(V(bits)(x) | 0x80000000);
-        size = V(exp)(size);
-        u = one + size;
-        u = V(less)(one, u, V(fma)(V(log)(u), size / (u - one), zero), size);
-        b = V(fma)(V(differ)(x, V(set1)(-0.0f)), y, V(max)(x, zero)) + u;
+        u = V(log1p)(V(exp)(size));
+        b = V(fma)(-x, y, V(highest)(x, zero)) + u;
     }
     if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
         a = one;
-    size = V(floats)(V(bits)(w) & 0x7fffffff);
+    size = V(abs)(w);
     return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
 }
 
@@ -53,14 +51,14 @@ GCKPTI_INLINED float V(errors_sum)(const gckpti_errors *e, gckpti_error_kind kin
 GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
 {
     const gckpt_arg *to = e->call->in;
-    const FLOATS minus = V(set1)(-0.0f), delta = V(set1)(e->delta), below = V(differ)(delta, minus);
+    const FLOATS delta = V(set1)(e->delta), below = -delta;
     const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
         int64_t n = gckpti_min(end - at, W);
         FLOATS x = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->x + at, n);
         FLOATS y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n), d = x - y,
                back;
-        FLOATS w = V(error_weights)(e, at, n), size = V(floats)(V(bits)(w) & 0x7fffffff);
+        FLOATS w = V(error_weights)(e, at, n), size = V(abs)(w);
         if (gckpti_error_is(kind, GCKPTI_SUMMED))
             d = one;
         if (gckpti_error_is(kind, GCKPTI_SQUARED))
@@ -68,8 +66,8 @@ GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind k
         if (gckpti_error_is(kind, GCKPTI_HUBER))
             d = V(less)(d, below, below, V(less)(delta, d, delta, d));
         if (gckpti_error_is(kind, GCKPTI_BINARY))
-            d = one / V(one_and_exp)(x) - y;
-        back = V(differ)(gckpti_error_is(kind, GCKPTI_BINARY) ? x : d, minus);
+            d = V(sigmoid)(x) - y;
+        back = gckpti_error_is(kind, GCKPTI_BINARY) ? -x : -d;
         if (to[0].grad)
             V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
         if (to[1].grad)

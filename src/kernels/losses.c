@@ -6,7 +6,7 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
     for (int64_t j = 0; j < n; j += W) {
         FLOATS p = V(exp)(V(load_n)(x + j, n - j) - top - rest);
         FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->other);
-        p = V(fma)(p, mass, V(differ)(t, V(set1)(-0.0f)));
+        p = V(fma)(p, mass, -t);
         V(put)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
     }
 }
@@ -14,7 +14,7 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
 /* sum + w x by gckpti_fma, but sum + w where w is 0 or NaN */
 GCKPTI_INLINED FLOATS V(weigh)(FLOATS w, FLOATS x, FLOATS sum)
 {
-    FLOATS size = V(floats)(V(bits)(w) & 0x7fffffff);
+    FLOATS size = V(abs)(w);
     return V(less)(V(zero)(), size, V(fma)(w, x, sum), sum + w);
 }
 

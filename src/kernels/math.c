@@ -1,177 +1,14 @@
-/* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
-GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
-{
-    FLOATS p = V(set1)(c[n - 1]);
-#pragma GCC unroll 8
-    for (int i = n - 2; i >= 0; i--)
-        p = V(fma)(p, x, V(set1)(c[i]));
-    return p;
-}
-
-GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
-{
-    return V(fma)(V(poly)(gckpti_exp_c, 5, r), r, V(set1)(1.0f));
-}
-
-/* exp(x) = 2^n exp(r); t holds n as an integer that is rounded off. */
-GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
-{
-    const FLOATS round = V(set1)(GCKPTI_ROUND);
-    *t = V(fma)(x, V(set1)(GCKPTI_LOG2E), round);
-    FLOATS k = *t - round;
-    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
-    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
-    return V(exp_poly)(*r);
-}
-GCKPTI_INLINED INTS V(whole)(FLOATS t) { return V(bits)(t) - V(bits)(V(set1)(GCKPTI_ROUND)); }
-
-/* 2^n = 2^half 2^(n - half), so that neither leaves the range. */
-GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
-{
-#if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
-    return _mm512_scalef_ps(V(fma)(r, p, V(set1)(1.0f)), t - V(set1)(GCKPTI_ROUND));
-#else
-    INTS n = V(whole)(t), half = (n + 254) >> 1;
-    FLOATS s = V(exponent)(half);
-    p = V(fma)(r * s, p, s);
-    return V(fma)(p, V(exponent)(n + 254 - half), V(zero)());
-#endif
-}
-
-/* gckpti_exp of what is not above GCKPTI_EXP_MAX */
+/* ---- a row: sums and the like by lanes, and what optimisers do ---- */
+/* exp of what is not above GCKPTI_EXP_MAX */
 GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 {
-    FLOATS r, t, p = V(exp_reduce)(V(max)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
+    FLOATS r, t, p = V(exp_reduce)(V(highest)(V(set1)(GCKPTI_EXP_MIN), x), &r, &t);
     return V(exp_scale)(p, r, t);
-}
-GCKPTI_INLINED FLOATS V(exp)(FLOATS x) { return V(exp_below)(V(min)(V(set1)(GCKPTI_EXP_MAX), x)); }
-
-/* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
-GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
-{
-    const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
-    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    FLOATS z = a * a, p = V(poly)(gckpti_tanh_c, 7, z), r, s, n;
-    FLOATS small = V(fma)(a * z, p, a);
-    r = V(min)(V(set1)(GCKPTI_TANH_MAX), a + a);
-    p = V(exp_reduce)(r, &r, &n);
-    s = V(exponent)(V(whole)(n) + 127);
-    p = V(fma)(r * s, p, s + one);
-    p = one - two / p;
-    p = V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p);
-    return V(either)(p, sign);
-}
-
-GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
-{
-    const FLOATS one = V(set1)(1.0f);
-    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    FLOATS p = V(poly)(gckpti_erf_c, 7, a * a), b, r, s, n;
-    FLOATS small = V(fma)(a, p, a);
-    b = V(min)(V(set1)(GCKPTI_ERF_MAX), a);
-    p = V(poly)(gckpti_erfc_c, 7, b);
-    b = V(differ)(b, V(set1)(-0.0f));
-    p = V(exp_reduce)(V(fma)(p, b, V(zero)()), &r, &n);
-    s = V(exponent)(V(whole)(n) + 127);
-    p = V(fnma)(r * s, p, one - s);
-    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
-}
-
-/* gckpti_split */
-GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
-{
-    const FLOATS least = V(set1)(1.17549435e-38f);
-    const INTS u = V(bits)(V(less)(x, least, x * V(set1)(8388608.0f), x)) + 0x00555555;
-    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
-    *n = V(floats)((u >> 23) + 0x4b000000) - *n; /* these bits are 2^23 + n */
-    return V(floats)((u & 0x007fffff) + 0x3f2aaaab);
-}
-
-GCKPTI_INLINED FLOATS V(log)(FLOATS x)
-{
-    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
-    FLOATS n, f, f2, p, high, low;
-    f = V(split)(x, &n);
-    f = f - V(set1)(1.0f), f2 = f * f;
-    p = V(poly)(gckpti_log_c, 9, f);
-    high = V(fma)(n, V(set1)(0.693359375f), f);
-    low = high - n * V(set1)(0.693359375f);
-    low = f - low;
-    low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
-    p = high + V(fma)(f * f2, p, low);
-    p = V(less)(zero, x, p, V(less)(x, zero, V(set1)(GCKPTI_NAN), zero - inf));
-    return V(less)(x, inf, p, x);
 }
 
 /* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
 static GCKPTI_TARGET float V(log_of)(float x) { return V(log)(V(set1)(x))[0]; }
-
-/* gckpti_power, e being no NaN. The doubles of gckpti_pow are vectors too (passed by address: they
- * may be wider than any the processor has). */
-typedef double V(doubles) __attribute__((vector_size(8 * W)));
-#define GCKPTI_DOUBLES V(doubles)
-GCKPTI_INLINED void V(wide)(FLOATS x, GCKPTI_DOUBLES *y)
-{
-    for (int i = 0; i < W; i++)
-        (*y)[i] = (double)x[i];
-}
-GCKPTI_INLINED FLOATS V(narrow_doubles)(const GCKPTI_DOUBLES *y)
-{
-    FLOATS x = V(zero)();
-    for (int i = 0; i < W; i++)
-        x[i] = (float)(*y)[i];
-    return x;
-}
-GCKPTI_INLINED FLOATS V(pow)(FLOATS x, float e)
-{
-    const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
-    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
-    const FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
-    const int whole = gckpti_whole(e);
-    GCKPTI_DOUBLES m, k, s, d, l, high, low;
-    FLOATS n, t, u, r;
-    V(wide)(V(split)(a, &n), &m);
-    V(wide)(n, &k);
-    s = 2.0 * (m - 1.0) / (m + 1.0);
-    l = s * s;
-    u = V(narrow_doubles)(&l);
-    V(wide)(u, &m);
-    t = V(fma)(V(set1)(-0.00684453873f), u, V(set1)(-0.0514065102f));
-    V(wide)(V(fma)(t, u, V(set1)(-1.80000055f)), &d);
-    l = s + s * s * s / (m * d + 12.0);
-    l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
-    t = V(narrow_doubles)(&l);
-    V(wide)(t, &high);
-    l = l - high;
-    V(wide)(V(narrow_doubles)(&l), &low);
-    l = (double)limited * high + (double)limited * low;
-    u = V(narrow_doubles)(&l);
-    t = V(fma)(u, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
-    V(wide)(t - V(set1)(GCKPTI_ROUND), &k);
-    l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
-    r = V(narrow_doubles)(&l);
-    r = V(exp_scale)(V(exp_poly)(r), r, t);
-    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
-    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
-    if (whole == 1)
-        r = V(either)(r, sign);
-    if (whole == 0)
-        r = V(less)(x, zero, V(less)(zero - inf, x, nan, r), r);
-    return V(equal)(x, x, r, x);
-}
-GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
-{
-    if (e == 0.0f)
-        return V(set1)(1.0f);
-    if (e == 1.0f)
-        return x;
-    if (e == 2.0f)
-        return x * x;
-    if (e == 3.0f)
-        return x * x * x;
-    return V(pow)(x, e);
-}
 
 /* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
 #if W == 16
@@ -197,7 +34,7 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
     if (row->kind == GCKPTI_PRODUCTS)
         return V(fma)(x, V(load_n)(row->y + at, left), V(zero)()) + sum;
     if (row->kind == GCKPTI_TOP)
-        return V(max)(x, sum);
+        return V(highest)(x, sum);
     if (row->kind == GCKPTI_DOT)
         return V(fma)(x, V(load_n)(row->y + at, left), sum);
     if (row->kind == GCKPTI_EXP) {
@@ -232,7 +69,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
         GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
     }
     GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(max))
+    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(highest))
                                    : V(fold_sum)(GCKPTI_LANES(add));
 #undef GCKPTI_LANE_START
 #undef GCKPTI_LANE_TERM

@@ -46,14 +46,14 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
         if (j > diagonal)
             s = V(upto)(j - diagonal, least, s);
         if (j & 1)
-            other = V(max)(s, other);
+            other = V(highest)(s, other);
         else
-            top = V(max)(s, top);
+            top = V(highest)(s, top);
     }
-    top = V(fma)(V(max)(top, other), times, zero);
+    top = V(fma)(V(highest)(top, other), times, zero);
     if (!first) {
         other = V(load)(max);
-        top = V(max)(top, other);
+        top = V(highest)(top, other);
     }
     shift = V(less)(least, top, top, zero);
     if (!first)

@@ -16,6 +16,7 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #undef GCKPTI_ALWAYS
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
+#undef GCKPTI_FORMULA
 #undef GCKPTI_INLINED
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES

@@ -155,7 +155,7 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
 
 GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
-/* Shared with the vector kernels. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
+/* Of num/formulas. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
 #define GCKPTI_LOG2E   1.44269504f
 #define GCKPTI_LN2_HI  0.693147182f
 #define GCKPTI_LN2_LO  (-1.90465432e-9f)
@@ -163,9 +163,9 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
-/* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
-GCKPTI_TABLE float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
-                                       0.00138194906f };
+/* (exp(r) - 1) / r on [-0.347, 0.347], fit 2^-28 of exp(r) */
+GCKPTI_TABLE float gckpti_exp_c[6] = { 1.0f,         0.49999994f,   0.166665211f,
+                                       0.041668281f, 0.0083686905f, 0.00138194906f };
 
 /* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
 GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
@@ -187,3 +187,19 @@ GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530
 
 #define GCKPTI_ERF_SPLIT 1.0f
 #define GCKPTI_ERF_MAX   4.0f
+
+/* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
+GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
+                                       -0.166792959f, 0.143027171f,  -0.121994182f,
+                                       0.107695557f,  -0.128301099f, 0.119584598f };
+
+#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
+#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
+
+/* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
+GCKPTI_INLINE int gckpti_whole(float y)
+{
+    int large = y >= 16777216.0f || y <= -16777216.0f;
+    int32_t n = large || y != y ? 0 : (int32_t)y;
+    return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}

@@ -1,11 +1,15 @@
-#pragma once
-#include "num/arithmetic.h"
-#include "num/math.h"
+#include "num/angles.h"
 #include "num/random.h"
 #include "num/halves.h"
 #include "num/sums.h"
 #include "num/optimisers.h"
 #include "num/chains.h"
+#ifdef GCKPTI_ROOMS
+#ifdef GCKPTI_VECTORS /* kernels/all.c, which has read the above */
+#include "num/vectors.h"
+#include "num/formulas.h"
+#endif
+#endif
 
 /* =================================================================================================
  * >>num: fma, exp, log, pow, tanh, erf, sin, cos, halves, sums, Philox, hash
@@ -18,8 +22,6 @@
  *   - where the product is exact (powers of two; two floats multiplied in double), so that it does
  *     not matter whether the compiler contracts it. A value that leaves a function as a product
  *     could be contracted after inlining, so such results go through gckpti_mul.
- * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
- * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error.
- * A vector version mirrors exp, tanh and erf operation by operation: selects are written as
- * x < a ? a : x, which is what min and max instructions do, also for NaN.
+ * Formulas (num/formulas) are written once, for plain floats and for vectors: selects are x < a ?
+ * a : x, which is what min and max instructions do, also for NaN.
  * ============================================================================================== */

@@ -1,5 +1,5 @@
 #pragma once
-#include "num/math.h"
+#include "num/angles.h"
 
 /* base^n by squaring. volatile keeps the last product away from a caller's 1 - powi(...). */
 GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)

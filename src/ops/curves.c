@@ -50,7 +50,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     }                                                                                              \
     GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
-/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
+/* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_FN void gckpti_relu_forward(const gckpt_call *call)
 {
     gckpti_unary_forward(call, gckpti_relu);
@@ -64,52 +64,10 @@ GCKPTI_FN void gckpti_relu_backward(const gckpt_call *call)
 }
 GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
 
-/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
- *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
- * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
- *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
- * Hendrycks & Gimpel 2016. */
-GCKPTI_INLINE float gckpti_gelu(float x)
-{
-    float h = 0.5f * x, t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
-    return gckpti_fma(h, t, h);
-}
-GCKPTI_INLINE float gckpti_gelu_slope(float x)
-{
-    float t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
-    float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
-    return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
-}
 GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
-
-/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
- *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
-GCKPTI_INLINE float gckpti_gelu_erf(float x)
-{
-    float h = 0.5f * x, e = gckpti_erf(0.707106781f * x);
-    return gckpti_fma(h, e, h);
-}
-GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
-{
-    float e = gckpti_erf(0.707106781f * x);
-    return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
-}
 GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
-
-/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
- *   = fma(x s, 1 - s, s). Elfwing 2017. */
-GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
-GCKPTI_INLINE float gckpti_silu_slope(float x)
-{
-    float s = gckpti_sigmoid(x);
-    return gckpti_fma(x * s, 1.0f - s, s);
-}
 GCKPTI_CURVE(silu, product, gckpti_flops_20, GCKPT_IN(0))
-
-/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_CURVE(tanh, product, gckpti_flops_20, GCKPT_OUT)
-
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_CURVE(sigmoid, product, gckpti_flops_20, GCKPT_OUT)
 
 /* exp: slope y */
@@ -122,18 +80,11 @@ GCKPTI_CURVE(log, quotient, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_INLINE float gckpti_sqrt_slope(float y) { return y + y; }
 GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
-/* abs: slope 1 or -1, 0 at 0 and NaN */
-GCKPTI_INLINE float gckpti_abs_slope(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
-
-/* reciprocal: y = 1 / x, slope -y^2 */
-GCKPTI_INLINE float gckpti_reciprocal(float x) { return 1.0f / x; }
-GCKPTI_INLINE float gckpti_reciprocal_slope(float y) { return -y * y; }
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
 
-/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. Exact but for one rounding
- * where e is 1 or 2, x x x where it is 3. */
+/* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
 {
     float e = *(const float *)call->attributes;

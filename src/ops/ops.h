@@ -112,25 +112,7 @@ GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
     gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
 }
 
-/* ---- ops/curves.c: formulas stand there ---- */
-GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
-
-#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
-#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
-
-GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
-
-GCKPTI_INLINE float gckpti_abs(float x) { return gckpti_float(gckpti_bits(x) & 0x7fffffffu); }
-
-GCKPTI_INLINE float gckpti_power(float x, float e)
-{
-    if (e == 1.0f)
-        return x;
-    if (e == 2.0f)
-        return x * x;
-    return e == 3.0f ? x * x * x : gckpti_pow(x, e);
-}
-
+/* ---- ops/curves.c ---- */
 typedef struct {
     float low, high;
 } gckpti_clamp;

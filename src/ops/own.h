@@ -35,11 +35,6 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
-/* ---- ops/curves.c ---- */
-GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-
-GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-
 /* ---- ops/broadcast.c ---- */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];

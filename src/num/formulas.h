@@ -1,0 +1,247 @@
+/* ---- exp, tanh, erf, log, pow, and the curves made of them, operation by operation ----
+ * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
+ * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error. */
+
+/* Five steps of Horner's: p x^5 + c[4] x^4 + ... + c[0]. */
+GCKPTI_INLINED FLOATS V(horner)(FLOATS p, FLOATS x, const float *c)
+{
+    p = V(fma)(V(fma)(p, x, V(set1)(c[4])), x, V(set1)(c[3]));
+    p = V(fma)(V(fma)(p, x, V(set1)(c[2])), x, V(set1)(c[1]));
+    return V(fma)(p, x, V(set1)(c[0]));
+}
+
+/* The same after two more, of c[6] and c[5]. */
+GCKPTI_INLINED FLOATS V(horner7)(FLOATS x, const float *c)
+{
+    return V(horner)(V(fma)(V(set1)(c[6]), x, V(set1)(c[5])), x, c);
+}
+
+/* (exp(r) - 1) / r for |r| <= ln(2)/2 */
+GCKPTI_INLINED FLOATS V(exp_poly)(FLOATS r)
+{
+    return V(horner)(V(set1)(gckpti_exp_c[5]), r, gckpti_exp_c);
+}
+
+/* exp(x) = 2^n (1 + r p): n the nearest integer to x/ln(2), t = n + ROUND, r = x - n ln(2) (Cody
+ * and Waite; with an fma x - n*LN2_HI is exact); p = (exp(r) - 1) / r is returned. */
+GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, FLOATS *t)
+{
+    *t = V(fma)(x, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
+    FLOATS n = *t - GCKPTI_ROUND;
+    *r = V(fma)(n, V(set1)(-GCKPTI_LN2_HI), x);
+    *r = V(fma)(n, V(set1)(-GCKPTI_LN2_LO), *r);
+    return V(exp_poly)(*r);
+}
+GCKPTI_INLINED INTS V(whole_part)(FLOATS t) { return V(bits)(t) - gckpti_bits(GCKPTI_ROUND); }
+
+/* 2^n (1 + r p) in two steps, 2^n = 2^half 2^(n - half), for results beyond either end of the
+ * normal range */
+GCKPTI_INLINED FLOATS V(exp_scale)(FLOATS p, FLOATS r, FLOATS t)
+{
+#if GCKPTI_ISA == 3 /* an instruction for it, which rounds once, too */
+    return _mm512_scalef_ps(V(fma)(r, p, V(set1)(1.0f)), t - GCKPTI_ROUND);
+#else
+    INTS n = V(whole_part)(t) + 254u, half = n >> 1;
+    FLOATS s = V(exponent)(half);
+    return V(fma)(V(fma)(r * s, p, s), V(exponent)(n - half), V(zero)());
+#endif
+}
+
+GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
+{
+    FLOATS r, t, p;
+    x = V(lowest)(V(set1)(GCKPTI_EXP_MAX), V(highest)(V(set1)(GCKPTI_EXP_MIN), x));
+    p = V(exp_reduce)(x, &r, &t);
+    return V(exp_scale)(p, r, t);
+}
+
+/* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
+GCKPTI_FORMULA FLOATS V(tanh)(FLOATS x)
+{
+    FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
+    FLOATS small = V(fma)(a * z, V(horner7)(z, gckpti_tanh_c), a);
+    p = V(exp_reduce)(V(lowest)(V(set1)(GCKPTI_TANH_MAX), a + a), &r, &t);
+    s = V(exponent)(V(whole_part)(t) + 127u);
+    p = 1.0f - 2.0f / V(fma)(r * s, p, s + 1.0f);
+    return V(either)(V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p), V(sign)(x));
+}
+
+/* x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
+GCKPTI_FORMULA FLOATS V(erf)(FLOATS x)
+{
+    FLOATS a = V(abs)(x), b = V(lowest)(V(set1)(GCKPTI_ERF_MAX), a), r, t, p, s;
+    FLOATS small = V(fma)(a, V(horner7)(a * a, gckpti_erf_c), a);
+    p = V(fma)(V(horner7)(b, gckpti_erfc_c), -b, V(zero)());
+    p = V(exp_reduce)(p, &r, &t);
+    s = V(exponent)(V(whole_part)(t) + 127u);
+    p = V(fnma)(r * s, p, 1.0f - s);
+    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), V(sign)(x));
+}
+
+/* x = m * 2^n with 2/3 <= m < 4/3, for finite x > 0; a subnormal is scaled by 2^23 first */
+GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
+{
+    const FLOATS least = V(set1)(1.17549435e-38f);
+    const INTS u = V(bits)(V(less)(x, least, x * 8388608.0f, x)) + 0x00555555u;
+    *n = V(less)(x, least, V(set1)(8388608.0f + 150.0f), V(set1)(8388608.0f + 127.0f));
+    *n = V(floats)((u >> 23) + 0x4b000000u) - *n; /* these bits are 2^23 + n */
+    return V(floats)((u & 0x007fffffu) + 0x3f2aaaabu);
+}
+
+/* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
+GCKPTI_FORMULA FLOATS V(log)(FLOATS x)
+{
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
+    const float *c = gckpti_log_c;
+    FLOATS n, f = V(split)(x, &n) - 1.0f, f2 = f * f, high, low, y;
+    FLOATS p = V(fma)(V(fma)(V(set1)(c[8]), f, V(set1)(c[7])), f, V(set1)(c[6]));
+    p = V(horner)(V(fma)(p, f, V(set1)(c[5])), f, c);
+    high = V(fma)(n, V(set1)(0.693359375f), f);
+    low = f - (high - n * 0.693359375f); /* what the line above rounded away */
+    low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
+    y = high + V(fma)(f * f2, p, low);
+    y = V(less)(zero, x, y, V(less)(x, zero, V(set1)(GCKPTI_NAN), -inf));
+    return V(less)(x, inf, y, x);
+}
+
+/* log(1 + x) for 0 <= x <= 1: what u = 1 + x rounds away is made up for by x / (u - 1), whose
+ * denominator is exact (Kahan). */
+GCKPTI_INLINED FLOATS V(log1p)(FLOATS x)
+{
+    const FLOATS one = V(set1)(1.0f), u = one + x;
+    return V(less)(one, u, V(fma)(V(log)(u), x / (u - one), V(zero)()), x);
+}
+
+/* x^e, in all of C's cases: of a negative x only for whole e (else NaN, but inf or 0 of
+ * -inf), and its sign stays where e is odd. log|x| is kept to about 2^-37 in doubles: log(m) = s +
+ * s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ..., fit 2^-40. Double products
+ * that meet an addition have two 24-bit factors: they are exact. */
+GCKPTI_FORMULA FLOATS V(pow)(FLOATS x, float e)
+{
+    const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
+    const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
+    const FLOATS a = V(abs)(x);
+    const int whole = gckpti_whole(e);
+    GCKPTI_DOUBLES m, k, s, d, l, high, low;
+    FLOATS n, t, u, r;
+    if (e == 0.0f)
+        return V(set1)(1.0f);
+    if (e != e)
+        return V(equal)(x, V(set1)(1.0f), x, V(set1)(e));
+    V(to_doubles)(V(split)(a, &n), &m);
+    V(to_doubles)(n, &k);
+    s = 2.0 * (m - 1.0) / (m + 1.0);
+    l = s * s;
+    u = V(to_floats)(&l);
+    V(to_doubles)(u, &m);
+    t = V(fma)(V(set1)(-0.00684453873f), u, V(set1)(-0.0514065102f));
+    V(to_doubles)(V(fma)(t, u, V(set1)(-1.80000055f)), &d);
+    l = s + s * s * s / (m * d + 12.0);
+    l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
+    V(to_doubles)(V(to_floats)(&l), &high);
+    l = l - high;
+    V(to_doubles)(V(to_floats)(&l), &low);
+    l = (double)limited * high + (double)limited * low;
+    u = V(to_floats)(&l);
+    t = V(fma)(u, V(set1)(GCKPTI_LOG2E), V(set1)(GCKPTI_ROUND));
+    V(to_doubles)(t - GCKPTI_ROUND, &k);
+    l = (l - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
+    r = V(to_floats)(&l);
+    r = V(exp_scale)(V(exp_poly)(r), r, t);
+    r = V(less)(u, V(set1)(GCKPTI_EXP_MIN), zero, V(less)(V(set1)(GCKPTI_EXP_MAX), u, inf, r));
+    r = V(less)(a, inf, V(less)(zero, a, r, e > 0.0f ? zero : inf), e > 0.0f ? inf : zero);
+    if (whole == 1)
+        r = V(either)(r, V(sign)(x));
+    if (whole == 0)
+        r = V(less)(x, zero, V(less)(-inf, x, nan, r), r);
+    return V(equal)(x, x, r, x);
+}
+
+/* Exact but for one rounding where e is 1 or 2, x x x where it is 3. */
+GCKPTI_INLINED FLOATS V(power)(FLOATS x, float e)
+{
+    if (e == 1.0f)
+        return x;
+    if (e == 2.0f)
+        return x * x;
+    if (e == 3.0f)
+        return x * x * x;
+    return V(pow)(x, e);
+}
+
+/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
+ * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
+ * Hendrycks & Gimpel 2016. */
+GCKPTI_INLINED FLOATS V(gelu_cubic)(FLOATS x, float c3)
+{
+    return V(fma)(x * x, V(set1)(c3), V(set1)(GCKPTI_GELU_C1));
+}
+GCKPTI_INLINED FLOATS V(gelu)(FLOATS x)
+{
+    FLOATS t = V(tanh)(x * V(gelu_cubic)(x, GCKPTI_GELU_C3)), half = 0.5f * x;
+    return V(fma)(half, t, half);
+}
+GCKPTI_INLINED FLOATS V(gelu_slope)(FLOATS x)
+{
+    const FLOATS half = V(set1)(0.5f);
+    FLOATS t = V(tanh)(x * V(gelu_cubic)(x, GCKPTI_GELU_C3));
+    FLOATS u = half * x * V(fnma)(t, t, V(set1)(1.0f));
+    return V(fma)(u, V(gelu_cubic)(x, 3.0f * GCKPTI_GELU_C3), V(fma)(half, t, half));
+}
+
+/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
+ *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
+GCKPTI_INLINED FLOATS V(gelu_erf)(FLOATS x)
+{
+    FLOATS e = V(erf)(0.707106781f * x), half = 0.5f * x;
+    return V(fma)(half, e, half);
+}
+GCKPTI_INLINED FLOATS V(gelu_erf_slope)(FLOATS x)
+{
+    const FLOATS half = V(set1)(0.5f);
+    FLOATS e = V(fma)(half, V(erf)(0.707106781f * x), half);
+    return V(fma)(0.398942280f * x, V(exp)(-0.5f * x * x), e);
+}
+
+/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
+GCKPTI_INLINED FLOATS V(tanh_slope)(FLOATS y) { return V(fnma)(y, y, V(set1)(1.0f)); }
+
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
+GCKPTI_INLINED FLOATS V(sigmoid)(FLOATS x) { return 1.0f / (1.0f + V(exp)(-x)); }
+GCKPTI_INLINED FLOATS V(sigmoid_slope)(FLOATS y) { return V(fnma)(y, y, y); }
+
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+ *   = fma(x s, 1 - s, s). Elfwing 2017. */
+GCKPTI_INLINED FLOATS V(silu)(FLOATS x) { return x / (1.0f + V(exp)(-x)); }
+GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
+{
+    FLOATS s = V(sigmoid)(x);
+    return V(fma)(x * s, 1.0f - s, s);
+}
+
+/* relu: y = max(x, 0), NaN and -0 stay */
+GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(less)(x, V(zero)(), V(zero)(), x); }
+
+/* abs: slope 1 or -1, 0 at 0 and NaN */
+GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
+{
+    const FLOATS zero = V(zero)();
+    return V(less)(zero, x, V(set1)(1.0f), V(less)(x, zero, V(set1)(-1.0f), zero));
+}
+
+/* reciprocal: y = 1 / x, slope -y^2 */
+GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
+GCKPTI_INLINED FLOATS V(reciprocal_slope)(FLOATS y) { return -y * y; }
+
+#if GCKPTI_ISA < 0
+#pragma pop_macro("V")
+#pragma pop_macro("W")
+#pragma pop_macro("FLOATS")
+#pragma pop_macro("INTS")
+#undef GCKPTI_ALWAYS
+#undef GCKPTI_INLINED
+#undef GCKPTI_FORMULA
+#undef GCKPTI_DOUBLES
+#endif

@@ -1,0 +1,3 @@
+#endif /* GCKPTI_ISA */
+#if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* on with the implementation */
+#undef GCKPTI_ISA

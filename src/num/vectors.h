@@ -1,0 +1,266 @@
+/* ---- what formulas and kernels are written in ----
+ * Read once with GCKPTI_ISA -1, and for each instruction set again, by the header including itself
+ * (cpu/kernels). V(name) is gckpti_<name>, with the instruction set's ending; FLOATS is a vector of
+ * W floats (plain ones: one float), INTS one of as many uint32_t; + - * / & | ^ << >> are the
+ * compiler's, and a number with them stands for all lanes. */
+#pragma push_macro("V")
+#pragma push_macro("W")
+#pragma push_macro("FLOATS")
+#pragma push_macro("INTS")
+#undef V
+#undef W
+#undef FLOATS
+#undef INTS
+#if GCKPTI_ISA < 0
+#define V(name) gckpti_##name
+#define FLOATS  float
+#define INTS    uint32_t
+#define GCKPTI_DOUBLES double
+#define GCKPTI_ALWAYS  GCKPTI_INLINE
+#define GCKPTI_INLINED GCKPTI_INLINE
+#define GCKPTI_FORMULA GCKPTI_INLINE
+#else
+/* g++ (bug 105593) warns of lanes that its own headers leave undefined, gcc -O1 of what is set lane
+ * by lane. */
+#if (defined(__cplusplus) || !GCKPTI_OPTIMISED) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#if GCKPTI_ISA == 3 /* AVX-512 */
+#define W             16
+#define V(name)       gckpti_##name##_avx512
+#define GCKPTI_TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+#define FLOATS        __m512
+#define GCKPTI_MM(of) _mm512_##of
+#elif GCKPTI_ISA == 2
+#define W             8
+#define V(name)       gckpti_##name##_avx2
+#define GCKPTI_TARGET __attribute__((target("avx2,fma")))
+#define FLOATS        __m256
+#define GCKPTI_MM(of) _mm256_##of
+#elif GCKPTI_ISA == 1
+#define W       4
+#define V(name) gckpti_##name##_neon
+#define GCKPTI_TARGET
+#define FLOATS float32x4_t
+#else
+#define W       4
+#define V(name) gckpti_##name##_any
+#define GCKPTI_TARGET
+#define FLOATS gckpti_floats4
+typedef float gckpti_floats4 __attribute__((vector_size(16)));
+#endif
+typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
+typedef double V(doubles) __attribute__((vector_size(8 * W)));
+#define INTS           V(ints)
+#define GCKPTI_DOUBLES V(doubles)
+/* Opened where they are called: ALWAYS, and INLINED where all is optimised. Where not (-O0), gcc
+ * still opens the first and compiles what is hot, up to kernels/online, at -O1; clang, which
+ * cannot, opens none. All of them opened, not optimised, would be 8 (gcc) or 16 MB. FORMULAs are
+ * called. */
+#if GCKPTI_OPTIMISED || !defined(__clang__)
+#define GCKPTI_ALWAYS static inline __attribute__((always_inline)) GCKPTI_TARGET
+#else
+#define GCKPTI_ALWAYS static inline GCKPTI_TARGET
+#endif
+#if GCKPTI_OPTIMISED
+#define GCKPTI_INLINED GCKPTI_ALWAYS
+#else
+#define GCKPTI_INLINED static inline GCKPTI_TARGET
+#endif
+#define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
+#if !GCKPTI_OPTIMISED && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O1")
+#endif
+#endif
+
+/* set1: x in all lanes; highest, lowest: b if either is NaN; fnma: c - a * b; less, equal: a < b or
+ * a == b ? c : d, both sides being computed; bits, floats: the same bits */
+#if GCKPTI_ISA < 0
+GCKPTI_INLINE float gckpti_set1(float x) { return x; }
+GCKPTI_INLINE float gckpti_highest(float a, float b) { return a > b ? a : b; }
+GCKPTI_INLINE float gckpti_lowest(float a, float b) { return a < b ? a : b; }
+GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-a, b, c); }
+GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
+GCKPTI_INLINE float gckpti_less(float a, float b, float c, float d)
+{
+    return gckpti_select(a < b, c, d);
+}
+GCKPTI_INLINE float gckpti_equal(float a, float b, float c, float d)
+{
+    return gckpti_select(a == b, c, d);
+}
+GCKPTI_INLINE void gckpti_to_doubles(float x, double *y) { *y = (double)x; }
+GCKPTI_INLINE float gckpti_to_floats(const double *x) { return (float)*x; }
+#else
+GCKPTI_ALWAYS FLOATS V(load)(const float *x)
+{
+    FLOATS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_ALWAYS void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
+
+/* load_n, store_n: the first n floats (all if n > W), the others read as 0; upto: a in the first n
+ * lanes, then b; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
+#if GCKPTI_X86 && GCKPTI_ISA >= 2
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_ALWAYS FLOATS V(highest)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(lowest)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fnmadd_ps)(a, b, c); }
+GCKPTI_ALWAYS float V(fold_sum8)(__m256 a)
+{
+    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
+    b = _mm_movehl_ps(b, b) + b;
+    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
+}
+GCKPTI_ALWAYS float V(fold_max8)(__m256 a)
+{
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
+}
+#endif
+#if GCKPTI_ISA == 3
+#define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    if (n >= 16)
+        _mm512_storeu_ps(x, a);
+    else
+        _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
+}
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
+}
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
+}
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a)
+{
+    return V(fold_sum8)(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
+}
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
+{
+    return V(fold_max8)(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
+}
+#undef GCKPTI_MASK
+#elif GCKPTI_ISA == 2
+#define GCKPTI_MASK(n)                                                                             \
+    _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    if (n >= 8)
+        _mm256_storeu_ps(x, a);
+    else
+        _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
+}
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
+}
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return V(fold_sum8)(a); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a) { return V(fold_max8)(a); }
+#undef GCKPTI_MASK
+#else
+GCKPTI_ALWAYS FLOATS V(load_n)(const float *x, int64_t n)
+{
+    float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
+    return V(load)(a);
+}
+GCKPTI_ALWAYS void V(store_n)(float *x, FLOATS a, int64_t n)
+{
+    memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
+}
+GCKPTI_ALWAYS FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
+    return b;
+}
+GCKPTI_ALWAYS float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_ALWAYS float V(fold_max)(FLOATS a)
+{
+    float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
+    return c > b ? c : b;
+}
+#if GCKPTI_ISA == 1
+GCKPTI_ALWAYS FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_ALWAYS FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_ALWAYS FLOATS V(highest)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(lowest)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_ALWAYS FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_ALWAYS FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return vbslq_f32(vcltq_f32(a, b), c, d);
+}
+#else
+/* Lane by lane what C has no operator for. */
+#define GCKPTI_LANEWISE(name, parameters, result)                                                  \
+    GCKPTI_ALWAYS FLOATS V(name) parameters                                                        \
+    {                                                                                              \
+        for (int i = 0; i < 4; i++)                                                                \
+            a[i] = result;                                                                         \
+        return a;                                                                                  \
+    }
+GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
+GCKPTI_LANEWISE(highest, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(lowest, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
+GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
+GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
+#undef GCKPTI_LANEWISE
+GCKPTI_ALWAYS FLOATS V(set1)(float x)
+{
+    FLOATS a = { x, x, x, x };
+    return a;
+}
+#endif
+#endif
+GCKPTI_ALWAYS FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_ALWAYS INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_ALWAYS FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_ALWAYS FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(equal)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    INTS mask = (INTS)(a == b);
+    return V(floats)((mask & V(bits)(c)) | (~mask & V(bits)(d)));
+}
+/* By address: they may be wider than any vector that the processor has. */
+GCKPTI_INLINED void V(to_doubles)(FLOATS x, GCKPTI_DOUBLES *y)
+{
+    for (int i = 0; i < W; i++)
+        (*y)[i] = (double)x[i];
+}
+GCKPTI_INLINED FLOATS V(to_floats)(const GCKPTI_DOUBLES *x)
+{
+    FLOATS y = V(set1)(0.0f);
+    for (int i = 0; i < W; i++)
+        y[i] = (float)(*x)[i];
+    return y;
+}
+#endif
+GCKPTI_ALWAYS FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_ALWAYS FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_ALWAYS FLOATS V(sign)(FLOATS a) { return V(floats)(V(bits)(a) & 0x80000000u); }
+GCKPTI_ALWAYS FLOATS V(abs)(FLOATS a) { return V(floats)(V(bits)(a) & 0x7fffffffu); }
+GCKPTI_ALWAYS FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
