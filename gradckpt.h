@@ -29,7 +29,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1214
  *                 error, text, sink, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1202
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1204
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 optimisers, chains
  *     >>store     parameters and optimiser state, however they are stored                     1613
@@ -66,7 +66,7 @@
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3019
+ *     >>kernels   what is done with an item, for each instruction set                         2971
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -3455,6 +3455,8 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #else
 #define GCKPTI_INLINED static inline GCKPTI_TARGET
 #endif
+/* Before a loop over an array of vectors, which then stay in registers. */
+#define GCKPTI_UNROLL  _Pragma("GCC unroll 8")
 #define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
 #if !GCKPTI_OPTIMISED && !defined(__clang__)
 #pragma GCC push_options
@@ -31425,6 +31427,19 @@ GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
     return storage == GCKPT_STORED_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
+/* The same of the first ones, so many bytes; the others are 0. */
+GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOATS scale,
+                                      int64_t bytes)
+{
+    unsigned char some[2 * W] = { 0 };
+    memcpy(some, x, (size_t)bytes);
+    if (storage == GCKPT_STORED_I8)
+        return V(widened)(GCKPT_STORED_I8, some, scale);
+    if (storage == GCKPT_STORED_F16)
+        return V(widened)(GCKPT_STORED_F16, some, scale);
+    return V(widened)(GCKPT_STORED_BF16, some, scale);
+}
+
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
@@ -31434,10 +31449,7 @@ GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS sc
         return V(load_n)((const float *)b + at, left);
     if (left >= W)
         return V(widened)(storage, x, scale);
-    unsigned char some[2 * W] = { 0 };
-    for (int64_t i = 0; i < 2 * W && i < left * each; i++)
-        some[i] = x[i];
-    return V(widened)(storage, some, scale);
+    return V(widened_part)(storage, x, scale, left * each);
 }
 
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
@@ -32097,21 +32109,6 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
 static GCKPTI_TARGET float V(log_of)(float x) { return V(log)(V(set1)(x))[0]; }
 
-/* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
-#if W == 16
-#define GCKPTI_EACH_LANE(X) X(0) X(1)
-#define GCKPTI_LANES(op)    V(op)(lane1, lane0)
-#elif W == 8
-#define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_LANES(op)    V(op)(V(op)(lane3, lane1), V(op)(lane2, lane0))
-#else
-#define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#define GCKPTI_LANES(op)                                                                           \
-    V(op)                                                                                          \
-    (V(op)(V(op)(lane7, lane3), V(op)(lane5, lane1)),                                              \
-     V(op)(V(op)(lane6, lane2), V(op)(lane4, lane0)))
-#endif
-
 /* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
 {
@@ -32140,27 +32137,37 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
     return V(fma)(y, x, sum);
 }
 
-/* All terms of a row into its lanes, and these folded by halves: the sum, or the greatest. */
+/* The lanes of a row, folded by halves: the sum, or the greatest. */
+GCKPTI_INLINED float V(fold)(FLOATS *lane, int top)
+{
+    for (int half = 32 / W / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = (top ? V(highest) : V(add))(lane[i + half], lane[i]);
+    return top ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
+}
+
+/* All terms of a row into its lanes, and these folded. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
-#define GCKPTI_LANE_START(i) FLOATS lane##i = start;
-#define GCKPTI_LANE_TERM(i)  lane##i = V(term)(row, at + W * (i), W, lane##i);
-#define GCKPTI_LANE_REST(i)                                                                        \
-    if (at < n)                                                                                    \
-        lane##i = V(upto)(n - at, V(term)(row, at, n - at, lane##i), lane##i);                     \
-    at += W;
-    const FLOATS start = V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
+    enum { LANES = 32 / W };
+    const int top = row->kind == GCKPTI_TOP;
+    const FLOATS start = V(set1)(top ? -GCKPTI_INFINITY : 0.0f);
+    FLOATS lane[LANES], fold[LANES];
     int64_t at = 0;
-    GCKPTI_EACH_LANE(GCKPTI_LANE_START)
+    for (int i = 0; i < LANES; i++)
+        lane[i] = start;
     for (; at + 32 <= n; at += 32) {
-        GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
+        GCKPTI_UNROLL
+        for (int i = 0; i < LANES; i++)
+            lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-    GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(highest))
-                                   : V(fold_sum)(GCKPTI_LANES(add));
-#undef GCKPTI_LANE_START
-#undef GCKPTI_LANE_TERM
-#undef GCKPTI_LANE_REST
+    GCKPTI_UNROLL
+    for (int i = 0; i < LANES; i++, at += W) {
+        if (at < n)
+            lane[i] = V(upto)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
+        fold[i] = lane[i];
+    }
+    return V(fold)(fold, top);
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
@@ -32265,10 +32272,7 @@ static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int
         }
         V(store_n)(w + at + i, V(fnma)(V(set1)(a.rate), x, w1), left);
     }
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lane[i] = lane[i + half] + lane[i];
-    return V(fold_sum)(lane[0]);
+    return V(fold)(lane, 0);
 }
 
 /* What is ahead of elements at..at+W-1, a line at a time. */
@@ -32894,73 +32898,66 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
         V(store_n)(d + at, x, n);
 }
 
-/* n floats from x[at] on, or, where there is no x, bf16 from narrow[at_narrow] on. */
-GCKPTI_INLINED FLOATS V(load_wide)(const float *x, int64_t at, const uint16_t *narrow,
-                                   int64_t at_narrow, int64_t n)
+/* n floats from x[at] on, or, where there is no x, bf16 from narrow[at] on. */
+GCKPTI_INLINED FLOATS V(load_wide)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
 {
     if (gckpti_is_wide(x))
         return V(load_n)(x + at, n);
-    return V(stored)(GCKPT_STORED_BF16, narrow + at_narrow, 0, V(zero)(), n);
+    return V(stored)(GCKPT_STORED_BF16, narrow + at, 0, V(zero)(), n);
 }
 
-#define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
-/* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants if it pays. */
-GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
+/* Columns j..j+n-1, n being `vectors` whole vectors, or less than one; `gain` (0: none) and the
+ * number of vectors, at most 4, are constants. */
+GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int vectors,
+                                  int gain)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
-    const float *g = s->call->grad_out;
-    const uint16_t *narrow = s->call->grad_out_bf16, *x_narrow = s->call->in[0].bf16;
-    int64_t at = j;
-#define GCKPTI_LEFT(i) (n - W * (i))
-#define GCKPTI_SUM_START(i)                                                                        \
-    FLOATS bias##i = V(sum_load)(s->bias, j + W * (i), GCKPTI_LEFT(i));                            \
-    FLOATS gain##i = V(sum_load)(s->gain, j + W * (i), GCKPTI_LEFT(i));                            \
-    FLOATS bias_low##i = V(sum_load)(s->bias_low, j + W * (i), GCKPTI_LEFT(i));                    \
-    FLOATS gain_low##i = V(sum_load)(s->gain_low, j + W * (i), GCKPTI_LEFT(i));
-#define GCKPTI_SUM_ROW(i)                                                                          \
-    if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        FLOATS x = V(load_wide)(g, at + W * (i), narrow, at + W * (i), GCKPTI_LEFT(i));            \
-        if (bias)                                                                                  \
-            V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
-        if (gain) {                                                                                \
-            FLOATS h = V(load_wide)(row.x, j + W * (i), x_narrow, at + W * (i), GCKPTI_LEFT(i));   \
-            h = h - first - mean;                                                                  \
-            x = V(fma)(x, h * rstd, zero);                                                         \
-            V(sum_add)(&gain##i, &gain_low##i, x);                                                 \
-        }                                                                                          \
-    }
-#define GCKPTI_SUM_END(i)                                                                          \
-    V(sum_store)(s->bias, j + W * (i), bias##i, GCKPTI_LEFT(i));                                   \
-    V(sum_store)(s->gain, j + W * (i), gain##i, GCKPTI_LEFT(i));                                   \
-    V(sum_store)(s->bias_low, j + W * (i), bias_low##i, GCKPTI_LEFT(i));                           \
-    V(sum_store)(s->gain_low, j + W * (i), gain_low##i, GCKPTI_LEFT(i));
+    const uint16_t *narrow = s->call->grad_out_bf16;
+    const gckpt_arg *in = s->call->in;
+    const int64_t each = vectors > 1 ? W : n;
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    const FLOATS zero = V(zero)();
-    GCKPTI_EACH_SUM(GCKPTI_SUM_START)
-    for (int64_t r = 0; r < rows; r++, at += c) {
+    FLOATS b[4], b_low[4], g[4], g_low[4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        b[i] = V(sum_load)(s->bias, j + W * i, each);
+        g[i] = V(sum_load)(s->gain, j + W * i, each);
+        b_low[i] = V(sum_load)(s->bias_low, j + W * i, each);
+        g_low[i] = V(sum_load)(s->gain_low, j + W * i, each);
+    }
+    for (int64_t r = 0, at = j; r < rows; r++, at += c) {
         if (gain)
             row = gckpti_norm_row(s->call, r);
-        const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
-        const FLOATS first = V(set1)(row.first);
-        GCKPTI_EACH_SUM(GCKPTI_SUM_ROW)
-        (void)mean, (void)rstd, (void)first;
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            FLOATS x = V(load_wide)(s->call->grad_out, narrow, at + W * i, each);
+            if (s->bias)
+                V(sum_add)(&b[i], &b_low[i], x);
+            if (gain) {
+                FLOATS h = V(load_wide)(in->data, in->bf16, at + W * i, each);
+                h = (h - row.first - row.mean) * row.rstd;
+                V(sum_add)(&g[i], &g_low[i], V(fma)(x, h, V(zero)()));
+            }
+        }
     }
-    GCKPTI_EACH_SUM(GCKPTI_SUM_END)
-#undef GCKPTI_LEFT
-#undef GCKPTI_SUM_START
-#undef GCKPTI_SUM_ROW
-#undef GCKPTI_SUM_END
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        V(sum_store)(s->bias, j + W * i, b[i], each);
+        V(sum_store)(s->gain, j + W * i, g[i], each);
+        V(sum_store)(s->bias_low, j + W * i, b_low[i], each);
+        V(sum_store)(s->gain_low, j + W * i, g_low[i], each);
+    }
 }
-#undef GCKPTI_EACH_SUM
 
 static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_min(end - j, 4 * W);
-        if (!s->gain && n == 4 * W)
-            V(columns_of)(s, j, 4 * W, 0, 1);
+        n = end - j < 4 * W ? gckpti_min(end - j, W) : 4 * W;
+        if (n < 4 * W)
+            V(columns_of)(s, j, n, 1, s->gain != NULL);
+        else if (s->gain)
+            V(columns_of)(s, j, n, 4, 1);
         else
-            V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
+            V(columns_of)(s, j, n, 4, 0);
     }
 }
 
@@ -33130,63 +33127,43 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x,
 }
 
 /* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-#define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
-/* Channels j..j+n-1, at most 4 vectors; kind: 0 of x, 1 of (x - mean)^2, 2 of g, 3 also of g h. */
-GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n, int kind)
+/* Channels j..j+n-1, at most 4 vectors: of x, of (x - mean)^2, of g, or of g and of g h. */
+static GCKPTI_TARGET void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n)
 {
-    const float *from = kind < 2 ? p->x : p->g;
-    const FLOATS zero = V(zero)();
-#define GCKPTI_LEFT(i) (n - W * (i))
-#define GCKPTI_SUM_START(i)                                                                        \
-    FLOATS s##i = zero, s_low##i = zero, t##i = zero, t_low##i = zero, mean##i = zero,             \
-           rstd##i = zero;                                                                         \
-    if ((kind == 1 || kind == 3) && GCKPTI_LEFT(i) > 0)                                            \
-        mean##i = V(load_n)(p->mean + j + W * (i), GCKPTI_LEFT(i));                                \
-    if (kind == 3 && GCKPTI_LEFT(i) > 0)                                                           \
-        rstd##i = V(load_n)(p->rstd + j + W * (i), GCKPTI_LEFT(i));
-#define GCKPTI_SUM_PLACE(i)                                                                        \
-    if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        FLOATS a = V(load_n)(from + at + W * (i), GCKPTI_LEFT(i));                                 \
-        if (kind == 1) {                                                                           \
-            a = a - mean##i;                                                                       \
-            a = V(fma)(a, a, zero);                                                                \
-        }                                                                                          \
-        V(sum_add)(&s##i, &s_low##i, a);                                                           \
-        if (kind == 3) {                                                                           \
-            FLOATS h = V(load_n)(p->x + at + W * (i), GCKPTI_LEFT(i)) - mean##i;                   \
-            V(sum_add)(&t##i, &t_low##i, V(fma)(a, h * rstd##i, zero));                            \
-        }                                                                                          \
+    const float *from = p->g ? p->g : p->x;
+    const int both = p->g && p->t, squares = !p->g && p->mean;
+    FLOATS s[4], s_low[4], t[4], t_low[4], mean[4], rstd[4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        s[i] = s_low[i] = t[i] = t_low[i] = V(zero)();
+        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, j + W * i, n - W * i);
+        rstd[i] = V(sum_load)(both ? p->rstd : NULL, j + W * i, n - W * i);
     }
-#define GCKPTI_SUM_END(i)                                                                          \
-    V(sum_store)(p->s, j + W * (i), s##i, GCKPTI_LEFT(i));                                         \
-    if (kind == 3)                                                                                 \
-        V(sum_store)(p->t, j + W * (i), t##i, GCKPTI_LEFT(i));                                     \
-    (void)t_low##i, (void)rstd##i, (void)mean##i;
-    GCKPTI_EACH_SUM(GCKPTI_SUM_START)
     for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels) {
-        GCKPTI_EACH_SUM(GCKPTI_SUM_PLACE)
+        GCKPTI_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const int64_t left = n - W * i;
+            if (left <= 0)
+                continue;
+            FLOATS a = V(load_n)(from + at + W * i, left), d = a - mean[i];
+            V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : a);
+            if (both) {
+                d = (V(load_n)(p->x + at + W * i, left) - mean[i]) * rstd[i];
+                V(sum_add)(&t[i], &t_low[i], V(fma)(a, d, V(zero)()));
+            }
+        }
     }
-    GCKPTI_EACH_SUM(GCKPTI_SUM_END)
-#undef GCKPTI_LEFT
-#undef GCKPTI_SUM_START
-#undef GCKPTI_SUM_PLACE
-#undef GCKPTI_SUM_END
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        V(sum_store)(p->s, j + W * i, s[i], n - W * i);
+        V(sum_store)(both ? p->t : NULL, j + W * i, t[i], n - W * i);
+    }
 }
-#undef GCKPTI_EACH_SUM
 
 static GCKPTI_TARGET void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
 {
-    for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_min(end - j, 4 * W);
-        if (p->g && p->t)
-            V(channel_sums_of)(p, j, n, 3);
-        else if (p->g)
-            V(channel_sums_of)(p, j, n, 2);
-        else if (p->mean)
-            V(channel_sums_of)(p, j, n, 1);
-        else
-            V(channel_sums_of)(p, j, n, 0);
-    }
+    for (int64_t j = first; j < end; j += 4 * W)
+        V(channel_sums_of)(p, j, gckpti_min(end - j, 4 * W));
 }
 
 static GCKPTI_TARGET void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)
@@ -33227,12 +33204,31 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
  * blocks of 64 keys; what their products read is packed, rows of `wide` floats. */
 #if GCKPTI_ISA == 2
-#define GCKPTI_BAND        6
-#define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define GCKPTI_BAND 6
 #else
-#define GCKPTI_BAND        8
-#define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GCKPTI_BAND 8
 #endif
+
+/* Links of the band below, `count` of them: of all rows, or in a corner of those that have them.
+ * Where a's rows and b stand and c's registers are the caller's. */
+GCKPTI_INLINED void V(band_links)(const gckpti_band *s, int vectors, int64_t count, int corner,
+                                  int64_t late, const float **b, const float **a, FLOATS *low,
+                                  FLOATS *high)
+{
+    for (int64_t p = late; p < late + count; p++, *b += s->b_step) {
+        const FLOATS b0 = V(load)(*b), b1 = vectors > 1 ? V(load)(*b + W) : b0;
+        GCKPTI_UNROLL
+        for (int i = 0; i < GCKPTI_BAND; i++) {
+            const FLOATS x = V(set1)(*a[i]);
+            a[i] += s->a_step;
+            if (corner && (s->edge == GCKPTI_LINKS_TO ? p > i : p < i))
+                continue;
+            low[i] = V(fma)(x, b0, low[i]);
+            if (vectors > 1)
+                high[i] = V(fma)(x, b1, high[i]);
+        }
+    }
+}
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and `vectors` (1
  * or 2, a constant) of columns: k links, and at the diagonal a corner of links that not all rows
@@ -33242,49 +33238,33 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int vectors, 
                                int64_t k, int64_t corner, int64_t late, const float *a,
                                const float *b, float *c, const float *factor)
 {
-    const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
-#define GCKPTI_ROW_START(i)                                                                        \
-    const float *a##i = a + ((i) < rows ? (i) : 0) * s->a_row;                                     \
-    FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
-    if (!s->fresh && (i) < rows) {                                                                 \
-        l##i = V(load_n)(c + (i)*c_row, n);                                                        \
-        if (vectors > 1)                                                                           \
-            h##i = V(load_n)(c + (i)*c_row + W, n - W);                                            \
-        if (factor)                                                                                \
-            l##i = l##i * V(set1)(factor[i]), h##i = h##i * V(set1)(factor[i]);                    \
+    const int64_t c_row = s->c_row;
+    const float *at[GCKPTI_BAND];
+    FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
+    GCKPTI_UNROLL
+    for (int i = 0; i < GCKPTI_BAND; i++) {
+        at[i] = a + (i < rows ? i : 0) * s->a_row;
+        low[i] = high[i] = V(zero)();
+        if (!s->fresh && i < rows) {
+            low[i] = V(load_n)(c + i * c_row, n);
+            if (vectors > 1)
+                high[i] = V(load_n)(c + i * c_row + W, n - W);
+            if (factor)
+                low[i] = low[i] * factor[i], high[i] = high[i] * factor[i];
+        }
     }
-#define GCKPTI_ROW_LINK(i)                                                                         \
-    x = V(set1)(*a##i), a##i += a_step;                                                            \
-    l##i = V(fma)(x, b0, l##i);                                                                    \
-    if (vectors > 1)                                                                               \
-        h##i = V(fma)(x, b1, h##i);
-#define GCKPTI_ROW_CORNER(i)                                                                       \
-    x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_LINKS_TO ? p + late <= (i) : p + late >= (i))                            \
-        l##i = V(fma)(x, b0, l##i), h##i = vectors > 1 ? V(fma)(x, b1, h##i) : h##i;
-#define GCKPTI_ROW_STORE(i)                                                                        \
-    if ((i) < rows) {                                                                              \
-        V(store_n)(c + (i)*c_row, l##i, n);                                                        \
-        if (vectors > 1)                                                                           \
-            V(store_n)(c + (i)*c_row + W, h##i, n - W);                                            \
-    }
-#define GCKPTI_LINKS(count, ROW)                                                                   \
-    for (int64_t p = 0; p < (count); p++, b += b_step) {                                           \
-        FLOATS x, b0 = V(load)(b), b1 = vectors > 1 ? V(load)(b + W) : b0;                         \
-        GCKPTI_EACH_ROW(ROW)                                                                       \
-    }
-    GCKPTI_EACH_ROW(GCKPTI_ROW_START)
     if (s->edge == GCKPTI_LINKS_FROM)
-        GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
-    GCKPTI_LINKS(k, GCKPTI_ROW_LINK)
+        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
+    V(band_links)(s, vectors, k, 0, 0, &b, at, low, high);
     if (s->edge == GCKPTI_LINKS_TO)
-        GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
-    GCKPTI_EACH_ROW(GCKPTI_ROW_STORE)
-#undef GCKPTI_ROW_START
-#undef GCKPTI_ROW_LINK
-#undef GCKPTI_ROW_CORNER
-#undef GCKPTI_ROW_STORE
-#undef GCKPTI_LINKS
+        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
+    GCKPTI_UNROLL
+    for (int i = 0; i < GCKPTI_BAND; i++)
+        if (i < rows) {
+            V(store_n)(c + i * c_row, low[i], n);
+            if (vectors > 1)
+                V(store_n)(c + i * c_row + W, high[i], n - W);
+        }
 }
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
@@ -33835,26 +33815,25 @@ static GCKPTI_TARGET void V(words_bands)(const gckpti_band *s, int bf16, int64_t
 GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpt_arg *g, const gckpt_arg *out,
                                    int64_t at, int64_t ahead)
 {
-#define GCKPTI_DELTA_START(p) FLOATS lane##p = V(zero)();
-#define GCKPTI_DELTA_ADD(p)                                                                        \
-    i = at + e + W * (p), left = h->d - e - W * (p);                                               \
-    if (left > 0) {                                                                                \
-        x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->data + i, left);              \
-        y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->data + i, left);        \
-        lane##p = V(upto)(left, V(fma)(x, y, lane##p), lane##p);                                   \
-    }
-    FLOATS x, y;
-    GCKPTI_EACH_LANE(GCKPTI_DELTA_START)
-    for (int64_t e = 0, i, left; e < h->d; e += 32) {
+    FLOATS lane[32 / W];
+    for (int p = 0; p < 32 / W; p++)
+        lane[p] = V(zero)();
+    for (int64_t e = 0; e < h->d; e += 32) {
         if (g->bf16)
             __builtin_prefetch(g->bf16 + at + e + ahead, 0, 3);
         if (out->bf16)
             __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
-        GCKPTI_EACH_LANE(GCKPTI_DELTA_ADD)
+        for (int p = 0; p < 32 / W; p++) {
+            const int64_t i = at + e + W * p, left = h->d - e - W * p;
+            FLOATS x, y;
+            if (left <= 0)
+                break;
+            x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->data + i, left);
+            y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->data + i, left);
+            lane[p] = V(upto)(left, V(fma)(x, y, lane[p]), lane[p]);
+        }
     }
-    return V(fold_sum)(GCKPTI_LANES(add));
-#undef GCKPTI_DELTA_START
-#undef GCKPTI_DELTA_ADD
+    return V(fold)(lane, 0);
 }
 
 /* d[i * wide + e]: n rows of a gradient, where chains start; at `end` they go back. */
@@ -34160,87 +34139,64 @@ GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64
 }
 
 /* The loss of W elements of which n exist, added to `sum`. */
-GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kind, int64_t at,
-                                   int64_t n, FLOATS sum)
+GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, int64_t at, int64_t n, FLOATS sum)
 {
+    const int summed = gckpti_error_is(e->kind, GCKPTI_SUMMED);
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
-    FLOATS x = V(load_n)(e->x + at, n),
-           y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n);
-    FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
-    if (gckpti_error_is(kind, GCKPTI_HUBER)) {
-        size = V(abs)(a);
-        b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
-        a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
-    }
-    if (gckpti_error_is(kind, GCKPTI_BINARY)) {
-        size = V(floats)(V(bits)(x) | 0x80000000);
-        u = V(log1p)(V(exp)(size));
-        b = V(fma)(-x, y, V(highest)(x, zero)) + u;
-    }
-    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
+    FLOATS x = V(load_n)(e->x + at, n), y = summed ? zero : V(load_n)(e->y + at, n);
+    FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a;
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER)) {
+        const FLOATS size = V(abs)(a);
+        b = V(less)(size, delta, a, size - 0.5f * e->delta);
+        a = V(less)(size, delta, 0.5f * a, delta);
+    } else if (gckpti_error_is(e->kind, GCKPTI_BINARY)) {
+        b = V(fma)(-x, y, V(highest)(x, zero)) + V(log1p)(V(exp)(-V(abs)(x)));
         a = one;
-    size = V(abs)(w);
-    return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
-}
-
-GCKPTI_INLINED float V(errors_sum)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t i = 0; i < e->n; i += W) {
-        int64_t left = gckpti_min(e->n - i, W);
-        float *to = lane + i % 32;
-        V(store_n)(to, V(error_add)(e, kind, row * e->n + i, left, V(load)(to)), left);
-    }
-    return gckpti_lanes_sum(lane);
-}
-
-GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
-{
-    const gckpt_arg *to = e->call->in;
-    const FLOATS delta = V(set1)(e->delta), below = -delta;
-    const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
-    for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
-        int64_t n = gckpti_min(end - at, W);
-        FLOATS x = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->x + at, n);
-        FLOATS y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n), d = x - y,
-               back;
-        FLOATS w = V(error_weights)(e, at, n), size = V(abs)(w);
-        if (gckpti_error_is(kind, GCKPTI_SUMMED))
-            d = one;
-        if (gckpti_error_is(kind, GCKPTI_SQUARED))
-            d = V(set1)(2.0f) * d;
-        if (gckpti_error_is(kind, GCKPTI_HUBER))
-            d = V(less)(d, below, below, V(less)(delta, d, delta, d));
-        if (gckpti_error_is(kind, GCKPTI_BINARY))
-            d = V(sigmoid)(x) - y;
-        back = gckpti_error_is(kind, GCKPTI_BINARY) ? -x : -d;
-        if (to[0].grad)
-            V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
-        if (to[1].grad)
-            V(put)(to[1].grad + at, V(less)(zero, size, w * back, w), scale, to[1].accumulate, n);
-    }
+    } else if (summed)
+        a = one;
+    return V(less)(zero, V(abs)(w), V(fma)(w * a, b, sum), sum + w);
 }
 
 static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
 {
-    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
-        return V(errors_sum)(e, GCKPTI_HUBER, row);
-    if (gckpti_error_is(e->kind, GCKPTI_BINARY))
-        return V(errors_sum)(e, GCKPTI_BINARY, row);
-    return e->kind == GCKPTI_SUMMED ? V(errors_sum)(e, GCKPTI_SUMMED, row)
-                                    : V(errors_sum)(e, GCKPTI_SQUARED, row);
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < e->n; i += W) {
+        float *to = lane + i % 32;
+        V(store_n)(to, V(error_add)(e, row * e->n + i, e->n - i, V(load)(to)), e->n - i);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+/* Of W elements of which n exist: w d, which a weight 0 passes on as 0. */
+GCKPTI_INLINED void V(error_put)(const gckpti_errors *e, const gckpt_arg *to, int64_t at, int64_t n,
+                                 FLOATS d)
+{
+    const FLOATS w = V(error_weights)(e, at, n);
+    if (to->grad)
+        V(put)(to->grad + at, V(less)(V(zero)(), V(abs)(w), w * d, w),
+               V(set1)(e->call->loss_scale), to->accumulate, n);
 }
 
 static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
 {
-    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
-        V(errors_slopes)(e, GCKPTI_HUBER, row);
-    else if (gckpti_error_is(e->kind, GCKPTI_BINARY))
-        V(errors_slopes)(e, GCKPTI_BINARY, row);
-    else if (e->kind == GCKPTI_SUMMED)
-        V(errors_slopes)(e, GCKPTI_SUMMED, row);
-    else
-        V(errors_slopes)(e, GCKPTI_SQUARED, row);
+    const gckpti_error_kind kind = e->kind;
+    const FLOATS delta = V(set1)(e->delta);
+    for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
+        const int64_t n = end - at;
+        FLOATS x = V(zero)(), y = x, d = V(set1)(1.0f);
+        if (!gckpti_error_is(kind, GCKPTI_SUMMED)) {
+            x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
+            d = x - y;
+        }
+        if (gckpti_error_is(kind, GCKPTI_SQUARED))
+            d = 2.0f * d;
+        else if (gckpti_error_is(kind, GCKPTI_HUBER))
+            d = V(less)(d, -delta, -delta, V(less)(delta, d, delta, d));
+        else if (gckpti_error_is(kind, GCKPTI_BINARY))
+            d = V(sigmoid)(x) - y;
+        V(error_put)(e, &e->call->in[0], at, n, d);
+        V(error_put)(e, &e->call->in[1], at, n, gckpti_error_is(kind, GCKPTI_BINARY) ? -x : -d);
+    }
 }
 
 /* >>kernels/cells */
@@ -34350,18 +34306,16 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #undef GCKPTI_KERNELS
 
 #undef GCKPTI_ALWAYS
-#undef GCKPTI_EACH_LANE
-#undef GCKPTI_EACH_ROW
 #undef GCKPTI_FORMULA
 #undef GCKPTI_INLINED
 #undef GCKPTI_ISA
-#undef GCKPTI_LANES
 #undef GCKPTI_BAND
 #undef GCKPTI_DOUBLES
 #undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
+#undef GCKPTI_UNROLL
 #pragma pop_macro("V")
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")

@@ -3,12 +3,31 @@
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
  * blocks of 64 keys; what their products read is packed, rows of `wide` floats. */
 #if GCKPTI_ISA == 2
-#define GCKPTI_BAND        6
-#define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define GCKPTI_BAND 6
 #else
-#define GCKPTI_BAND        8
-#define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GCKPTI_BAND 8
 #endif
+
+/* Links of the band below, `count` of them: of all rows, or in a corner of those that have them.
+ * Where a's rows and b stand and c's registers are the caller's. */
+GCKPTI_INLINED void V(band_links)(const gckpti_band *s, int vectors, int64_t count, int corner,
+                                  int64_t late, const float **b, const float **a, FLOATS *low,
+                                  FLOATS *high)
+{
+    for (int64_t p = late; p < late + count; p++, *b += s->b_step) {
+        const FLOATS b0 = V(load)(*b), b1 = vectors > 1 ? V(load)(*b + W) : b0;
+        GCKPTI_UNROLL
+        for (int i = 0; i < GCKPTI_BAND; i++) {
+            const FLOATS x = V(set1)(*a[i]);
+            a[i] += s->a_step;
+            if (corner && (s->edge == GCKPTI_LINKS_TO ? p > i : p < i))
+                continue;
+            low[i] = V(fma)(x, b0, low[i]);
+            if (vectors > 1)
+                high[i] = V(fma)(x, b1, high[i]);
+        }
+    }
+}
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and `vectors` (1
  * or 2, a constant) of columns: k links, and at the diagonal a corner of links that not all rows
@@ -18,49 +37,33 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int vectors, 
                                int64_t k, int64_t corner, int64_t late, const float *a,
                                const float *b, float *c, const float *factor)
 {
-    const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
-#define GCKPTI_ROW_START(i)                                                                        \
-    const float *a##i = a + ((i) < rows ? (i) : 0) * s->a_row;                                     \
-    FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
-    if (!s->fresh && (i) < rows) {                                                                 \
-        l##i = V(load_n)(c + (i)*c_row, n);                                                        \
-        if (vectors > 1)                                                                           \
-            h##i = V(load_n)(c + (i)*c_row + W, n - W);                                            \
-        if (factor)                                                                                \
-            l##i = l##i * V(set1)(factor[i]), h##i = h##i * V(set1)(factor[i]);                    \
+    const int64_t c_row = s->c_row;
+    const float *at[GCKPTI_BAND];
+    FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
+    GCKPTI_UNROLL
+    for (int i = 0; i < GCKPTI_BAND; i++) {
+        at[i] = a + (i < rows ? i : 0) * s->a_row;
+        low[i] = high[i] = V(zero)();
+        if (!s->fresh && i < rows) {
+            low[i] = V(load_n)(c + i * c_row, n);
+            if (vectors > 1)
+                high[i] = V(load_n)(c + i * c_row + W, n - W);
+            if (factor)
+                low[i] = low[i] * factor[i], high[i] = high[i] * factor[i];
+        }
     }
-#define GCKPTI_ROW_LINK(i)                                                                         \
-    x = V(set1)(*a##i), a##i += a_step;                                                            \
-    l##i = V(fma)(x, b0, l##i);                                                                    \
-    if (vectors > 1)                                                                               \
-        h##i = V(fma)(x, b1, h##i);
-#define GCKPTI_ROW_CORNER(i)                                                                       \
-    x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_LINKS_TO ? p + late <= (i) : p + late >= (i))                            \
-        l##i = V(fma)(x, b0, l##i), h##i = vectors > 1 ? V(fma)(x, b1, h##i) : h##i;
-#define GCKPTI_ROW_STORE(i)                                                                        \
-    if ((i) < rows) {                                                                              \
-        V(store_n)(c + (i)*c_row, l##i, n);                                                        \
-        if (vectors > 1)                                                                           \
-            V(store_n)(c + (i)*c_row + W, h##i, n - W);                                            \
-    }
-#define GCKPTI_LINKS(count, ROW)                                                                   \
-    for (int64_t p = 0; p < (count); p++, b += b_step) {                                           \
-        FLOATS x, b0 = V(load)(b), b1 = vectors > 1 ? V(load)(b + W) : b0;                         \
-        GCKPTI_EACH_ROW(ROW)                                                                       \
-    }
-    GCKPTI_EACH_ROW(GCKPTI_ROW_START)
     if (s->edge == GCKPTI_LINKS_FROM)
-        GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
-    GCKPTI_LINKS(k, GCKPTI_ROW_LINK)
+        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
+    V(band_links)(s, vectors, k, 0, 0, &b, at, low, high);
     if (s->edge == GCKPTI_LINKS_TO)
-        GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
-    GCKPTI_EACH_ROW(GCKPTI_ROW_STORE)
-#undef GCKPTI_ROW_START
-#undef GCKPTI_ROW_LINK
-#undef GCKPTI_ROW_CORNER
-#undef GCKPTI_ROW_STORE
-#undef GCKPTI_LINKS
+        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
+    GCKPTI_UNROLL
+    for (int i = 0; i < GCKPTI_BAND; i++)
+        if (i < rows) {
+            V(store_n)(c + i * c_row, low[i], n);
+            if (vectors > 1)
+                V(store_n)(c + i * c_row + W, high[i], n - W);
+        }
 }
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,

@@ -14,85 +14,62 @@ GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64
 }
 
 /* The loss of W elements of which n exist, added to `sum`. */
-GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kind, int64_t at,
-                                   int64_t n, FLOATS sum)
+GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, int64_t at, int64_t n, FLOATS sum)
 {
+    const int summed = gckpti_error_is(e->kind, GCKPTI_SUMMED);
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
-    FLOATS x = V(load_n)(e->x + at, n),
-           y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n);
-    FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a, u, size;
-    if (gckpti_error_is(kind, GCKPTI_HUBER)) {
-        size = V(abs)(a);
-        b = V(less)(size, delta, a, size - V(set1)(0.5f * e->delta));
-        a = V(less)(size, delta, V(set1)(0.5f) * a, delta);
-    }
-    if (gckpti_error_is(kind, GCKPTI_BINARY)) {
-        size = V(floats)(V(bits)(x) | 0x80000000);
-        u = V(log1p)(V(exp)(size));
-        b = V(fma)(-x, y, V(highest)(x, zero)) + u;
-    }
-    if (gckpti_error_is(kind, GCKPTI_SUMMED) || gckpti_error_is(kind, GCKPTI_BINARY))
+    FLOATS x = V(load_n)(e->x + at, n), y = summed ? zero : V(load_n)(e->y + at, n);
+    FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a;
+    if (gckpti_error_is(e->kind, GCKPTI_HUBER)) {
+        const FLOATS size = V(abs)(a);
+        b = V(less)(size, delta, a, size - 0.5f * e->delta);
+        a = V(less)(size, delta, 0.5f * a, delta);
+    } else if (gckpti_error_is(e->kind, GCKPTI_BINARY)) {
+        b = V(fma)(-x, y, V(highest)(x, zero)) + V(log1p)(V(exp)(-V(abs)(x)));
         a = one;
-    size = V(abs)(w);
-    return V(less)(zero, size, V(fma)(w * a, b, sum), sum + w);
-}
-
-GCKPTI_INLINED float V(errors_sum)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t i = 0; i < e->n; i += W) {
-        int64_t left = gckpti_min(e->n - i, W);
-        float *to = lane + i % 32;
-        V(store_n)(to, V(error_add)(e, kind, row * e->n + i, left, V(load)(to)), left);
-    }
-    return gckpti_lanes_sum(lane);
-}
-
-GCKPTI_INLINED void V(errors_slopes)(const gckpti_errors *e, gckpti_error_kind kind, int64_t row)
-{
-    const gckpt_arg *to = e->call->in;
-    const FLOATS delta = V(set1)(e->delta), below = -delta;
-    const FLOATS scale = V(set1)(e->call->loss_scale), zero = V(zero)(), one = V(set1)(1.0f);
-    for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
-        int64_t n = gckpti_min(end - at, W);
-        FLOATS x = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->x + at, n);
-        FLOATS y = gckpti_error_is(kind, GCKPTI_SUMMED) ? zero : V(load_n)(e->y + at, n), d = x - y,
-               back;
-        FLOATS w = V(error_weights)(e, at, n), size = V(abs)(w);
-        if (gckpti_error_is(kind, GCKPTI_SUMMED))
-            d = one;
-        if (gckpti_error_is(kind, GCKPTI_SQUARED))
-            d = V(set1)(2.0f) * d;
-        if (gckpti_error_is(kind, GCKPTI_HUBER))
-            d = V(less)(d, below, below, V(less)(delta, d, delta, d));
-        if (gckpti_error_is(kind, GCKPTI_BINARY))
-            d = V(sigmoid)(x) - y;
-        back = gckpti_error_is(kind, GCKPTI_BINARY) ? -x : -d;
-        if (to[0].grad)
-            V(put)(to[0].grad + at, V(less)(zero, size, w * d, w), scale, to[0].accumulate, n);
-        if (to[1].grad)
-            V(put)(to[1].grad + at, V(less)(zero, size, w * back, w), scale, to[1].accumulate, n);
-    }
+    } else if (summed)
+        a = one;
+    return V(less)(zero, V(abs)(w), V(fma)(w * a, b, sum), sum + w);
 }
 
 static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
 {
-    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
-        return V(errors_sum)(e, GCKPTI_HUBER, row);
-    if (gckpti_error_is(e->kind, GCKPTI_BINARY))
-        return V(errors_sum)(e, GCKPTI_BINARY, row);
-    return e->kind == GCKPTI_SUMMED ? V(errors_sum)(e, GCKPTI_SUMMED, row)
-                                    : V(errors_sum)(e, GCKPTI_SQUARED, row);
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < e->n; i += W) {
+        float *to = lane + i % 32;
+        V(store_n)(to, V(error_add)(e, row * e->n + i, e->n - i, V(load)(to)), e->n - i);
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+/* Of W elements of which n exist: w d, which a weight 0 passes on as 0. */
+GCKPTI_INLINED void V(error_put)(const gckpti_errors *e, const gckpt_arg *to, int64_t at, int64_t n,
+                                 FLOATS d)
+{
+    const FLOATS w = V(error_weights)(e, at, n);
+    if (to->grad)
+        V(put)(to->grad + at, V(less)(V(zero)(), V(abs)(w), w * d, w),
+               V(set1)(e->call->loss_scale), to->accumulate, n);
 }
 
 static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
 {
-    if (gckpti_error_is(e->kind, GCKPTI_HUBER))
-        V(errors_slopes)(e, GCKPTI_HUBER, row);
-    else if (gckpti_error_is(e->kind, GCKPTI_BINARY))
-        V(errors_slopes)(e, GCKPTI_BINARY, row);
-    else if (e->kind == GCKPTI_SUMMED)
-        V(errors_slopes)(e, GCKPTI_SUMMED, row);
-    else
-        V(errors_slopes)(e, GCKPTI_SQUARED, row);
+    const gckpti_error_kind kind = e->kind;
+    const FLOATS delta = V(set1)(e->delta);
+    for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
+        const int64_t n = end - at;
+        FLOATS x = V(zero)(), y = x, d = V(set1)(1.0f);
+        if (!gckpti_error_is(kind, GCKPTI_SUMMED)) {
+            x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
+            d = x - y;
+        }
+        if (gckpti_error_is(kind, GCKPTI_SQUARED))
+            d = 2.0f * d;
+        else if (gckpti_error_is(kind, GCKPTI_HUBER))
+            d = V(less)(d, -delta, -delta, V(less)(delta, d, delta, d));
+        else if (gckpti_error_is(kind, GCKPTI_BINARY))
+            d = V(sigmoid)(x) - y;
+        V(error_put)(e, &e->call->in[0], at, n, d);
+        V(error_put)(e, &e->call->in[1], at, n, gckpti_error_is(kind, GCKPTI_BINARY) ? -x : -d);
+    }
 }

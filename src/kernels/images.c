@@ -163,63 +163,43 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x,
 }
 
 /* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-#define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
-/* Channels j..j+n-1, at most 4 vectors; kind: 0 of x, 1 of (x - mean)^2, 2 of g, 3 also of g h. */
-GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n, int kind)
+/* Channels j..j+n-1, at most 4 vectors: of x, of (x - mean)^2, of g, or of g and of g h. */
+static GCKPTI_TARGET void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n)
 {
-    const float *from = kind < 2 ? p->x : p->g;
-    const FLOATS zero = V(zero)();
-#define GCKPTI_LEFT(i) (n - W * (i))
-#define GCKPTI_SUM_START(i)                                                                        \
-    FLOATS s##i = zero, s_low##i = zero, t##i = zero, t_low##i = zero, mean##i = zero,             \
-           rstd##i = zero;                                                                         \
-    if ((kind == 1 || kind == 3) && GCKPTI_LEFT(i) > 0)                                            \
-        mean##i = V(load_n)(p->mean + j + W * (i), GCKPTI_LEFT(i));                                \
-    if (kind == 3 && GCKPTI_LEFT(i) > 0)                                                           \
-        rstd##i = V(load_n)(p->rstd + j + W * (i), GCKPTI_LEFT(i));
-#define GCKPTI_SUM_PLACE(i)                                                                        \
-    if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        FLOATS a = V(load_n)(from + at + W * (i), GCKPTI_LEFT(i));                                 \
-        if (kind == 1) {                                                                           \
-            a = a - mean##i;                                                                       \
-            a = V(fma)(a, a, zero);                                                                \
-        }                                                                                          \
-        V(sum_add)(&s##i, &s_low##i, a);                                                           \
-        if (kind == 3) {                                                                           \
-            FLOATS h = V(load_n)(p->x + at + W * (i), GCKPTI_LEFT(i)) - mean##i;                   \
-            V(sum_add)(&t##i, &t_low##i, V(fma)(a, h * rstd##i, zero));                            \
-        }                                                                                          \
+    const float *from = p->g ? p->g : p->x;
+    const int both = p->g && p->t, squares = !p->g && p->mean;
+    FLOATS s[4], s_low[4], t[4], t_low[4], mean[4], rstd[4];
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        s[i] = s_low[i] = t[i] = t_low[i] = V(zero)();
+        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, j + W * i, n - W * i);
+        rstd[i] = V(sum_load)(both ? p->rstd : NULL, j + W * i, n - W * i);
     }
-#define GCKPTI_SUM_END(i)                                                                          \
-    V(sum_store)(p->s, j + W * (i), s##i, GCKPTI_LEFT(i));                                         \
-    if (kind == 3)                                                                                 \
-        V(sum_store)(p->t, j + W * (i), t##i, GCKPTI_LEFT(i));                                     \
-    (void)t_low##i, (void)rstd##i, (void)mean##i;
-    GCKPTI_EACH_SUM(GCKPTI_SUM_START)
     for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels) {
-        GCKPTI_EACH_SUM(GCKPTI_SUM_PLACE)
+        GCKPTI_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const int64_t left = n - W * i;
+            if (left <= 0)
+                continue;
+            FLOATS a = V(load_n)(from + at + W * i, left), d = a - mean[i];
+            V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : a);
+            if (both) {
+                d = (V(load_n)(p->x + at + W * i, left) - mean[i]) * rstd[i];
+                V(sum_add)(&t[i], &t_low[i], V(fma)(a, d, V(zero)()));
+            }
+        }
     }
-    GCKPTI_EACH_SUM(GCKPTI_SUM_END)
-#undef GCKPTI_LEFT
-#undef GCKPTI_SUM_START
-#undef GCKPTI_SUM_PLACE
-#undef GCKPTI_SUM_END
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++) {
+        V(sum_store)(p->s, j + W * i, s[i], n - W * i);
+        V(sum_store)(both ? p->t : NULL, j + W * i, t[i], n - W * i);
+    }
 }
-#undef GCKPTI_EACH_SUM
 
 static GCKPTI_TARGET void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
 {
-    for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_min(end - j, 4 * W);
-        if (p->g && p->t)
-            V(channel_sums_of)(p, j, n, 3);
-        else if (p->g)
-            V(channel_sums_of)(p, j, n, 2);
-        else if (p->mean)
-            V(channel_sums_of)(p, j, n, 1);
-        else
-            V(channel_sums_of)(p, j, n, 0);
-    }
+    for (int64_t j = first; j < end; j += 4 * W)
+        V(channel_sums_of)(p, j, gckpti_min(end - j, 4 * W));
 }
 
 static GCKPTI_TARGET void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)

@@ -10,21 +10,6 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
 static GCKPTI_TARGET float V(log_of)(float x) { return V(log)(V(set1)(x))[0]; }
 
-/* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
-#if W == 16
-#define GCKPTI_EACH_LANE(X) X(0) X(1)
-#define GCKPTI_LANES(op)    V(op)(lane1, lane0)
-#elif W == 8
-#define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_LANES(op)    V(op)(V(op)(lane3, lane1), V(op)(lane2, lane0))
-#else
-#define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#define GCKPTI_LANES(op)                                                                           \
-    V(op)                                                                                          \
-    (V(op)(V(op)(lane7, lane3), V(op)(lane5, lane1)),                                              \
-     V(op)(V(op)(lane6, lane2), V(op)(lane4, lane0)))
-#endif
-
 /* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
 {
@@ -53,27 +38,37 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
     return V(fma)(y, x, sum);
 }
 
-/* All terms of a row into its lanes, and these folded by halves: the sum, or the greatest. */
+/* The lanes of a row, folded by halves: the sum, or the greatest. */
+GCKPTI_INLINED float V(fold)(FLOATS *lane, int top)
+{
+    for (int half = 32 / W / 2; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = (top ? V(highest) : V(add))(lane[i + half], lane[i]);
+    return top ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
+}
+
+/* All terms of a row into its lanes, and these folded. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
-#define GCKPTI_LANE_START(i) FLOATS lane##i = start;
-#define GCKPTI_LANE_TERM(i)  lane##i = V(term)(row, at + W * (i), W, lane##i);
-#define GCKPTI_LANE_REST(i)                                                                        \
-    if (at < n)                                                                                    \
-        lane##i = V(upto)(n - at, V(term)(row, at, n - at, lane##i), lane##i);                     \
-    at += W;
-    const FLOATS start = V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
+    enum { LANES = 32 / W };
+    const int top = row->kind == GCKPTI_TOP;
+    const FLOATS start = V(set1)(top ? -GCKPTI_INFINITY : 0.0f);
+    FLOATS lane[LANES], fold[LANES];
     int64_t at = 0;
-    GCKPTI_EACH_LANE(GCKPTI_LANE_START)
+    for (int i = 0; i < LANES; i++)
+        lane[i] = start;
     for (; at + 32 <= n; at += 32) {
-        GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
+        GCKPTI_UNROLL
+        for (int i = 0; i < LANES; i++)
+            lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-    GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(highest))
-                                   : V(fold_sum)(GCKPTI_LANES(add));
-#undef GCKPTI_LANE_START
-#undef GCKPTI_LANE_TERM
-#undef GCKPTI_LANE_REST
+    GCKPTI_UNROLL
+    for (int i = 0; i < LANES; i++, at += W) {
+        if (at < n)
+            lane[i] = V(upto)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
+        fold[i] = lane[i];
+    }
+    return V(fold)(fold, top);
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
@@ -178,10 +173,7 @@ static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int
         }
         V(store_n)(w + at + i, V(fnma)(V(set1)(a.rate), x, w1), left);
     }
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lane[i] = lane[i + half] + lane[i];
-    return V(fold_sum)(lane[0]);
+    return V(fold)(lane, 0);
 }
 
 /* What is ahead of elements at..at+W-1, a line at a time. */

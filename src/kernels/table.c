@@ -14,18 +14,16 @@ GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
 #undef GCKPTI_KERNELS
 
 #undef GCKPTI_ALWAYS
-#undef GCKPTI_EACH_LANE
-#undef GCKPTI_EACH_ROW
 #undef GCKPTI_FORMULA
 #undef GCKPTI_INLINED
 #undef GCKPTI_ISA
-#undef GCKPTI_LANES
 #undef GCKPTI_BAND
 #undef GCKPTI_DOUBLES
 #undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
+#undef GCKPTI_UNROLL
 #pragma pop_macro("V")
 #pragma pop_macro("W")
 #pragma pop_macro("FLOATS")

@@ -65,6 +65,19 @@ GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
     return storage == GCKPT_STORED_F16 ? V(low_half)(word) : V(floats)(word << 16);
 }
 
+/* The same of the first ones, so many bytes; the others are 0. */
+GCKPTI_FORMULA FLOATS V(widened_part)(int storage, const unsigned char *x, FLOATS scale,
+                                      int64_t bytes)
+{
+    unsigned char some[2 * W] = { 0 };
+    memcpy(some, x, (size_t)bytes);
+    if (storage == GCKPT_STORED_I8)
+        return V(widened)(GCKPT_STORED_I8, some, scale);
+    if (storage == GCKPT_STORED_F16)
+        return V(widened)(GCKPT_STORED_F16, some, scale);
+    return V(widened)(GCKPT_STORED_BF16, some, scale);
+}
+
 /* Elements at..at+W-1, of which `left` exist, of what stands at b; storage: a constant. */
 GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS scale, int64_t left)
 {
@@ -74,10 +87,7 @@ GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS sc
         return V(load_n)((const float *)b + at, left);
     if (left >= W)
         return V(widened)(storage, x, scale);
-    unsigned char some[2 * W] = { 0 };
-    for (int64_t i = 0; i < 2 * W && i < left * each; i++)
-        some[i] = x[i];
-    return V(widened)(storage, some, scale);
+    return V(widened_part)(storage, x, scale, left * each);
 }
 
 /* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for

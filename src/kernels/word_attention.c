@@ -167,26 +167,25 @@ static GCKPTI_TARGET void V(words_bands)(const gckpti_band *s, int bf16, int64_t
 GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpt_arg *g, const gckpt_arg *out,
                                    int64_t at, int64_t ahead)
 {
-#define GCKPTI_DELTA_START(p) FLOATS lane##p = V(zero)();
-#define GCKPTI_DELTA_ADD(p)                                                                        \
-    i = at + e + W * (p), left = h->d - e - W * (p);                                               \
-    if (left > 0) {                                                                                \
-        x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->data + i, left);              \
-        y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->data + i, left);        \
-        lane##p = V(upto)(left, V(fma)(x, y, lane##p), lane##p);                                   \
-    }
-    FLOATS x, y;
-    GCKPTI_EACH_LANE(GCKPTI_DELTA_START)
-    for (int64_t e = 0, i, left; e < h->d; e += 32) {
+    FLOATS lane[32 / W];
+    for (int p = 0; p < 32 / W; p++)
+        lane[p] = V(zero)();
+    for (int64_t e = 0; e < h->d; e += 32) {
         if (g->bf16)
             __builtin_prefetch(g->bf16 + at + e + ahead, 0, 3);
         if (out->bf16)
             __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
-        GCKPTI_EACH_LANE(GCKPTI_DELTA_ADD)
+        for (int p = 0; p < 32 / W; p++) {
+            const int64_t i = at + e + W * p, left = h->d - e - W * p;
+            FLOATS x, y;
+            if (left <= 0)
+                break;
+            x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->data + i, left);
+            y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->data + i, left);
+            lane[p] = V(upto)(left, V(fma)(x, y, lane[p]), lane[p]);
+        }
     }
-    return V(fold_sum)(GCKPTI_LANES(add));
-#undef GCKPTI_DELTA_START
-#undef GCKPTI_DELTA_ADD
+    return V(fold)(lane, 0);
 }
 
 /* d[i * wide + e]: n rows of a gradient, where chains start; at `end` they go back. */

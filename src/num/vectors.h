@@ -69,6 +69,8 @@ typedef double V(doubles) __attribute__((vector_size(8 * W)));
 #else
 #define GCKPTI_INLINED static inline GCKPTI_TARGET
 #endif
+/* Before a loop over an array of vectors, which then stay in registers. */
+#define GCKPTI_UNROLL  _Pragma("GCC unroll 8")
 #define GCKPTI_FORMULA GCKPTI_UNUSED static __attribute__((noinline)) GCKPTI_TARGET
 #if !GCKPTI_OPTIMISED && !defined(__clang__)
 #pragma GCC push_options
