@@ -29,9 +29,9 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1214
  *                 error, text, sink, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1204
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
- *                 optimisers, chains
+ *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1613
  *                 params, arrays, unpack, mirror, names, create, ranks, notes, values, packed,
  *                 calls, pack
@@ -66,7 +66,7 @@
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         2971
+ *     >>kernels   what is done with an item, for each instruction set                         2915
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -3878,7 +3878,7 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
 }
 
 /* relu: y = max(x, 0), NaN and -0 stay */
-GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(less)(x, V(zero)(), V(zero)(), x); }
+GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 
 /* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
@@ -3890,6 +3890,37 @@ GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
 /* reciprocal: y = 1 / x, slope -y^2 */
 GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
 GCKPTI_INLINED FLOATS V(reciprocal_slope)(FLOATS y) { return -y * y; }
+
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ *             (Loshchilov & Hutter 2019)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
+GCKPTI_INLINED FLOATS V(decayed)(const gckpt_rates *a, FLOATS w)
+{
+    return V(fma)(V(set1)(-a->decay), w, w);
+}
+GCKPTI_INLINED void V(step_sgd)(const gckpt_rates *a, FLOATS g, FLOATS *w)
+{
+    *w = V(fma)(V(set1)(-a->rate), g * a->scale, V(decayed)(a, *w));
+}
+GCKPTI_INLINED void V(step_momentum)(const gckpt_rates *a, float momentum, FLOATS g, FLOATS *w,
+                                     FLOATS *m)
+{
+    *m = V(fma)(V(set1)(momentum), *m, g * a->scale);
+    *w = V(fma)(V(set1)(-a->rate), *m, V(decayed)(a, *w));
+}
+GCKPTI_INLINED void V(step_adamw)(const gckpt_rates *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
+{
+    FLOATS d = g * a->scale;
+    *m = V(fma)(V(set1)(a->beta1), *m, a->rest1 * d);
+    *v = V(fma)(V(set1)(a->beta2), *v, a->rest2 * (d * d));
+    d = *m / (V(sqrt)(*v * a->correct2) + a->eps);
+    *w = V(fma)(V(set1)(-a->rate), d, V(decayed)(a, *w));
+}
 
 #if GCKPTI_ISA < 0
 #pragma pop_macro("V")
@@ -4264,36 +4295,6 @@ GCKPTI_INLINE int gckpti_self_test(void)
         hash = gckpti_hash_floats(hash, y, 8);
     }
     return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
-}
-
-/* >>num/optimisers */
-/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
- *   SGD       w = fma(-lr, g, decayed)
- *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
- *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
- *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
- *             (Loshchilov & Hutter 2019)
- * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
- * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
-GCKPTI_INLINE void gckpti_step_sgd(const gckpt_rates *a, float g, float *w)
-{
-    *w = gckpti_fma(-a->rate, g * a->scale, gckpti_fma(-a->decay, *w, *w));
-}
-
-GCKPTI_INLINE void gckpti_step_momentum(const gckpt_rates *a, float momentum, float g, float *w,
-                                        float *m)
-{
-    *m = gckpti_fma(momentum, *m, g * a->scale);
-    *w = gckpti_fma(-a->rate, *m, gckpti_fma(-a->decay, *w, *w));
-}
-
-GCKPTI_INLINE void gckpti_step_adamw(const gckpt_rates *a, float g, float *w, float *m, float *v)
-{
-    float d = g * a->scale;
-    *m = gckpti_fma(a->beta1, *m, a->rest1 * d);
-    *v = gckpti_fma(a->beta2, *v, a->rest2 * (d * d));
-    d = *m / (gckpti_sqrt(*v * a->correct2) + a->eps);
-    *w = gckpti_fma(-a->rate, d, gckpti_fma(-a->decay, *w, *w));
 }
 
 /* >>num/chains */
@@ -11900,7 +11901,7 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
-/* The optimisers (num/optimisers.h), on a block whose gradient is g. */
+/* The optimisers (num/formulas.h), on a block whose gradient is g. */
 static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
 {
     float *w = p->values + at, *m = p->state[0], *v = p->state[1];
@@ -32257,20 +32258,17 @@ static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int
         if (kind < 0)
             continue;
         w1 = V(load_n)(w + at + i, left);
-        w1 = V(fnma)(V(set1)(a.decay), w1, w1);
-        x = x * V(set1)(a.scale);
         if (kind == GCKPT_ADAMW) {
-            m1 = V(fma)(V(set1)(a.beta1), V(load_n)(m + at + i, left), V(set1)(a.rest1) * x);
-            v1 = V(set1)(a.rest2) * (x * x);
-            v1 = V(fma)(V(set1)(a.beta2), V(load_n)(v + at + i, left), v1);
-            V(store_n)(v + at + i, v1, left);
-            V(store_n)(m + at + i, m1, left);
-            x = m1 / (V(sqrt)(v1 * V(set1)(a.correct2)) + V(set1)(a.eps));
+            m1 = V(load_n)(m + at + i, left), v1 = V(load_n)(v + at + i, left);
+            V(step_adamw)(&a, x, &w1, &m1, &v1);
+            V(store_n)(m + at + i, m1, left), V(store_n)(v + at + i, v1, left);
         } else if (kind == GCKPT_MOMENTUM) {
-            x = V(fma)(V(set1)(p->momentum), V(load_n)(m + at + i, left), x);
-            V(store_n)(m + at + i, x, left);
-        }
-        V(store_n)(w + at + i, V(fnma)(V(set1)(a.rate), x, w1), left);
+            m1 = V(load_n)(m + at + i, left);
+            V(step_momentum)(&a, p->momentum, x, &w1, &m1);
+            V(store_n)(m + at + i, m1, left);
+        } else
+            V(step_sgd)(&a, x, &w1);
+        V(store_n)(w + at + i, w1, left);
     }
     return V(fold)(lane, 0);
 }
@@ -32286,95 +32284,49 @@ GCKPTI_INLINED void V(fetch)(const gckpti_ahead *a, int64_t at)
 }
 
 /* >>kernels/curves */
-/* ---- elementwise ops ---- */
-/* The value of an elementwise op; of curves y is not used. o: its attributes. */
-GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y, const float *o)
-{
-    if (kind == GCKPTI_KIND_add)
-        return x + y;
-    if (kind == GCKPTI_KIND_sub)
-        return x - y;
-    if (kind == GCKPTI_KIND_mul)
-        return x * y;
-    if (kind == GCKPTI_KIND_div)
-        return x / y;
-    if (kind == GCKPTI_KIND_maximum)
-        return V(equal)(y, y, V(less)(x, y, y, x), y);
-    if (kind == GCKPTI_KIND_minimum)
-        return V(equal)(y, y, V(less)(y, x, y, x), y);
-    if (kind == GCKPTI_KIND_relu)
-        return V(relu)(x);
-    if (kind == GCKPTI_KIND_gelu)
-        return V(gelu)(x);
-    if (kind == GCKPTI_KIND_gelu_erf)
-        return V(gelu_erf)(x);
-    if (kind == GCKPTI_KIND_tanh)
-        return V(tanh)(x);
-    if (kind == GCKPTI_KIND_exp)
-        return V(exp)(x);
-    if (kind == GCKPTI_KIND_log)
-        return V(log)(x);
-    if (kind == GCKPTI_KIND_sqrt)
-        return V(sqrt)(x);
-    if (kind == GCKPTI_KIND_abs)
-        return V(abs)(x);
-    if (kind == GCKPTI_KIND_reciprocal)
-        return V(reciprocal)(x);
-    if (kind == GCKPTI_KIND_pow)
-        return V(power)(x, o[0]);
-    if (kind == GCKPTI_KIND_clamp) {
-        x = V(less)(x, V(set1)(o[0]), V(set1)(o[0]), x);
-        return V(less)(V(set1)(o[1]), x, V(set1)(o[1]), x);
-    }
-    return kind == GCKPTI_KIND_silu ? V(silu)(x) : V(sigmoid)(x);
-}
-
-/* By this the gradient is multiplied. Some take their slope at the result (see slopes); mul's is
- * the other input. */
-GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x, const float *o)
-{
-    if (kind == GCKPTI_KIND_abs)
-        return V(abs_slope)(x);
-    if (kind == GCKPTI_KIND_reciprocal)
-        return V(reciprocal_slope)(x);
-    if (kind == GCKPTI_KIND_pow)
-        return o[0] * V(power)(x, o[0] - 1.0f);
-    if (kind == GCKPTI_KIND_tanh)
-        return V(tanh_slope)(x);
-    if (kind == GCKPTI_KIND_sigmoid)
-        return V(sigmoid_slope)(x);
-    if (kind == GCKPTI_KIND_silu)
-        return V(silu_slope)(x);
-    if (kind == GCKPTI_KIND_gelu)
-        return V(gelu_slope)(x);
-    if (kind == GCKPTI_KIND_gelu_erf)
-        return V(gelu_erf_slope)(x);
-    return x; /* exp, mul */
-}
-
-/* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
-static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
-{
-    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_PAIR ? 0 : 1].data;
-    const float *o = (const float *)call->attributes;
-    float *out = call->out;
-    int64_t n = gckpti_elements(&call->shape);
-    const gckpti_ahead ahead = gckpti_ahead_of(call, x, call->in[0].bf16, call->out_bf16,
-                                               kind < GCKPTI_PAIR ? NULL : call->in[1].bf16);
-#define GCKPTI_KIND(name)                                                                          \
+/* ---- elementwise ops: a loop for each ---- */
+/* x, y: of the inputs; left: elements from j on */
+#define GCKPTI_LOOP(name, statement)                                                               \
     case GCKPTI_KIND_##name:                                                                       \
-        for (int64_t j = 0; j < n; j += W) {                                                       \
-            const int k = GCKPTI_KIND_##name;                                                      \
+        for (int64_t j = 0, left = n; j < n; j += W, left -= W) {                                  \
+            const FLOATS x = V(load_n)(from_x + j, left), y = V(load_n)(from_y + j, left);         \
             V(fetch)(&ahead, j);                                                                   \
-            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_PAIR ? u : V(load_n)(y + j, n - j); \
-            V(store_n)(out + j, V(value)(k, u, v, o), n - j);                                      \
+            statement;                                                                             \
+            (void)y;                                                                               \
         }                                                                                          \
         break;
+
+static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
+{
+    const int pair = kind >= GCKPTI_PAIR;
+    const float *from_x = call->in[0].data, *from_y = call->in[pair].data;
+    const float *o = (const float *)call->attributes;
+    const int64_t n = gckpti_elements(&call->shape);
+    const gckpti_ahead ahead = gckpti_ahead_of(call, from_x, call->in[0].bf16, call->out_bf16,
+                                               pair ? call->in[1].bf16 : NULL);
+#define GCKPTI_VALUE(name, value) GCKPTI_LOOP(name, V(store_n)(call->out + j, value, left))
     switch (kind) {
-        GCKPTI_CURVES(GCKPTI_KIND)
-        GCKPTI_PAIRS(GCKPTI_KIND)
+        GCKPTI_VALUE(relu, V(relu)(x))
+        GCKPTI_VALUE(gelu, V(gelu)(x))
+        GCKPTI_VALUE(gelu_erf, V(gelu_erf)(x))
+        GCKPTI_VALUE(silu, V(silu)(x))
+        GCKPTI_VALUE(tanh, V(tanh)(x))
+        GCKPTI_VALUE(sigmoid, V(sigmoid)(x))
+        GCKPTI_VALUE(exp, V(exp)(x))
+        GCKPTI_VALUE(log, V(log)(x))
+        GCKPTI_VALUE(sqrt, V(sqrt)(x))
+        GCKPTI_VALUE(abs, V(abs)(x))
+        GCKPTI_VALUE(reciprocal, V(reciprocal)(x))
+        GCKPTI_VALUE(pow, V(power)(x, o[0]))
+        GCKPTI_VALUE(clamp, V(lowest)(V(set1)(o[1]), V(highest)(V(set1)(o[0]), x)))
+        GCKPTI_VALUE(add, x + y)
+        GCKPTI_VALUE(sub, x - y)
+        GCKPTI_VALUE(mul, x * y)
+        GCKPTI_VALUE(div, x / y)
+        GCKPTI_VALUE(maximum, V(equal)(y, y, V(less)(x, y, y, x), y))
+        GCKPTI_VALUE(minimum, V(equal)(y, y, V(less)(y, x, y, x), y))
     }
-#undef GCKPTI_KIND
+#undef GCKPTI_VALUE
 }
 
 /* gckpti_put */
@@ -32385,73 +32337,66 @@ GCKPTI_INLINED void V(put_sum)(float *d, FLOATS g, int accumulate, int64_t n)
     V(store_n)(d, g, n);
 }
 
-/* d (+)= g times the slope, or over it, or g where it is not lost. x: where the slope is taken; of
- * pairs the other input, y being the own one. second: the input is the second one. */
-GCKPTI_INLINED void V(put_slope)(int kind, int second, float *d, FLOATS g, FLOATS x, FLOATS y,
-                                 const float *o, int accumulate, int64_t n)
-{
-    const FLOATS zero = V(zero)(), one = V(set1)(1.0f);
-    if (kind == GCKPTI_KIND_clamp) {
-        g = V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero);
-        V(put_sum)(d, g, accumulate, n);
-    } else if (kind == GCKPTI_KIND_relu)
-        V(put_sum)(d, V(less)(zero, x, g, zero), accumulate, n);
-    else if (kind == GCKPTI_KIND_sqrt)
-        V(put_sum)(d, g / (x + x), accumulate, n);
-    else if (kind == GCKPTI_KIND_log || (kind == GCKPTI_KIND_div && !second))
-        V(put_sum)(d, g / x, accumulate, n);
-    else if (kind == GCKPTI_KIND_div)
-        V(put)(d, -g, x / y / y, accumulate, n);
-    else if (kind == GCKPTI_KIND_maximum)
-        V(put)(d, V(less)(y, x, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
-    else if (kind == GCKPTI_KIND_minimum)
-        V(put)(d, V(less)(x, y, zero, g), V(equal)(x, y, V(set1)(0.5f), one), accumulate, n);
-    else if (kind == GCKPTI_KIND_pow && o[0] == 0.0f)
-        V(put_sum)(d, zero, accumulate, n);
-    else
-        V(put)(d, g, V(slope)(kind, x, o), accumulate, n);
-}
-
-/* The gradient of input i. */
+/* The gradient of input i: g times a slope, or g changed. x: where the slope is taken, at the
+ * result or the input; of pairs the other input, y being the own one. */
 static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 {
     const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
                            1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
                            1 << GCKPTI_KIND_reciprocal;
+    const int by_out = at_out >> kind & 1, accumulate = call->in[i].accumulate;
+    const gckpt_arg *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
+    const float *from_x = by_out ? call->out : at->data, *grad = call->grad_out;
     const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
-    const float *x = at_out >> kind & 1 ? call->out : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].data;
-    const float *y = both ? call->in[i].data : x, *g = call->grad_out;
+    const float *from_y = both ? call->in[i].data : from_x;
     const float *o = (const float *)call->attributes;
-    float *d = call->in[i].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    int accumulate = call->in[i].accumulate;
-    const gckpti_ahead ahead = gckpti_ahead_of(
-        call, g,
-        at_out >> kind & 1 ? call->out_bf16 : call->in[kind < GCKPTI_PAIR ? 0 : 1 - i].bf16,
-        call->grad_out_bf16, call->in[i].grad_bf16);
-#define GCKPTI_KIND(name)                                                                          \
-    case GCKPTI_KIND_##name:                                                                       \
-        for (int64_t j = 0; j < n; j += W) {                                                       \
-            V(fetch)(&ahead, j);                                                                   \
-            V(put_slope)                                                                           \
-            (GCKPTI_KIND_##name, i, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),       \
-             V(load_n)(y + j, n - j), o, accumulate, n - j);                                       \
-        }                                                                                          \
-        break;
-    switch (kind) {
-        GCKPTI_CURVES(GCKPTI_KIND)
-        GCKPTI_KIND(mul)
-        GCKPTI_KIND(div)
-        GCKPTI_KIND(maximum)
-        GCKPTI_KIND(minimum)
+    float *to = call->in[i].grad;
+    const int64_t n = gckpti_elements(&call->shape);
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f);
+    const gckpti_ahead ahead = gckpti_ahead_of(call, grad, by_out ? call->out_bf16 : at->bf16,
+                                               call->grad_out_bf16, call->in[i].grad_bf16);
+#define GCKPTI_PUT_BY(name, value, slope)                                                          \
+    GCKPTI_LOOP(name, const FLOATS g = V(load_n)(grad + j, left);                                  \
+                V(put)(to + j, value, slope, accumulate, left))
+#define GCKPTI_PUT(name, value)                                                                    \
+    GCKPTI_LOOP(name, const FLOATS g = V(load_n)(grad + j, left);                                  \
+                V(put_sum)(to + j, value, accumulate, left))
+#define GCKPTI_SLOPE(name) GCKPTI_PUT_BY(name, g, V(name##_slope)(x))
+    enum { GCKPTI_KIND_divisor = -1 };
+    switch (kind == GCKPTI_KIND_div && i ? GCKPTI_KIND_divisor : kind) {
+        GCKPTI_SLOPE(gelu)
+        GCKPTI_SLOPE(gelu_erf)
+        GCKPTI_SLOPE(silu)
+        GCKPTI_SLOPE(tanh)
+        GCKPTI_SLOPE(sigmoid)
+        GCKPTI_SLOPE(abs)
+        GCKPTI_SLOPE(reciprocal)
+        GCKPTI_PUT_BY(exp, g, x)
+        GCKPTI_PUT(log, g / x)
+        GCKPTI_PUT(sqrt, g / (x + x))
+        GCKPTI_PUT(relu, V(less)(zero, x, g, zero))
+        GCKPTI_PUT(clamp, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero))
+        GCKPTI_PUT_BY(pow, g, o[0] * V(power)(x, o[0] - 1.0f))
+        GCKPTI_PUT_BY(mul, g, x)
+        GCKPTI_PUT_BY(maximum, V(less)(y, x, zero, g), V(equal)(x, y, half, one))
+        GCKPTI_PUT_BY(minimum, V(less)(x, y, zero, g), V(equal)(x, y, half, one))
+        GCKPTI_PUT(div, g / x)
+        GCKPTI_PUT_BY(divisor, -g, x / y / y)
     }
-#undef GCKPTI_KIND
+#undef GCKPTI_PUT
+#undef GCKPTI_PUT_BY
+#undef GCKPTI_SLOPE
 }
+#undef GCKPTI_LOOP
 
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    if (kind == GCKPTI_KIND_add || kind == GCKPTI_KIND_sub)
-        (kind == GCKPTI_KIND_add ? gckpti_add_backward : gckpti_sub_backward)(call);
+    if (kind == GCKPTI_KIND_add)
+        gckpti_add_backward(call);
+    else if (kind == GCKPTI_KIND_sub)
+        gckpti_sub_backward(call);
+    else if (kind == GCKPTI_KIND_pow && *(const float *)call->attributes == 0.0f)
+        gckpti_pow_backward(call); /* +0 */
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad)
@@ -33267,9 +33212,9 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int vectors, 
         }
 }
 
-static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                  int64_t corner, int64_t late, const float *a, const float *b,
-                                  float *c, const float *factor)
+GCKPTI_INLINED void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
+                                int64_t corner, int64_t late, const float *a, const float *b,
+                                float *c, const float *factor)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
         V(band_of)(s, GCKPTI_BAND, 2, 2 * W, k, corner, late, a, b, c, factor);

@@ -67,7 +67,7 @@ GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *fr
     gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
-/* The optimisers (num/optimisers.h), on a block whose gradient is g. */
+/* The optimisers (num/formulas.h), on a block whose gradient is g. */
 static void gckpti_update_values(const gckpt_pass *p, const float *g, int64_t at, int64_t n)
 {
     float *w = p->values + at, *m = p->state[0], *v = p->state[1];

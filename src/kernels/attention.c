@@ -66,9 +66,9 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int vectors, 
         }
 }
 
-static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                  int64_t corner, int64_t late, const float *a, const float *b,
-                                  float *c, const float *factor)
+GCKPTI_INLINED void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
+                                int64_t corner, int64_t late, const float *a, const float *b,
+                                float *c, const float *factor)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
         V(band_of)(s, GCKPTI_BAND, 2, 2 * W, k, corner, late, a, b, c, factor);

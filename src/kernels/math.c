@@ -158,20 +158,17 @@ static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int
         if (kind < 0)
             continue;
         w1 = V(load_n)(w + at + i, left);
-        w1 = V(fnma)(V(set1)(a.decay), w1, w1);
-        x = x * V(set1)(a.scale);
         if (kind == GCKPT_ADAMW) {
-            m1 = V(fma)(V(set1)(a.beta1), V(load_n)(m + at + i, left), V(set1)(a.rest1) * x);
-            v1 = V(set1)(a.rest2) * (x * x);
-            v1 = V(fma)(V(set1)(a.beta2), V(load_n)(v + at + i, left), v1);
-            V(store_n)(v + at + i, v1, left);
-            V(store_n)(m + at + i, m1, left);
-            x = m1 / (V(sqrt)(v1 * V(set1)(a.correct2)) + V(set1)(a.eps));
+            m1 = V(load_n)(m + at + i, left), v1 = V(load_n)(v + at + i, left);
+            V(step_adamw)(&a, x, &w1, &m1, &v1);
+            V(store_n)(m + at + i, m1, left), V(store_n)(v + at + i, v1, left);
         } else if (kind == GCKPT_MOMENTUM) {
-            x = V(fma)(V(set1)(p->momentum), V(load_n)(m + at + i, left), x);
-            V(store_n)(m + at + i, x, left);
-        }
-        V(store_n)(w + at + i, V(fnma)(V(set1)(a.rate), x, w1), left);
+            m1 = V(load_n)(m + at + i, left);
+            V(step_momentum)(&a, p->momentum, x, &w1, &m1);
+            V(store_n)(m + at + i, m1, left);
+        } else
+            V(step_sgd)(&a, x, &w1);
+        V(store_n)(w + at + i, w1, left);
     }
     return V(fold)(lane, 0);
 }

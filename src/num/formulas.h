@@ -222,7 +222,7 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
 }
 
 /* relu: y = max(x, 0), NaN and -0 stay */
-GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(less)(x, V(zero)(), V(zero)(), x); }
+GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 
 /* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
@@ -234,6 +234,37 @@ GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
 /* reciprocal: y = 1 / x, slope -y^2 */
 GCKPTI_INLINED FLOATS V(reciprocal)(FLOATS x) { return 1.0f / x; }
 GCKPTI_INLINED FLOATS V(reciprocal_slope)(FLOATS y) { return -y * y; }
+
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ *             (Loshchilov & Hutter 2019)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
+GCKPTI_INLINED FLOATS V(decayed)(const gckpt_rates *a, FLOATS w)
+{
+    return V(fma)(V(set1)(-a->decay), w, w);
+}
+GCKPTI_INLINED void V(step_sgd)(const gckpt_rates *a, FLOATS g, FLOATS *w)
+{
+    *w = V(fma)(V(set1)(-a->rate), g * a->scale, V(decayed)(a, *w));
+}
+GCKPTI_INLINED void V(step_momentum)(const gckpt_rates *a, float momentum, FLOATS g, FLOATS *w,
+                                     FLOATS *m)
+{
+    *m = V(fma)(V(set1)(momentum), *m, g * a->scale);
+    *w = V(fma)(V(set1)(-a->rate), *m, V(decayed)(a, *w));
+}
+GCKPTI_INLINED void V(step_adamw)(const gckpt_rates *a, FLOATS g, FLOATS *w, FLOATS *m, FLOATS *v)
+{
+    FLOATS d = g * a->scale;
+    *m = V(fma)(V(set1)(a->beta1), *m, a->rest1 * d);
+    *v = V(fma)(V(set1)(a->beta2), *v, a->rest2 * (d * d));
+    d = *m / (V(sqrt)(*v * a->correct2) + a->eps);
+    *w = V(fma)(V(set1)(-a->rate), d, V(decayed)(a, *w));
+}
 
 #if GCKPTI_ISA < 0
 #pragma pop_macro("V")

@@ -2,7 +2,6 @@
 #include "num/random.h"
 #include "num/halves.h"
 #include "num/sums.h"
-#include "num/optimisers.h"
 #include "num/chains.h"
 #ifdef GCKPTI_ROOMS
 #ifdef GCKPTI_VECTORS /* kernels/all.c, which has read the above */
