@@ -37,11 +37,11 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4702
- *                 op, curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4630
+ *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
  *                 conv, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2003
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2014
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3706
@@ -6757,16 +6757,29 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
+GCKPTI_INLINE void gckpti_put_passed(float *d, float g, float pass, int accumulate)
+{
+    gckpti_put(d, pass > 0.0f ? g : 0.0f, accumulate);
+}
+
+/* An op's kernels, both by one function: run, a call with `backward` in it. */
+#define GCKPTI_BOTH_WAYS(name, run)                                                                \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
+    {                                                                                              \
+        const int backward = 0;                                                                    \
+        run;                                                                                       \
+    }                                                                                              \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
+    {                                                                                              \
+        const int backward = 1;                                                                    \
+        run;                                                                                       \
+    }
+
 /* Element i of a gradient is a sum, with a low part where the plan has one. */
 GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
 {
     gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
 }
-
-/* ---- ops/curves.c ---- */
-typedef struct {
-    float low, high;
-} gckpti_clamp;
 
 /* ---- ops/broadcast.c ---- */
 typedef struct {
@@ -6786,52 +6799,34 @@ GCKPTI_FN int gckpti_walk_next(gckpti_walk *w);
 /* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
 GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
 
-/* Input i's gradient: d[j * step] gets sign * g[j] (exact), or g[j] * other[j * so], in each run.
- * Without a low part nothing is repeated, so steps are 1. */
-GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
-                                         const float *other);
+GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
-/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
- * product of part() and what it leaves in *factor, 1 at first. */
-static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
-                                        float (*part)(float g, float own, float other,
-                                                      float *factor))
+/* Parts of gradients (see gckpti_pair_gradient), in the formulas' order there. */
+GCKPTI_INLINE float gckpti_part_same(float g, float own, float other, float *factor)
 {
-    const gckpt_arg *in = &call->in[i];
-    const float *g = call->grad_out;
-    gckpti_walk w;
-    gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
-    if (in->low && !in->accumulate)
-        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
-    do {
-        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
-        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
-        for (int64_t j = 0; j < n; j++) {
-            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
-            if (low)
-                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
-            else
-                gckpti_put_product(&d[j], u, factor, in->accumulate);
-        }
-        g += n;
-    } while (gckpti_walk_next(&w));
+    return (void)own, (void)other, (void)factor, g;
+}
+
+GCKPTI_INLINE float gckpti_part_minus(float g, float own, float other, float *factor)
+{
+    return (void)own, (void)other, (void)factor, -g;
+}
+
+GCKPTI_INLINE float gckpti_part_times(float g, float own, float other, float *factor)
+{
+    return (void)own, *factor = other, g;
 }
 
 GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
 {
-    (void)a, (void)factor;
-    return g / b;
+    return (void)a, (void)factor, g / b;
 }
 
 GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
 {
-    *factor = a / b / b;
-    return -g;
+    return *factor = a / b / b, -g;
 }
-
-GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
 GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
 {
@@ -7127,17 +7122,12 @@ GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, 
                                float max, float log_sum);
 
 /* The logits are the input: a chunk is all classes. */
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                       int backward);
-
-/* An op's kernels, both by one function: run(call, .., backward). */
-#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
-    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }  \
-    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
+                                       gckpti_loss_kernels by);
 
 /* ---- ops/linear_loss.c ---- */
-GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                              int backward);
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
+                                              gckpti_loss_kernels by);
 
 /* ---- ops/errors.c ---- */
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
@@ -7196,8 +7186,8 @@ typedef struct {
     void (*backward)(const gckpti_errors *e, int64_t row);
 } gckpti_error_kernels;
 
-GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
-                                gckpti_error_kernels by, int backward);
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                                gckpti_error_kernels by);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -7352,7 +7342,19 @@ GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kern
 
 /* What the files of ops share; no other folder uses it. */
 
-/* ---- ops/op.c ---- */
+/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
+#define GCKPTI_FLOPS(count)                                                                        \
+    static inline uint64_t gckpti_flops_##count(const gckpt_call *call)                            \
+    {                                                                                              \
+        return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
+    }
+GCKPTI_FLOPS(1)
+GCKPTI_FLOPS(3)
+GCKPTI_FLOPS(8)
+GCKPTI_FLOPS(13)
+GCKPTI_FLOPS(20)
+#undef GCKPTI_FLOPS
+
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
@@ -7384,6 +7386,26 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
+/* ---- ops/curves.c ---- */
+/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
+ * wanted. */
+typedef struct {
+    const float *from;
+    float *to;
+    int64_t n;
+    int accumulate;
+} gckpti_passage;
+
+static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_passage p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
+    if (backward)
+        p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
+    p.n = p.to ? p.n : 0;
+    return p;
+}
+
 /* ---- ops/broadcast.c ---- */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
@@ -7402,7 +7424,7 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
     {                                                                                              \
         return gckpti_errors_shape(call, #name);                                                   \
     }                                                                                              \
-    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
+    GCKPTI_BOTH_WAYS(name, gckpti_errors_by(call, backward, kind, gckpti_plain_errors()))          \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
                __VA_ARGS__)
 #define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
@@ -7423,55 +7445,36 @@ typedef struct {
     int bias, start; /* which input; of two the first; 0: none */
 } gckpti_recurrent;
 
-/* >>ops/op */
-GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
-{
-    int wanted = 0;
-    for (int i = 0; i < call->inputs; i++)
-        wanted += call->in[i].grad != NULL;
-    return wanted > 1 ? 2 * forward : forward;
-}
-
-/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
-#define GCKPTI_FLOPS(count)                                                                        \
-    GCKPTI_FN uint64_t gckpti_flops_##count(const gckpt_call *call)                                \
-    {                                                                                              \
-        return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
-    }
-GCKPTI_FLOPS(1)
-GCKPTI_FLOPS(3)
-GCKPTI_FLOPS(8)
-GCKPTI_FLOPS(13)
-GCKPTI_FLOPS(20)
-#undef GCKPTI_FLOPS
-
 /* >>ops/curves */
-/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y, or g
- * over the inverse function's slope, rounded once. Kernels go element by element, so that out may
- * be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x); dx by a rule from g and the slope, which is taken at
+ * x or at y: g times it, g over it (the inverse function's), or g where it is above 0, else +0. o:
+ * the attributes. Kernels go element by element: out may be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     return GCKPT_OK;
 }
 
-GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float x))
+GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call,
+                                        float (*f)(float x, const float *o))
 {
-    const float *x = call->in[0].data;
+    const float *x = call->in[0].data, *o = (const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; i < n; i++)
-        call->out[i] = f(x[i]);
+        call->out[i] = f(x[i], o);
 }
 
-GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
-                                         float (*slope)(float at),
-                                         void (*put)(float *d, float a, float b, int accumulate))
+GCKPTI_INLINE void gckpti_curve_backward(const gckpt_call *call, unsigned needs,
+                                         float (*slope)(float at, const float *o),
+                                         void (*rule)(float *d, float g, float slope,
+                                                      int accumulate))
 {
     const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
+    const float *o = (const float *)call->attributes;
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
-        put(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
+        rule(&d[i], call->grad_out[i], slope(at[i], o), call->in[0].accumulate);
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -7483,32 +7486,28 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
- * product or quotient. */
-#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
+/* Kernels from gckpti_value_<name> and gckpti_slope_<name>, taken at what needs says; rule:
+ * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
+#define GCKPTI_CURVE_KERNELS(name, rule, needs)                                                    \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
-        gckpti_unary_forward(call, gckpti_##name);                                                 \
+        gckpti_curve_forward(call, gckpti_value_##name);                                           \
     }                                                                                              \
     GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
     {                                                                                              \
-        gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
-    }                                                                                              \
+        gckpti_curve_backward(call, needs, gckpti_slope_##name, gckpti_put_##rule);                \
+    }
+#define GCKPTI_WITHOUT_ATTRIBUTES(to, from)                                                        \
+    GCKPTI_INLINE float to(float x, const float *o) { return (void)o, from(x); }
+#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
+    GCKPTI_WITHOUT_ATTRIBUTES(gckpti_value_##name, gckpti_##name)                                  \
+    GCKPTI_WITHOUT_ATTRIBUTES(gckpti_slope_##name, gckpti_##name##_slope)                          \
+    GCKPTI_CURVE_KERNELS(name, rule, needs)                                                        \
     GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
 /* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
-GCKPTI_FN void gckpti_relu_forward(const gckpt_call *call)
-{
-    gckpti_unary_forward(call, gckpti_relu);
-}
-GCKPTI_FN void gckpti_relu_backward(const gckpt_call *call)
-{
-    float *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++)
-        gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
-}
-GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
+GCKPTI_INLINE float gckpti_relu_slope(float y) { return y; }
+GCKPTI_CURVE(relu, passed, NULL, GCKPT_OUT)
 
 GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
@@ -7529,6 +7528,7 @@ GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
+#undef GCKPTI_WITHOUT_ATTRIBUTES
 
 /* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
@@ -7537,24 +7537,21 @@ static gckpt_result gckpti_pow_shape(gckpt_call *call)
     return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
                   : gckpti_unary_shape(call);
 }
+GCKPTI_INLINE float gckpti_value_pow(float x, const float *e) { return gckpti_power(x, *e); }
+GCKPTI_INLINE float gckpti_slope_pow(float x, const float *e)
+{
+    return *e * gckpti_power(x, *e - 1.0f);
+}
 GCKPTI_FN void gckpti_pow_forward(const gckpt_call *call)
 {
-    float e = *(const float *)call->attributes;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = gckpti_power(call->in[0].data[i], e);
+    gckpti_curve_forward(call, gckpti_value_pow);
 }
 GCKPTI_FN void gckpti_pow_backward(const gckpt_call *call)
 {
-    float e = *(const float *)call->attributes, *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++)
-        if (e == 0.0f)
-            gckpti_put(&d[i], 0.0f, call->in[0].accumulate);
-        else
-            gckpti_put_product(&d[i], call->grad_out[i],
-                               e * gckpti_power(call->in[0].data[i], e - 1.0f),
-                               call->in[0].accumulate);
+    if (*(const float *)call->attributes == 0.0f) /* no slope is above 0 then */
+        gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_passed);
+    else
+        gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_product);
 }
 GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
@@ -7563,43 +7560,33 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 }
 
 /* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
- * bf16 plans y is rounded, and may lie between low and high where x does not.) */
+ * bf16 plans y is rounded, and may lie between low and high where x does not.) o: low, high */
 static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 {
-    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
-    if (!(o->low <= o->high))
+    const float *o = (const float *)call->attributes;
+    if (!(o[0] <= o[1]))
         return gckpt_fail(call, GCKPT_E_ARG,
                           "clamp: low = %g must not be above high = %g (nor one of them NaN); an "
                           "infinite one is no limit",
-                          (double)o->low, (double)o->high);
+                          (double)o[0], (double)o[1]);
     return gckpti_unary_shape(call);
 }
-GCKPTI_FN void gckpti_clamp_forward(const gckpt_call *call)
+GCKPTI_INLINE float gckpti_value_clamp(float x, const float *o)
 {
-    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++) {
-        float x = call->in[0].data[i];
-        x = x < o->low ? o->low : x;
-        call->out[i] = x > o->high ? o->high : x;
-    }
+    x = x < o[0] ? o[0] : x;
+    return x > o[1] ? o[1] : x;
 }
-GCKPTI_FN void gckpti_clamp_backward(const gckpt_call *call)
+GCKPTI_INLINE float gckpti_slope_clamp(float x, const float *o)
 {
-    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
-    float *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++) {
-        float x = call->in[0].data[i];
-        int inside = x > o->low && x < o->high;
-        gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
-    }
+    return x > o[0] && x < o[1] ? 1.0f : 0.0f;
 }
+GCKPTI_CURVE_KERNELS(clamp, passed, GCKPT_IN(0))
+#undef GCKPTI_CURVE_KERNELS
 GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
-    gckpti_clamp o = { low, high };
-    return gckpt_apply(&gckpti_op_clamp, &x, 1, &o, sizeof o);
+    const float o[2] = { low, high };
+    return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
 }
 
 /* detach: y = x, in place where nothing else reads x later. */
@@ -7620,29 +7607,33 @@ GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * A row is read to its end before it is written, so the bytes may coincide here too. */
-GCKPTI_FN void gckpti_softmax_forward(const gckpt_call *call)
+ * log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
+ * which is fma(-exp(y), sum, g). A row's sums come first, so the bytes may coincide here too. */
+static void gckpti_softmax_rows(const gckpt_call *call, int log)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * n;
-        float *y = call->out + r * n, max = gckpti_shift(gckpti_max(x, n));
-        for (int64_t j = 0; j < n; j++)
-            y[j] = gckpti_exp(x[j] - max);
-        float sum = gckpti_sum(y, n);
+    int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
+    for (int64_t at = 0; at < end; at += n) {
+        const float *x = call->in[0].data + at;
+        float *y = call->out + at, max, sum;
+        gckpti_online(x, log ? NULL : y, n, 1, &max, &sum);
         gckpti_softmax_end(&max, &sum);
+        float log_sum = log ? gckpti_log(sum) : 0.0f;
         for (int64_t j = 0; j < n; j++)
-            y[j] = y[j] / sum;
+            y[j] = log ? x[j] - max - log_sum : y[j] / sum;
     }
 }
-GCKPTI_FN void gckpti_softmax_backward(const gckpt_call *call)
+static void gckpti_softmax_slopes(const gckpt_call *call, int log)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
-        const float *y = call->out + r * n, *g = call->grad_out + r * n;
-        float *d = call->in[0].grad + r * n, dot = gckpti_dot(g, y, n);
-        for (int64_t j = 0; j < n; j++)
-            gckpti_put_product(&d[j], y[j], g[j] - dot, call->in[0].accumulate);
+    int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
+    for (int64_t at = 0; call->in[0].grad && at < end; at += n) {
+        const float *y = call->out + at, *g = call->grad_out + at;
+        float *d = call->in[0].grad + at, sum = log ? gckpti_sum(g, n) : gckpti_dot(g, y, n);
+        if (log)
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
+        else
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put_product(&d[j], y[j], g[j] - sum, call->in[0].accumulate);
     }
 }
 static gckpt_result gckpti_softmax_shape(gckpt_call *call)
@@ -7650,53 +7641,21 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     call->mixes_rows = call->in[0].shape.n < 2; /* then its only axis is the batch */
     return gckpti_unary_shape(call);
 }
-
+GCKPTI_BOTH_WAYS(softmax, (backward ? gckpti_softmax_slopes : gckpti_softmax_rows)(call, 0))
+GCKPTI_BOTH_WAYS(log_softmax, (backward ? gckpti_softmax_slopes : gckpti_softmax_rows)(call, 1))
 GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
-
-/* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
- * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
-GCKPTI_FN void gckpti_log_softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * n;
-        float *y = call->out + r * n, max, sum;
-        gckpti_online(x, NULL, n, 1, &max, &sum);
-        gckpti_softmax_end(&max, &sum);
-        sum = gckpti_log(sum);
-        for (int64_t j = 0; j < n; j++)
-            y[j] = x[j] - max - sum;
-    }
-}
-GCKPTI_FN void gckpti_log_softmax_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
-        const float *y = call->out + r * n, *g = call->grad_out + r * n;
-        float *d = call->in[0].grad + r * n, sum = gckpti_sum(g, n);
-        for (int64_t j = 0; j < n; j++)
-            gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
-    }
-}
 GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
-static void gckpti_scale_by(const gckpt_call *call, const float *x, float *y, int accumulate)
+static void gckpti_scale_by(const gckpt_call *call, int backward)
 {
     float factor = *(const float *)call->attributes;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; y && i < n; i++)
-        gckpti_put_product(&y[i], factor, x[i], accumulate);
+    gckpti_passage p = gckpti_passage_of(call, backward);
+    for (int64_t i = 0; i < p.n; i++)
+        gckpti_put_product(&p.to[i], factor, p.from[i], p.accumulate);
 }
-GCKPTI_FN void gckpti_scale_forward(const gckpt_call *call)
-{
-    gckpti_scale_by(call, call->in[0].data, call->out, 0);
-}
-GCKPTI_FN void gckpti_scale_backward(const gckpt_call *call)
-{
-    gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
-}
+GCKPTI_BOTH_WAYS(scale, gckpti_scale_by(call, backward))
 GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_CURVE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
@@ -7717,34 +7676,26 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
-static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
+static void gckpti_dropout_by(const gckpt_call *call, int backward)
 {
     float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
-    int64_t n = gckpti_elements(&call->shape);
-    uint64_t first = call->row ? (uint64_t)call->row * (uint64_t)(n / call->rows) : 0;
+    gckpti_passage way = gckpti_passage_of(call, backward);
+    uint64_t at = call->row ? (uint64_t)call->row * (uint64_t)(way.n / call->rows) : 0;
     uint32_t block[4] = { 0, 0, 0, 0 };
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t at = first + (uint64_t)i;
+    if (!call->training) { /* only training plans have a backward */
+        gckpti_detach_forward(call);
+        return;
+    }
+    for (int64_t i = 0; i < way.n; i++, at++) {
         if (i == 0 || at % 4 == 0)
             gckpti_philox(call->seed, at / 4, (uint32_t)call->id, (uint32_t)call->step, block);
         if (gckpti_uniform(block[at % 4]) >= p)
-            gckpti_put_product(&y[i], factor, x[i], accumulate);
+            gckpti_put_product(&way.to[i], factor, way.from[i], way.accumulate);
         else
-            gckpti_put(&y[i], 0.0f, accumulate);
+            gckpti_put(&way.to[i], 0.0f, way.accumulate);
     }
 }
-GCKPTI_FN void gckpti_dropout_forward(const gckpt_call *call)
-{
-    if (call->training)
-        gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
-    else
-        gckpti_detach_forward(call);
-}
-GCKPTI_FN void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
-{
-    if (call->in[0].grad)
-        gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
-}
+GCKPTI_BOTH_WAYS(dropout, gckpti_dropout_by(call, backward))
 GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
@@ -7826,30 +7777,71 @@ GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
     }
 }
 
-GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
-                                         const float *other)
+/* A run of an input's gradient d, and what it comes from. Without `low` nothing is repeated, so
+ * that d's steps (and its own data's) are 1. */
+typedef struct {
+    const float *g, *own, *other;
+    float *d, *low;
+    int64_t n, step, other_step;
+    int accumulate;
+} gckpti_pair_run;
+
+/* Adds part(), times the factor that it may leave, where it sees data at all. */
+static inline void gckpti_pair_add_part(const gckpti_pair_run *r, int sees_own, int sees_other,
+                                  float (*part)(float g, float own, float other, float *factor))
 {
-    const gckpt_arg *in = &call->in[i];
-    const float *g = call->grad_out;
+    const int64_t n = r->n, step = r->step, other_step = r->other_step;
+    const float *g = r->g, *own = r->own, *other = r->other;
+    float *d = r->d, *low = r->low, factor = 1.0f;
+    if (low)
+        for (int64_t j = 0; j < n; j++) {
+            float u = part(g[j], sees_own ? own[j * step] : 0.0f,
+                           sees_other ? other[j * other_step] : 0.0f, &factor);
+            gckpti_sum_add(&d[j * step], &low[j * step], sees_other ? gckpti_mul(u, factor) : u);
+        }
+    else
+        for (int64_t j = 0; j < n; j++) {
+            float u = part(g[j], sees_own ? own[j] : 0.0f,
+                           sees_other ? other[j * other_step] : 0.0f, &factor);
+            if (sees_other)
+                gckpti_put_product(&d[j], u, factor, r->accumulate);
+            else
+                gckpti_put(&d[j], u, r->accumulate);
+        }
+}
+#define GCKPTI_PART(name, sees_own, sees_other)                                                    \
+    static void gckpti_pair_run_##name(const gckpti_pair_run *r)                                   \
+    {                                                                                              \
+        gckpti_pair_add_part(r, sees_own, sees_other, gckpti_part_##name);                         \
+    }
+GCKPTI_PART(same, 0, 0)
+GCKPTI_PART(minus, 0, 0)
+GCKPTI_PART(times, 0, 1)
+GCKPTI_PART(above, 0, 1)
+GCKPTI_PART(below, 1, 1)
+GCKPTI_PART(greater, 1, 1)
+GCKPTI_PART(less, 1, 1)
+#undef GCKPTI_PART
+
+/* Input i's gradient, run by run. */
+static void gckpti_pair_gradient(const gckpt_call *call, int i,
+                                 void (*run)(const gckpti_pair_run *r))
+{
+    const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
+    gckpti_pair_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
     gckpti_walk w;
+    if (!in->grad || in->grad == call->grad_out) /* not wanted; passed on */
+        return;
     gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
+    r.n = w.size[0], r.step = w.step[i][0], r.other_step = w.step[1 - i][0];
     if (in->low && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
-        const float *o = other ? other + w.at[1 - i] : NULL;
-        if (low)
-            for (int64_t j = 0; j < n; j++)
-                gckpti_sum_add(&d[j * step], &low[j * step],
-                               o ? gckpti_mul(g[j], o[j * so]) : sign * g[j]);
-        else if (o)
-            for (int64_t j = 0; j < n; j++)
-                gckpti_put_product(&d[j], g[j], o[j * so], in->accumulate);
-        else
-            for (int64_t j = 0; j < n; j++)
-                gckpti_put(&d[j], sign * g[j], in->accumulate);
-        g += n;
+        r.d = in->grad + w.at[i], r.low = in->low ? in->low + w.at[i] : NULL;
+        r.own = in->data ? in->data + w.at[i] : NULL;
+        r.other = other->data ? other->data + w.at[1 - i] : NULL;
+        run(&r);
+        r.g += r.n;
     } while (gckpti_walk_next(&w));
 }
 
@@ -7872,75 +7864,44 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_walk_next(&w));
 }
 
-/* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, flops, flags, ...)                                                       \
+/* All of an op of two inputs, from gckpti_pair_<name> and the parts of its gradients, which see
+ * `first` and `second`. */
+#define GCKPTI_PAIR(name, part_first, part_second, flops, flags, first, second)                    \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
+    {                                                                                              \
+        gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first);                               \
+        gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second);                              \
+    }                                                                                              \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
-               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags), __VA_ARGS__);    \
+               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags),                  \
+               (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
         gckpt_tensor *in[2] = { a, b };                                                            \
         return gckpt_apply(&gckpti_op_##name, in, 2, NULL, 0);                                     \
     }
 
-/* add: da = g, db = g.  sub: da = g, db = -g. */
-static void gckpti_add_gradients(const gckpt_call *call, float sign)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad && call->in[i].grad != call->grad_out)
-            gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
-}
-GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
-GCKPTI_FN void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
-GCKPTI_PAIR(add, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
-
-GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
-GCKPTI_FN void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_PAIR(sub, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
-
-/* mul: da = g b, db = g a */
-GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
-GCKPTI_FN void gckpti_mul_backward(const gckpt_call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad)
-            gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
-}
-GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
-
-/* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
-GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
-GCKPTI_FN void gckpti_div_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, 0, gckpti_part_above);
-    if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, 1, gckpti_part_below);
-}
-GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
-            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
-
-/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+/* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.
+ * div: y = a / b;  da = g / b, db = -g ((a / b) / b)
+ * maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
  * a < b; g where they do not compare.  minimum: the same with < for >. */
-GCKPTI_FN void gckpti_maximum_backward(const gckpt_call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad)
-            gckpti_pair_gradient(call, i, 1, gckpti_part_greater);
-}
-GCKPTI_FN void gckpti_minimum_backward(const gckpt_call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad)
-            gckpti_pair_gradient(call, i, 1, gckpti_part_less);
-}
-#define GCKPTI_READS GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
-GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
-GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
-#undef GCKPTI_READS
+GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
+GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
+GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
+GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
+
+#define GCKPTI_EITHER (GCKPT_IN(0) | GCKPT_IN(1))
+GCKPTI_PAIR(add, same, same, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), 0, 0)
+GCKPTI_PAIR(sub, same, minus, NULL, GCKPT_PASSES(0), 0, 0)
+GCKPTI_PAIR(mul, times, times, NULL, 0, GCKPT_IN(1), GCKPT_IN(0))
+GCKPTI_PAIR(div, above, below, gckpti_flops_8, 0, GCKPT_IN(1), GCKPTI_EITHER)
+GCKPTI_PAIR(maximum, greater, greater, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
+GCKPTI_PAIR(minimum, less, less, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
+#undef GCKPTI_EITHER
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
@@ -7982,30 +7943,26 @@ GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
         gckpti_walk_axis(w, call->shape.d[i], step, 0);
     }
 }
-GCKPTI_FN void gckpti_permute_forward(const gckpt_call *call)
+static void gckpti_permute_by(const gckpt_call *call, int backward)
 {
     gckpti_walk w;
-    float *o = call->out;
-    gckpti_permute_walk(&w, call);
-    do {
-        const float *x = call->in[0].data + w.at[0];
-        for (int64_t j = 0; j < w.size[0]; j++)
-            *o++ = x[j * w.step[0][0]];
-    } while (gckpti_walk_next(&w));
-}
-GCKPTI_FN void gckpti_permute_backward(const gckpt_call *call)
-{
-    gckpti_walk w;
-    const float *g = call->grad_out;
-    if (!call->in[0].grad)
+    const float *x = call->in[0].data, *g = call->grad_out;
+    float *o = call->out, *d = call->in[0].grad;
+    if (backward && !d)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        float *d = call->in[0].grad + w.at[0];
-        for (int64_t j = 0; j < w.size[0]; j++)
-            gckpti_put(&d[j * w.step[0][0]], *g++, call->in[0].accumulate);
+        const float *from = x + w.at[0];
+        float *to = d + w.at[0];
+        if (backward)
+            for (int64_t j = 0; j < w.size[0]; j++)
+                gckpti_put(&to[j * w.step[0][0]], *g++, call->in[0].accumulate);
+        else
+            for (int64_t j = 0; j < w.size[0]; j++)
+                *o++ = from[j * w.step[0][0]];
     } while (gckpti_walk_next(&w));
 }
+GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))
 GCKPTI_ROW(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
@@ -8048,9 +8005,8 @@ GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
 }
 
-/* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
 /* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere */
+ * there and 0 elsewhere. A part of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -8068,34 +8024,24 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN void gckpti_slice_forward(const gckpt_call *call)
+/* Backward, g goes to where the forward read; all else is 0. */
+static void gckpti_slice_by(const gckpt_call *call, int backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    const gckpt_arg *x = &call->in[0];
+    gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    int64_t all = v.size * v.inner, at = (begin + (p->moves ? call->position : 0)) * v.inner;
     const gckpt_unpacking *stored = gckpti_stored_of(call);
-    begin += p->moves ? call->position : 0;
-    if (stored)
-        gckpti_stored_read(stored, begin * v.inner, n, call->out);
-    else
-        gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner,
-                          v.outer, n, 0);
+    if (backward && x->grad) {
+        gckpti_start(x->grad, v.outer * all, x->accumulate);
+        gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
+    } else if (!backward && stored)
+        gckpti_stored_read(stored, at, n, call->out);
+    else if (!backward)
+        gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
-/* g goes to where the forward read; all else is 0. */
-GCKPTI_FN void gckpti_slice_backward(const gckpt_call *call)
-{
-    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
-    float *d = call->in[0].grad;
-    if (!d)
-        return;
-    if (!call->in[0].accumulate)
-        for (int64_t i = 0; i < v.outer * v.size * v.inner; i++)
-            d[i] = 0.0f;
-    gckpti_put_blocks(d + begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
-                      call->in[0].accumulate);
-}
+GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
@@ -8154,31 +8100,22 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN void gckpti_concat_forward(const gckpt_call *call)
+/* Backward, each input takes its part of g. */
+static void gckpti_concat_by(const gckpt_call *call, int backward)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    float *o = call->out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        gckpti_put_blocks(o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
-        o += n;
+    int64_t row = all.size * all.inner, at = 0, n;
+    for (int i = 0; i < call->inputs; i++, at += n) {
+        const gckpt_arg *x = &call->in[i];
+        n = gckpti_split_at(&x->shape, axis).size * all.inner;
+        if (!backward)
+            gckpti_put_blocks(call->out + at, row, x->data, n, all.outer, n, 0);
+        else if (x->grad)
+            gckpti_put_blocks(x->grad, n, call->grad_out + at, row, all.outer, n, x->accumulate);
     }
 }
-/* Each input takes its part of g. */
-GCKPTI_FN void gckpti_concat_backward(const gckpt_call *call)
-{
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    const float *g = call->grad_out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        if (call->in[i].grad)
-            gckpti_put_blocks(call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
-                              call->in[i].accumulate);
-        g += n;
-    }
-}
+GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
 GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
@@ -8206,44 +8143,34 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* By lanes along the last axis, row after row along another. */
-GCKPTI_FN void gckpti_sum_forward(const gckpt_call *call)
+static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
-    for (int64_t i = 0; i < v.outer; i++) {
-        const float *x = call->in[0].data + i * v.size * v.inner;
-        float *o = call->out + i * v.inner;
-        if (axis == -1 || axis == call->in[0].shape.n - 1) {
+    const float *x = call->in[0].data;
+    float *o = call->out;
+    for (int64_t i = 0; i < v.outer; i++, x += v.size * v.inner, o += v.inner)
+        if (axis == -1 || axis == call->in[0].shape.n - 1)
             *o = gckpti_sum(x, v.size);
-            continue;
+        else {
+            gckpti_start(o, v.inner, 0);
+            gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
         }
-        for (int64_t j = 0; j < v.inner; j++)
-            o[j] = 0.0f;
-        gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
-    }
-}
-GCKPTI_FN void gckpti_mean_forward(const gckpt_call *call)
-{
-    float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
-    int64_t n = gckpti_elements(&call->shape);
-    gckpti_sum_forward(call);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = call->out[i] / size;
+    for (int64_t i = 0; mean && i < v.outer * v.inner; i++)
+        call->out[i] = call->out[i] / (float)v.size;
 }
 /* Each element of an axis gets what its sum, or mean, got. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
-    if (!d)
-        return;
-    for (int64_t i = 0; i < v.outer; i++)
+    for (int64_t i = 0; d && i < v.outer; i++)
         for (int64_t k = 0; k < v.size; k++)
             for (int64_t j = 0; j < v.inner; j++)
                 gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
 }
-GCKPTI_FN void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
-GCKPTI_FN void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
+GCKPTI_BOTH_WAYS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
+GCKPTI_BOTH_WAYS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
 GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
@@ -8320,6 +8247,14 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
  * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
  * ============================================================================================== */
+
+GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
+{
+    int wanted = 0;
+    for (int i = 0; i < call->inputs; i++)
+        wanted += call->in[i].grad != NULL;
+    return wanted > 1 ? 2 * forward : forward;
+}
 
 GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -9175,10 +9110,10 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* y = x turned by the angles of its positions, forwards or (direction -1) back. */
-static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y, float direction,
-                               int accumulate)
+/* Turns x by the angles of its positions, or g back. */
+static void gckpti_rotary_by(const gckpt_call *call, int backward)
 {
+    gckpti_passage p = gckpti_passage_of(call, backward);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
@@ -9191,31 +9126,20 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
             table[position * d + 2 * i] = cosine;
-            table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
+            table[position * d + 2 * i + 1] = backward ? -sine : sine;
         }
     }
-    int64_t heads = gckpti_elements(&call->shape) / d; /* of all positions of all rows */
-    for (int64_t r = 0; r < heads; r++, x += d, y += d) {
+    for (int64_t r = 0; r < p.n / d; r++, p.from += d, p.to += d) { /* heads, positions, rows */
         const float *turn = table + r / o->heads % t * d;
         for (int64_t i = 0; i < half; i++, turn += 2) {
-            float a = x[i], b = x[i + half]; /* y may be x */
-            gckpti_put(&y[i], gckpti_fma(a, turn[0], -(b * turn[1])), accumulate);
-            gckpti_put(&y[i + half], gckpti_fma(b, turn[0], a * turn[1]), accumulate);
+            float a = p.from[i], b = p.from[i + half]; /* `to` may be `from` */
+            gckpti_put(&p.to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
+            gckpti_put(&p.to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
         }
     }
 }
 
-GCKPTI_FN void gckpti_rotary_forward(const gckpt_call *call)
-{
-    gckpti_rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
-}
-
-GCKPTI_FN void gckpti_rotary_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
-}
-
+GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
@@ -9538,7 +9462,7 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
     return gckpti_classes_shape(call, "cross_entropy");
 }
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_kernels by)
 {
     void (*body)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
@@ -9572,7 +9496,8 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     by.each(call, weights, 4 * v * l.share, gckpti_loss_weight_item, &l);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
     (void)i;
@@ -9683,8 +9608,8 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         l->by.narrow(dx, rounded, l->rows * c);
 }
 
-GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                              int backward)
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
+                                              gckpti_loss_kernels by)
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
@@ -9709,8 +9634,9 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
     }
 }
 
-GCKPTI_BOTH_WAYS(linear_cross_entropy, gckpti_linear_cross_entropy_by,
-                 gckpti_plain_loss(gckpti_plain_products(call)))
+GCKPTI_BOTH_WAYS(linear_cross_entropy,
+                 gckpti_linear_cross_entropy_by(call, backward,
+                                                gckpti_plain_loss(gckpti_plain_products(call))))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
@@ -9843,8 +9769,8 @@ static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
 }
 
-GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
-                                gckpti_error_kernels by, int backward)
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                                gckpti_error_kernels by)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_error_rows s;
@@ -9921,8 +9847,10 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
-GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(cross_entropy_with,
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
+GCKPTI_BOTH_WAYS(soft_cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
@@ -10195,8 +10123,8 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
     gckpti_pool_run(call, &s, gckpti_average_pool_item);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by, gckpti_plain_max_window)
-GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by, NULL, NULL)
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, gckpti_plain_max_window, backward))
+GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, NULL, NULL, backward))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
@@ -10515,8 +10443,8 @@ static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_chann
                                                               gckpti_plain_channel_out,
                                                               gckpti_plain_channel_dx };
 
-GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, &gckpti_plain_channels)
-GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, &gckpti_plain_channels)
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
@@ -11329,7 +11257,7 @@ static void gckpti_plain_cells_add(const gckpti_sequence *s)
                                                              gckpti_plain_cells_forward,           \
                                                              gckpti_plain_cells_backward,          \
                                                              gckpti_plain_cells_add };             \
-    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by, &gckpti_plain_##name)
+    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, &gckpti_plain_##name, backward))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
@@ -12901,9 +12829,11 @@ GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
-GCKPTI_BOTH_WAYS(fast_max_pool, gckpti_max_pool_by, gckpti_kernels_of(call)->max_window)
-GCKPTI_BOTH_WAYS(fast_average_pool, gckpti_average_pool_by, gckpti_kernels_of(call)->add,
-                 gckpti_kernels_of(call)->divide)
+GCKPTI_BOTH_WAYS(fast_max_pool,
+                 gckpti_max_pool_by(call, gckpti_kernels_of(call)->max_window, backward))
+GCKPTI_BOTH_WAYS(fast_average_pool,
+                 gckpti_average_pool_by(call, gckpti_kernels_of(call)->add,
+                                        gckpti_kernels_of(call)->divide, backward))
 
 static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k, int backward)
 {
@@ -12911,8 +12841,8 @@ static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k
     gckpti_channels_by(call, &by, backward);
 }
 
-GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels, gckpti_kernels_of(call))
-GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels, gckpti_kernels_of(call))
+GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
+GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
 #endif
 
 /* >>cpu/attention */
@@ -12982,7 +12912,7 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
     gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
 
-GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run, gckpti_heads_of(call))
+GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call), backward))
 
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
@@ -13016,8 +12946,10 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
     return by;
 }
 
-GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+GCKPTI_BOTH_WAYS(fast_linear_cross_entropy,
+                 gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
 
 /* ---- losses of elements: an item is an entry of axis 0 ---- */
 GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
@@ -13027,20 +12959,27 @@ GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
     return by;
 }
 
-GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_sum_loss,
+                 gckpti_errors_by(call, backward, GCKPTI_SUMMED, gckpti_fast_errors(call)))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error,
+                 gckpti_errors_by(call, backward, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call)))
 #endif
 
 /* >>cpu/weighted */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
-GCKPTI_BOTH_WAYS(fast_cross_entropy_with, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_soft_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error_with, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_huber, gckpti_errors_by, GCKPTI_HUBER, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_binary_cross_entropy, gckpti_errors_by, GCKPTI_BINARY,
-                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_cross_entropy_with,
+                 gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+GCKPTI_BOTH_WAYS(fast_soft_cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error_with,
+                 gckpti_errors_by(call, backward, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call)))
+GCKPTI_BOTH_WAYS(fast_huber,
+                 gckpti_errors_by(call, backward, GCKPTI_HUBER, gckpti_fast_errors(call)))
+GCKPTI_BOTH_WAYS(fast_binary_cross_entropy,
+                 gckpti_errors_by(call, backward, GCKPTI_BINARY,
+                 gckpti_fast_errors(call)))
 #endif
 
 /* >>cpu/recurrent */
@@ -13121,10 +13060,10 @@ static void gckpti_cells_by(const gckpt_call *call, gckpti_cell_run gates, gckpt
     gckpti_sequence_by(call, &by, backward);
 }
 
-GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by, gckpti_kernels_of(call)->gru_gates,
-                 gckpti_kernels_of(call)->gru_slopes)
-GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by, gckpti_kernels_of(call)->lstm_gates,
-                 gckpti_kernels_of(call)->lstm_slopes)
+GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by(call, gckpti_kernels_of(call)->gru_gates,
+                                           gckpti_kernels_of(call)->gru_slopes, backward))
+GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, gckpti_kernels_of(call)->lstm_gates,
+                                            gckpti_kernels_of(call)->lstm_slopes, backward))
 #endif
 
 /* >>cpu/kernels */

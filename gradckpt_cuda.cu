@@ -18,11 +18,11 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           590
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  2938
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  2929
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
  *                 attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1270
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1273
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            274
  *                 find, self_test, open
@@ -1216,8 +1216,8 @@ void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *foun
 }
 
 /* >>exact/curves */
-/* y = f(x), and dx = g slope or g / slope, for f and slope of gradckpt.h; `at`: x, or y where the
- * slope needs it. */
+/* y = f(x), and dx by a rule from g and the slope, f, rule and slope being gradckpt.h's; `at`: x, or y
+ * where the slope needs it. */
 template <float (*F)(float)> struct Value {
     static constexpr int READS = READS_A;
     __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
@@ -1249,6 +1249,7 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     {                                                                                              \
         map_back(call, Slope<gckpti_##name##_slope, gckpti_put_##rule>(), at);                     \
     }
+CURVE(relu, passed, call->out)
 CURVE(gelu, product, call->in[0].data)
 CURVE(gelu_erf, product, call->in[0].data)
 CURVE(silu, product, call->in[0].data)
@@ -1260,17 +1261,6 @@ CURVE(sqrt, quotient, call->out)
 CURVE(abs, product, call->in[0].data)
 CURVE(reciprocal, product, call->out)
 #undef CURVE
-
-struct ReluGradient {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float y, float g, int accumulate) const
-    {
-        gckpti_put(d, y > 0.0f ? g : 0.0f, accumulate);
-    }
-};
-
-void relu_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_relu>()); }
-void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), call->out); }
 
 struct Power {
     static constexpr int READS = READS_A;
@@ -1304,32 +1294,33 @@ void pow_backward(const gckpt_call *call)
 
 struct Clamp {
     static constexpr int READS = READS_A;
-    gckpti_clamp o;
+    float o[2];
     __device__ void operator()(float *d, float x, float, int) const
     {
-        x = x < o.low ? o.low : x;
-        *d = x > o.high ? o.high : x;
+        *d = gckpti_value_clamp(x, o);
     }
 };
 
 struct ClampGradient {
     static constexpr int READS = READS_BOTH;
-    gckpti_clamp o;
+    float o[2];
     __device__ void operator()(float *d, float x, float g, int accumulate) const
     {
-        gckpti_put(d, x > o.low && x < o.high ? g : 0.0f, accumulate);
+        gckpti_put_passed(d, g, gckpti_slope_clamp(x, o), accumulate);
     }
 };
 
 void clamp_forward(const gckpt_call *call)
 {
-    Clamp f = { *(const gckpti_clamp *)call->attributes };
+    const float *o = (const float *)call->attributes;
+    Clamp f = { { o[0], o[1] } };
     map_forward(call, f);
 }
 
 void clamp_backward(const gckpt_call *call)
 {
-    ClampGradient f = { *(const gckpti_clamp *)call->attributes };
+    const float *o = (const float *)call->attributes;
+    ClampGradient f = { { o[0], o[1] } };
     map_back(call, f, call->in[0].data);
 }
 
@@ -1764,7 +1755,7 @@ void broadcast_forward(const gckpt_call *call, Pairing op)
     combine(call, broadcast_axes(call), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
 }
 
-/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient; or by a rule. */
+/* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
 void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other,
                         Rule rule = NO_RULE)
 {
@@ -5180,7 +5171,10 @@ void relu_forward(const gckpt_call *call)
     map_out(call, Value<gckpti_relu>(), value_of(call->in[0]), NONE);
 }
 
-void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), value_out_of(call)); }
+void relu_backward(const gckpt_call *call)
+{
+    map_back(call, Slope<gckpti_relu_slope, gckpti_put_passed>(), value_out_of(call));
+}
 
 void scale_forward(const gckpt_call *call)
 {

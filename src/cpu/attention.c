@@ -66,7 +66,7 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
     gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
 
-GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run, gckpti_heads_of(call))
+GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call), backward))
 
 /* ---- gather: an item is an entry of axis 0 ---- */
 GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)

@@ -119,9 +119,11 @@ GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
-GCKPTI_BOTH_WAYS(fast_max_pool, gckpti_max_pool_by, gckpti_kernels_of(call)->max_window)
-GCKPTI_BOTH_WAYS(fast_average_pool, gckpti_average_pool_by, gckpti_kernels_of(call)->add,
-                 gckpti_kernels_of(call)->divide)
+GCKPTI_BOTH_WAYS(fast_max_pool,
+                 gckpti_max_pool_by(call, gckpti_kernels_of(call)->max_window, backward))
+GCKPTI_BOTH_WAYS(fast_average_pool,
+                 gckpti_average_pool_by(call, gckpti_kernels_of(call)->add,
+                                        gckpti_kernels_of(call)->divide, backward))
 
 static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k, int backward)
 {
@@ -129,6 +131,6 @@ static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k
     gckpti_channels_by(call, &by, backward);
 }
 
-GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels, gckpti_kernels_of(call))
-GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels, gckpti_kernels_of(call))
+GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
+GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
 #endif

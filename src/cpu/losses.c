@@ -17,8 +17,10 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
     return by;
 }
 
-GCKPTI_BOTH_WAYS(fast_cross_entropy, gckpti_cross_entropy_by, gckpti_fast_loss(call))
-GCKPTI_BOTH_WAYS(fast_linear_cross_entropy, gckpti_linear_cross_entropy_by, gckpti_fast_loss(call))
+GCKPTI_BOTH_WAYS(fast_cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+GCKPTI_BOTH_WAYS(fast_linear_cross_entropy,
+                 gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
 
 /* ---- losses of elements: an item is an entry of axis 0 ---- */
 GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
@@ -28,7 +30,9 @@ GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
     return by;
 }
 
-GCKPTI_BOTH_WAYS(fast_sum_loss, gckpti_errors_by, GCKPTI_SUMMED, gckpti_fast_errors(call))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error, gckpti_errors_by, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call))
+GCKPTI_BOTH_WAYS(fast_sum_loss,
+                 gckpti_errors_by(call, backward, GCKPTI_SUMMED, gckpti_fast_errors(call)))
+GCKPTI_BOTH_WAYS(fast_mean_squared_error,
+                 gckpti_errors_by(call, backward, GCKPTI_SQUARED,
+                 gckpti_fast_errors(call)))
 #endif

@@ -77,8 +77,8 @@ static void gckpti_cells_by(const gckpt_call *call, gckpti_cell_run gates, gckpt
     gckpti_sequence_by(call, &by, backward);
 }
 
-GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by, gckpti_kernels_of(call)->gru_gates,
-                 gckpti_kernels_of(call)->gru_slopes)
-GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by, gckpti_kernels_of(call)->lstm_gates,
-                 gckpti_kernels_of(call)->lstm_slopes)
+GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by(call, gckpti_kernels_of(call)->gru_gates,
+                                           gckpti_kernels_of(call)->gru_slopes, backward))
+GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, gckpti_kernels_of(call)->lstm_gates,
+                                            gckpti_kernels_of(call)->lstm_slopes, backward))
 #endif

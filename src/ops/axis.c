@@ -33,9 +33,8 @@ GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
 }
 
-/* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
 /* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
- * there and 0 elsewhere */
+ * there and 0 elsewhere. A part of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -53,34 +52,24 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN void gckpti_slice_forward(const gckpt_call *call)
+/* Backward, g goes to where the forward read; all else is 0. */
+static void gckpti_slice_by(const gckpt_call *call, int backward)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
+    const gckpt_arg *x = &call->in[0];
+    gckpti_axis_split v = gckpti_split_at(&x->shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    int64_t all = v.size * v.inner, at = (begin + (p->moves ? call->position : 0)) * v.inner;
     const gckpt_unpacking *stored = gckpti_stored_of(call);
-    begin += p->moves ? call->position : 0;
-    if (stored)
-        gckpti_stored_read(stored, begin * v.inner, n, call->out);
-    else
-        gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner,
-                          v.outer, n, 0);
+    if (backward && x->grad) {
+        gckpti_start(x->grad, v.outer * all, x->accumulate);
+        gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
+    } else if (!backward && stored)
+        gckpti_stored_read(stored, at, n, call->out);
+    else if (!backward)
+        gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
-/* g goes to where the forward read; all else is 0. */
-GCKPTI_FN void gckpti_slice_backward(const gckpt_call *call)
-{
-    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
-    int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
-    float *d = call->in[0].grad;
-    if (!d)
-        return;
-    if (!call->in[0].accumulate)
-        for (int64_t i = 0; i < v.outer * v.size * v.inner; i++)
-            d[i] = 0.0f;
-    gckpti_put_blocks(d + begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
-                      call->in[0].accumulate);
-}
+GCKPTI_BOTH_WAYS(slice, gckpti_slice_by(call, backward))
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
 GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
                                         int moves)
@@ -139,31 +128,22 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-GCKPTI_FN void gckpti_concat_forward(const gckpt_call *call)
+/* Backward, each input takes its part of g. */
+static void gckpti_concat_by(const gckpt_call *call, int backward)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    float *o = call->out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        gckpti_put_blocks(o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
-        o += n;
+    int64_t row = all.size * all.inner, at = 0, n;
+    for (int i = 0; i < call->inputs; i++, at += n) {
+        const gckpt_arg *x = &call->in[i];
+        n = gckpti_split_at(&x->shape, axis).size * all.inner;
+        if (!backward)
+            gckpti_put_blocks(call->out + at, row, x->data, n, all.outer, n, 0);
+        else if (x->grad)
+            gckpti_put_blocks(x->grad, n, call->grad_out + at, row, all.outer, n, x->accumulate);
     }
 }
-/* Each input takes its part of g. */
-GCKPTI_FN void gckpti_concat_backward(const gckpt_call *call)
-{
-    int axis = *(const int *)call->attributes;
-    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
-    const float *g = call->grad_out;
-    for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
-        if (call->in[i].grad)
-            gckpti_put_blocks(call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
-                              call->in[i].accumulate);
-        g += n;
-    }
-}
+GCKPTI_BOTH_WAYS(concat, gckpti_concat_by(call, backward))
 GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
@@ -191,44 +171,34 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* By lanes along the last axis, row after row along another. */
-GCKPTI_FN void gckpti_sum_forward(const gckpt_call *call)
+static void gckpti_reduce_forward(const gckpt_call *call, int mean)
 {
     int axis = *(const int *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
-    for (int64_t i = 0; i < v.outer; i++) {
-        const float *x = call->in[0].data + i * v.size * v.inner;
-        float *o = call->out + i * v.inner;
-        if (axis == -1 || axis == call->in[0].shape.n - 1) {
+    const float *x = call->in[0].data;
+    float *o = call->out;
+    for (int64_t i = 0; i < v.outer; i++, x += v.size * v.inner, o += v.inner)
+        if (axis == -1 || axis == call->in[0].shape.n - 1)
             *o = gckpti_sum(x, v.size);
-            continue;
+        else {
+            gckpti_start(o, v.inner, 0);
+            gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
         }
-        for (int64_t j = 0; j < v.inner; j++)
-            o[j] = 0.0f;
-        gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
-    }
-}
-GCKPTI_FN void gckpti_mean_forward(const gckpt_call *call)
-{
-    float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
-    int64_t n = gckpti_elements(&call->shape);
-    gckpti_sum_forward(call);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = call->out[i] / size;
+    for (int64_t i = 0; mean && i < v.outer * v.inner; i++)
+        call->out[i] = call->out[i] / (float)v.size;
 }
 /* Each element of an axis gets what its sum, or mean, got. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
-    if (!d)
-        return;
-    for (int64_t i = 0; i < v.outer; i++)
+    for (int64_t i = 0; d && i < v.outer; i++)
         for (int64_t k = 0; k < v.size; k++)
             for (int64_t j = 0; j < v.inner; j++)
                 gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
 }
-GCKPTI_FN void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
-GCKPTI_FN void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
+GCKPTI_BOTH_WAYS(sum, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 0))
+GCKPTI_BOTH_WAYS(mean, (backward ? gckpti_reduce_backward : gckpti_reduce_forward)(call, 1))
 GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)

@@ -74,30 +74,71 @@ GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
     }
 }
 
-GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
-                                         const float *other)
+/* A run of an input's gradient d, and what it comes from. Without `low` nothing is repeated, so
+ * that d's steps (and its own data's) are 1. */
+typedef struct {
+    const float *g, *own, *other;
+    float *d, *low;
+    int64_t n, step, other_step;
+    int accumulate;
+} gckpti_pair_run;
+
+/* Adds part(), times the factor that it may leave, where it sees data at all. */
+static inline void gckpti_pair_add_part(const gckpti_pair_run *r, int sees_own, int sees_other,
+                                  float (*part)(float g, float own, float other, float *factor))
 {
-    const gckpt_arg *in = &call->in[i];
-    const float *g = call->grad_out;
+    const int64_t n = r->n, step = r->step, other_step = r->other_step;
+    const float *g = r->g, *own = r->own, *other = r->other;
+    float *d = r->d, *low = r->low, factor = 1.0f;
+    if (low)
+        for (int64_t j = 0; j < n; j++) {
+            float u = part(g[j], sees_own ? own[j * step] : 0.0f,
+                           sees_other ? other[j * other_step] : 0.0f, &factor);
+            gckpti_sum_add(&d[j * step], &low[j * step], sees_other ? gckpti_mul(u, factor) : u);
+        }
+    else
+        for (int64_t j = 0; j < n; j++) {
+            float u = part(g[j], sees_own ? own[j] : 0.0f,
+                           sees_other ? other[j * other_step] : 0.0f, &factor);
+            if (sees_other)
+                gckpti_put_product(&d[j], u, factor, r->accumulate);
+            else
+                gckpti_put(&d[j], u, r->accumulate);
+        }
+}
+#define GCKPTI_PART(name, sees_own, sees_other)                                                    \
+    static void gckpti_pair_run_##name(const gckpti_pair_run *r)                                   \
+    {                                                                                              \
+        gckpti_pair_add_part(r, sees_own, sees_other, gckpti_part_##name);                         \
+    }
+GCKPTI_PART(same, 0, 0)
+GCKPTI_PART(minus, 0, 0)
+GCKPTI_PART(times, 0, 1)
+GCKPTI_PART(above, 0, 1)
+GCKPTI_PART(below, 1, 1)
+GCKPTI_PART(greater, 1, 1)
+GCKPTI_PART(less, 1, 1)
+#undef GCKPTI_PART
+
+/* Input i's gradient, run by run. */
+static void gckpti_pair_gradient(const gckpt_call *call, int i,
+                                 void (*run)(const gckpti_pair_run *r))
+{
+    const gckpt_arg *in = &call->in[i], *other = &call->in[1 - i];
+    gckpti_pair_run r = { call->grad_out, NULL, NULL, NULL, NULL, 0, 0, 0, in->accumulate };
     gckpti_walk w;
+    if (!in->grad || in->grad == call->grad_out) /* not wanted; passed on */
+        return;
     gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
+    r.n = w.size[0], r.step = w.step[i][0], r.other_step = w.step[1 - i][0];
     if (in->low && !in->accumulate)
         memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
     do {
-        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
-        const float *o = other ? other + w.at[1 - i] : NULL;
-        if (low)
-            for (int64_t j = 0; j < n; j++)
-                gckpti_sum_add(&d[j * step], &low[j * step],
-                               o ? gckpti_mul(g[j], o[j * so]) : sign * g[j]);
-        else if (o)
-            for (int64_t j = 0; j < n; j++)
-                gckpti_put_product(&d[j], g[j], o[j * so], in->accumulate);
-        else
-            for (int64_t j = 0; j < n; j++)
-                gckpti_put(&d[j], sign * g[j], in->accumulate);
-        g += n;
+        r.d = in->grad + w.at[i], r.low = in->low ? in->low + w.at[i] : NULL;
+        r.own = in->data ? in->data + w.at[i] : NULL;
+        r.other = other->data ? other->data + w.at[1 - i] : NULL;
+        run(&r);
+        r.g += r.n;
     } while (gckpti_walk_next(&w));
 }
 
@@ -120,75 +161,44 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_walk_next(&w));
 }
 
-/* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
-#define GCKPTI_PAIR(name, flops, flags, ...)                                                       \
+/* All of an op of two inputs, from gckpti_pair_<name> and the parts of its gradients, which see
+ * `first` and `second`. */
+#define GCKPTI_PAIR(name, part_first, part_second, flops, flags, first, second)                    \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
         gckpti_binary_forward(call, gckpti_pair_##name);                                           \
     }                                                                                              \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
+    {                                                                                              \
+        gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first);                               \
+        gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second);                              \
+    }                                                                                              \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
-               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags), __VA_ARGS__);    \
+               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags),                  \
+               (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
         gckpt_tensor *in[2] = { a, b };                                                            \
         return gckpt_apply(&gckpti_op_##name, in, 2, NULL, 0);                                     \
     }
 
-/* add: da = g, db = g.  sub: da = g, db = -g. */
-static void gckpti_add_gradients(const gckpt_call *call, float sign)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad && call->in[i].grad != call->grad_out)
-            gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
-}
-GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
-GCKPTI_FN void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
-GCKPTI_PAIR(add, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
-
-GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
-GCKPTI_FN void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_PAIR(sub, NULL, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
-
-/* mul: da = g b, db = g a */
-GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
-GCKPTI_FN void gckpti_mul_backward(const gckpt_call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad)
-            gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
-}
-GCKPTI_PAIR(mul, NULL, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
-
-/* div: y = a / b;  da = g / b, db = -g ((a / b) / b) */
-GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
-GCKPTI_FN void gckpti_div_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_pair_gradient(call, 0, 0, gckpti_part_above);
-    if (call->in[1].grad)
-        gckpti_pair_gradient(call, 1, 1, gckpti_part_below);
-}
-GCKPTI_PAIR(div, gckpti_flops_8, 0, GCKPT_IN(1) | GCKPT_SUMS,
-            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS)
-
-/* maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
+/* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.
+ * div: y = a / b;  da = g / b, db = -g ((a / b) / b)
+ * maximum: NaN if one is, a where they are equal;  da = g where a > b, g/2 where a = b, +0 where
  * a < b; g where they do not compare.  minimum: the same with < for >. */
-GCKPTI_FN void gckpti_maximum_backward(const gckpt_call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad)
-            gckpti_pair_gradient(call, i, 1, gckpti_part_greater);
-}
-GCKPTI_FN void gckpti_minimum_backward(const gckpt_call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->in[i].grad)
-            gckpti_pair_gradient(call, i, 1, gckpti_part_less);
-}
-#define GCKPTI_READS GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_SUMS
-GCKPTI_PAIR(maximum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
-GCKPTI_PAIR(minimum, NULL, 0, GCKPTI_READS, GCKPTI_READS)
-#undef GCKPTI_READS
+GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
+GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
+GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
+GCKPTI_INLINE float gckpti_pair_div(float a, float b) { return a / b; }
+
+#define GCKPTI_EITHER (GCKPT_IN(0) | GCKPT_IN(1))
+GCKPTI_PAIR(add, same, same, NULL, GCKPT_PASSES(0) | GCKPT_PASSES(1), 0, 0)
+GCKPTI_PAIR(sub, same, minus, NULL, GCKPT_PASSES(0), 0, 0)
+GCKPTI_PAIR(mul, times, times, NULL, 0, GCKPT_IN(1), GCKPT_IN(0))
+GCKPTI_PAIR(div, above, below, gckpti_flops_8, 0, GCKPT_IN(1), GCKPTI_EITHER)
+GCKPTI_PAIR(maximum, greater, greater, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
+GCKPTI_PAIR(minimum, less, less, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
+#undef GCKPTI_EITHER
 #undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
@@ -230,30 +240,26 @@ GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
         gckpti_walk_axis(w, call->shape.d[i], step, 0);
     }
 }
-GCKPTI_FN void gckpti_permute_forward(const gckpt_call *call)
+static void gckpti_permute_by(const gckpt_call *call, int backward)
 {
     gckpti_walk w;
-    float *o = call->out;
-    gckpti_permute_walk(&w, call);
-    do {
-        const float *x = call->in[0].data + w.at[0];
-        for (int64_t j = 0; j < w.size[0]; j++)
-            *o++ = x[j * w.step[0][0]];
-    } while (gckpti_walk_next(&w));
-}
-GCKPTI_FN void gckpti_permute_backward(const gckpt_call *call)
-{
-    gckpti_walk w;
-    const float *g = call->grad_out;
-    if (!call->in[0].grad)
+    const float *x = call->in[0].data, *g = call->grad_out;
+    float *o = call->out, *d = call->in[0].grad;
+    if (backward && !d)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        float *d = call->in[0].grad + w.at[0];
-        for (int64_t j = 0; j < w.size[0]; j++)
-            gckpti_put(&d[j * w.step[0][0]], *g++, call->in[0].accumulate);
+        const float *from = x + w.at[0];
+        float *to = d + w.at[0];
+        if (backward)
+            for (int64_t j = 0; j < w.size[0]; j++)
+                gckpti_put(&to[j * w.step[0][0]], *g++, call->in[0].accumulate);
+        else
+            for (int64_t j = 0; j < w.size[0]; j++)
+                *o++ = from[j * w.step[0][0]];
     } while (gckpti_walk_next(&w));
 }
+GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))
 GCKPTI_ROW(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {

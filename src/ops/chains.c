@@ -9,6 +9,14 @@
  * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
  * ============================================================================================== */
 
+GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
+{
+    int wanted = 0;
+    for (int i = 0; i < call->inputs; i++)
+        wanted += call->in[i].grad != NULL;
+    return wanted > 1 ? 2 * forward : forward;
+}
+
 GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)

@@ -263,8 +263,8 @@ static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_chann
                                                               gckpti_plain_channel_out,
                                                               gckpti_plain_channel_dx };
 
-GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by, &gckpti_plain_channels)
-GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by, &gckpti_plain_channels)
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */

@@ -267,7 +267,7 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
     return gckpti_classes_shape(call, "cross_entropy");
 }
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_kernels by)
 {
     void (*body)(void *context, int64_t i, int64_t worker) =
         backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
@@ -301,7 +301,8 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kerne
     by.each(call, weights, 4 * v * l.share, gckpti_loss_weight_item, &l);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by, gckpti_plain_loss(NULL))
+GCKPTI_BOTH_WAYS(cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
     (void)i;

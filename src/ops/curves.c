@@ -1,31 +1,34 @@
 #include "ops/own.h"
 
-/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y, or g
- * over the inverse function's slope, rounded once. Kernels go element by element, so that out may
- * be in, and grad may be grad_out. */
+/* ---- elementwise ops of one input: y = f(x); dx by a rule from g and the slope, which is taken at
+ * x or at y: g times it, g over it (the inverse function's), or g where it is above 0, else +0. o:
+ * the attributes. Kernels go element by element: out may be in, and grad may be grad_out. */
 static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     return GCKPT_OK;
 }
 
-GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float x))
+GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call,
+                                        float (*f)(float x, const float *o))
 {
-    const float *x = call->in[0].data;
+    const float *x = call->in[0].data, *o = (const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; i < n; i++)
-        call->out[i] = f(x[i]);
+        call->out[i] = f(x[i], o);
 }
 
-GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
-                                         float (*slope)(float at),
-                                         void (*put)(float *d, float a, float b, int accumulate))
+GCKPTI_INLINE void gckpti_curve_backward(const gckpt_call *call, unsigned needs,
+                                         float (*slope)(float at, const float *o),
+                                         void (*rule)(float *d, float g, float slope,
+                                                      int accumulate))
 {
     const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
+    const float *o = (const float *)call->attributes;
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
-        put(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
+        rule(&d[i], call->grad_out[i], slope(at[i], o), call->in[0].accumulate);
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
@@ -37,32 +40,28 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
     }
-/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says; rule:
- * product or quotient. */
-#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
+/* Kernels from gckpti_value_<name> and gckpti_slope_<name>, taken at what needs says; rule:
+ * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
+#define GCKPTI_CURVE_KERNELS(name, rule, needs)                                                    \
     GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
     {                                                                                              \
-        gckpti_unary_forward(call, gckpti_##name);                                                 \
+        gckpti_curve_forward(call, gckpti_value_##name);                                           \
     }                                                                                              \
     GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
     {                                                                                              \
-        gckpti_unary_backward(call, needs, gckpti_##name##_slope, gckpti_put_##rule);              \
-    }                                                                                              \
+        gckpti_curve_backward(call, needs, gckpti_slope_##name, gckpti_put_##rule);                \
+    }
+#define GCKPTI_WITHOUT_ATTRIBUTES(to, from)                                                        \
+    GCKPTI_INLINE float to(float x, const float *o) { return (void)o, from(x); }
+#define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
+    GCKPTI_WITHOUT_ATTRIBUTES(gckpti_value_##name, gckpti_##name)                                  \
+    GCKPTI_WITHOUT_ATTRIBUTES(gckpti_slope_##name, gckpti_##name##_slope)                          \
+    GCKPTI_CURVE_KERNELS(name, rule, needs)                                                        \
     GCKPTI_UNARY(name, gckpti_unary_shape, flops, GCKPTI_BY_ELEMENT, needs)
 
 /* Formulas: num/formulas. relu: dx = g where y > 0, else +0 (stored or added) */
-GCKPTI_FN void gckpti_relu_forward(const gckpt_call *call)
-{
-    gckpti_unary_forward(call, gckpti_relu);
-}
-GCKPTI_FN void gckpti_relu_backward(const gckpt_call *call)
-{
-    float *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++)
-        gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
-}
-GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPTI_BY_ELEMENT, GCKPT_OUT)
+GCKPTI_INLINE float gckpti_relu_slope(float y) { return y; }
+GCKPTI_CURVE(relu, passed, NULL, GCKPT_OUT)
 
 GCKPTI_CURVE(gelu, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_CURVE(gelu_erf, product, gckpti_flops_20, GCKPT_IN(0))
@@ -83,6 +82,7 @@ GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
 #undef GCKPTI_CURVE
+#undef GCKPTI_WITHOUT_ATTRIBUTES
 
 /* pow: y = x^e, slope e x^(e - 1), e - 1 rounded; where e is 0, dx = +0. */
 static gckpt_result gckpti_pow_shape(gckpt_call *call)
@@ -91,24 +91,21 @@ static gckpt_result gckpti_pow_shape(gckpt_call *call)
     return e != e ? gckpt_fail(call, GCKPT_E_ARG, "pow: the exponent is NaN")
                   : gckpti_unary_shape(call);
 }
+GCKPTI_INLINE float gckpti_value_pow(float x, const float *e) { return gckpti_power(x, *e); }
+GCKPTI_INLINE float gckpti_slope_pow(float x, const float *e)
+{
+    return *e * gckpti_power(x, *e - 1.0f);
+}
 GCKPTI_FN void gckpti_pow_forward(const gckpt_call *call)
 {
-    float e = *(const float *)call->attributes;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = gckpti_power(call->in[0].data[i], e);
+    gckpti_curve_forward(call, gckpti_value_pow);
 }
 GCKPTI_FN void gckpti_pow_backward(const gckpt_call *call)
 {
-    float e = *(const float *)call->attributes, *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++)
-        if (e == 0.0f)
-            gckpti_put(&d[i], 0.0f, call->in[0].accumulate);
-        else
-            gckpti_put_product(&d[i], call->grad_out[i],
-                               e * gckpti_power(call->in[0].data[i], e - 1.0f),
-                               call->in[0].accumulate);
+    if (*(const float *)call->attributes == 0.0f) /* no slope is above 0 then */
+        gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_passed);
+    else
+        gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_product);
 }
 GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
@@ -117,43 +114,33 @@ GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 }
 
 /* clamp: y = min(max(x, low), high), NaN and -0 stay; dx = g where low < x < high, else +0. (In
- * bf16 plans y is rounded, and may lie between low and high where x does not.) */
+ * bf16 plans y is rounded, and may lie between low and high where x does not.) o: low, high */
 static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 {
-    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
-    if (!(o->low <= o->high))
+    const float *o = (const float *)call->attributes;
+    if (!(o[0] <= o[1]))
         return gckpt_fail(call, GCKPT_E_ARG,
                           "clamp: low = %g must not be above high = %g (nor one of them NaN); an "
                           "infinite one is no limit",
-                          (double)o->low, (double)o->high);
+                          (double)o[0], (double)o[1]);
     return gckpti_unary_shape(call);
 }
-GCKPTI_FN void gckpti_clamp_forward(const gckpt_call *call)
+GCKPTI_INLINE float gckpti_value_clamp(float x, const float *o)
 {
-    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++) {
-        float x = call->in[0].data[i];
-        x = x < o->low ? o->low : x;
-        call->out[i] = x > o->high ? o->high : x;
-    }
+    x = x < o[0] ? o[0] : x;
+    return x > o[1] ? o[1] : x;
 }
-GCKPTI_FN void gckpti_clamp_backward(const gckpt_call *call)
+GCKPTI_INLINE float gckpti_slope_clamp(float x, const float *o)
 {
-    const gckpti_clamp *o = (const gckpti_clamp *)call->attributes;
-    float *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++) {
-        float x = call->in[0].data[i];
-        int inside = x > o->low && x < o->high;
-        gckpti_put(&d[i], inside ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
-    }
+    return x > o[0] && x < o[1] ? 1.0f : 0.0f;
 }
+GCKPTI_CURVE_KERNELS(clamp, passed, GCKPT_IN(0))
+#undef GCKPTI_CURVE_KERNELS
 GCKPTI_ROW(clamp, GCKPTI_FAST, gckpti_clamp_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
 {
-    gckpti_clamp o = { low, high };
-    return gckpt_apply(&gckpti_op_clamp, &x, 1, &o, sizeof o);
+    const float o[2] = { low, high };
+    return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
 }
 
 /* detach: y = x, in place where nothing else reads x later. */
@@ -174,29 +161,33 @@ GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 }
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
- * A row is read to its end before it is written, so the bytes may coincide here too. */
-GCKPTI_FN void gckpti_softmax_forward(const gckpt_call *call)
+ * log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
+ * which is fma(-exp(y), sum, g). A row's sums come first, so the bytes may coincide here too. */
+static void gckpti_softmax_rows(const gckpt_call *call, int log)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * n;
-        float *y = call->out + r * n, max = gckpti_shift(gckpti_max(x, n));
-        for (int64_t j = 0; j < n; j++)
-            y[j] = gckpti_exp(x[j] - max);
-        float sum = gckpti_sum(y, n);
+    int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
+    for (int64_t at = 0; at < end; at += n) {
+        const float *x = call->in[0].data + at;
+        float *y = call->out + at, max, sum;
+        gckpti_online(x, log ? NULL : y, n, 1, &max, &sum);
         gckpti_softmax_end(&max, &sum);
+        float log_sum = log ? gckpti_log(sum) : 0.0f;
         for (int64_t j = 0; j < n; j++)
-            y[j] = y[j] / sum;
+            y[j] = log ? x[j] - max - log_sum : y[j] / sum;
     }
 }
-GCKPTI_FN void gckpti_softmax_backward(const gckpt_call *call)
+static void gckpti_softmax_slopes(const gckpt_call *call, int log)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
-        const float *y = call->out + r * n, *g = call->grad_out + r * n;
-        float *d = call->in[0].grad + r * n, dot = gckpti_dot(g, y, n);
-        for (int64_t j = 0; j < n; j++)
-            gckpti_put_product(&d[j], y[j], g[j] - dot, call->in[0].accumulate);
+    int64_t n = gckpti_last(&call->shape), end = gckpti_elements(&call->shape);
+    for (int64_t at = 0; call->in[0].grad && at < end; at += n) {
+        const float *y = call->out + at, *g = call->grad_out + at;
+        float *d = call->in[0].grad + at, sum = log ? gckpti_sum(g, n) : gckpti_dot(g, y, n);
+        if (log)
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
+        else
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put_product(&d[j], y[j], g[j] - sum, call->in[0].accumulate);
     }
 }
 static gckpt_result gckpti_softmax_shape(gckpt_call *call)
@@ -204,53 +195,21 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     call->mixes_rows = call->in[0].shape.n < 2; /* then its only axis is the batch */
     return gckpti_unary_shape(call);
 }
-
+GCKPTI_BOTH_WAYS(softmax, (backward ? gckpti_softmax_slopes : gckpti_softmax_rows)(call, 0))
+GCKPTI_BOTH_WAYS(log_softmax, (backward ? gckpti_softmax_slopes : gckpti_softmax_rows)(call, 1))
 GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
-
-/* log_softmax: y = (x - max) - log(sum), where all are -inf they stay;  dx = g - exp(y) sum(g),
- * which is fma(-exp(y), sum, g). The row's sums come first: bytes may coincide. */
-GCKPTI_FN void gckpti_log_softmax_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * n;
-        float *y = call->out + r * n, max, sum;
-        gckpti_online(x, NULL, n, 1, &max, &sum);
-        gckpti_softmax_end(&max, &sum);
-        sum = gckpti_log(sum);
-        for (int64_t j = 0; j < n; j++)
-            y[j] = x[j] - max - sum;
-    }
-}
-GCKPTI_FN void gckpti_log_softmax_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
-        const float *y = call->out + r * n, *g = call->grad_out + r * n;
-        float *d = call->in[0].grad + r * n, sum = gckpti_sum(g, n);
-        for (int64_t j = 0; j < n; j++)
-            gckpti_put(&d[j], gckpti_fma(-gckpti_exp(y[j]), sum, g[j]), call->in[0].accumulate);
-    }
-}
 GCKPTI_UNARY(log_softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPTI_BY_ROW, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
-static void gckpti_scale_by(const gckpt_call *call, const float *x, float *y, int accumulate)
+static void gckpti_scale_by(const gckpt_call *call, int backward)
 {
     float factor = *(const float *)call->attributes;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; y && i < n; i++)
-        gckpti_put_product(&y[i], factor, x[i], accumulate);
+    gckpti_passage p = gckpti_passage_of(call, backward);
+    for (int64_t i = 0; i < p.n; i++)
+        gckpti_put_product(&p.to[i], factor, p.from[i], p.accumulate);
 }
-GCKPTI_FN void gckpti_scale_forward(const gckpt_call *call)
-{
-    gckpti_scale_by(call, call->in[0].data, call->out, 0);
-}
-GCKPTI_FN void gckpti_scale_backward(const gckpt_call *call)
-{
-    gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
-}
+GCKPTI_BOTH_WAYS(scale, gckpti_scale_by(call, backward))
 GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_CURVE_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
@@ -271,34 +230,26 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 /* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
-static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
+static void gckpti_dropout_by(const gckpt_call *call, int backward)
 {
     float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
-    int64_t n = gckpti_elements(&call->shape);
-    uint64_t first = call->row ? (uint64_t)call->row * (uint64_t)(n / call->rows) : 0;
+    gckpti_passage way = gckpti_passage_of(call, backward);
+    uint64_t at = call->row ? (uint64_t)call->row * (uint64_t)(way.n / call->rows) : 0;
     uint32_t block[4] = { 0, 0, 0, 0 };
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t at = first + (uint64_t)i;
+    if (!call->training) { /* only training plans have a backward */
+        gckpti_detach_forward(call);
+        return;
+    }
+    for (int64_t i = 0; i < way.n; i++, at++) {
         if (i == 0 || at % 4 == 0)
             gckpti_philox(call->seed, at / 4, (uint32_t)call->id, (uint32_t)call->step, block);
         if (gckpti_uniform(block[at % 4]) >= p)
-            gckpti_put_product(&y[i], factor, x[i], accumulate);
+            gckpti_put_product(&way.to[i], factor, way.from[i], way.accumulate);
         else
-            gckpti_put(&y[i], 0.0f, accumulate);
+            gckpti_put(&way.to[i], 0.0f, way.accumulate);
     }
 }
-GCKPTI_FN void gckpti_dropout_forward(const gckpt_call *call)
-{
-    if (call->training)
-        gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
-    else
-        gckpti_detach_forward(call);
-}
-GCKPTI_FN void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
-{
-    if (call->in[0].grad)
-        gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
-}
+GCKPTI_BOTH_WAYS(dropout, gckpti_dropout_by(call, backward))
 GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {

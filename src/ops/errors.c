@@ -90,8 +90,8 @@ static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
 }
 
-GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
-                                gckpti_error_kernels by, int backward)
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                                gckpti_error_kernels by)
 {
     const gckpt_shape *shape = &call->in[0].shape;
     gckpti_error_rows s;

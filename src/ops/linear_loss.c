@@ -94,8 +94,8 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         l->by.narrow(dx, rounded, l->rows * c);
 }
 
-GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                              int backward)
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
+                                              gckpti_loss_kernels by)
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
@@ -120,8 +120,9 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_los
     }
 }
 
-GCKPTI_BOTH_WAYS(linear_cross_entropy, gckpti_linear_cross_entropy_by,
-                 gckpti_plain_loss(gckpti_plain_products(call)))
+GCKPTI_BOTH_WAYS(linear_cross_entropy,
+                 gckpti_linear_cross_entropy_by(call, backward,
+                                                gckpti_plain_loss(gckpti_plain_products(call))))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {

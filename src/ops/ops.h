@@ -106,16 +106,29 @@ GCKPTI_INLINE void gckpti_put_quotient(float *d, float a, float b, int accumulat
     gckpti_put(d, a / b, accumulate);
 }
 
+GCKPTI_INLINE void gckpti_put_passed(float *d, float g, float pass, int accumulate)
+{
+    gckpti_put(d, pass > 0.0f ? g : 0.0f, accumulate);
+}
+
+/* An op's kernels, both by one function: run, a call with `backward` in it. */
+#define GCKPTI_BOTH_WAYS(name, run)                                                                \
+    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
+    {                                                                                              \
+        const int backward = 0;                                                                    \
+        run;                                                                                       \
+    }                                                                                              \
+    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
+    {                                                                                              \
+        const int backward = 1;                                                                    \
+        run;                                                                                       \
+    }
+
 /* Element i of a gradient is a sum, with a low part where the plan has one. */
 GCKPTI_INLINE void gckpti_sum_to(const gckpt_arg *to, int64_t i, float x)
 {
     gckpti_sum_add(&to->grad[i], to->low ? to->low + i : NULL, x);
 }
-
-/* ---- ops/curves.c ---- */
-typedef struct {
-    float low, high;
-} gckpti_clamp;
 
 /* ---- ops/broadcast.c ---- */
 typedef struct {
@@ -135,52 +148,34 @@ GCKPTI_FN int gckpti_walk_next(gckpti_walk *w);
 /* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
 GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
 
-/* Input i's gradient: d[j * step] gets sign * g[j] (exact), or g[j] * other[j * so], in each run.
- * Without a low part nothing is repeated, so steps are 1. */
-GCKPTI_FN void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
-                                         const float *other);
+GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
+GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
-/* Input i's gradient, which depends on the other one and, if `both`, on itself (else own is 0): the
- * product of part() and what it leaves in *factor, 1 at first. */
-static inline void gckpti_pair_gradient(const gckpt_call *call, int i, int both,
-                                        float (*part)(float g, float own, float other,
-                                                      float *factor))
+/* Parts of gradients (see gckpti_pair_gradient), in the formulas' order there. */
+GCKPTI_INLINE float gckpti_part_same(float g, float own, float other, float *factor)
 {
-    const gckpt_arg *in = &call->in[i];
-    const float *g = call->grad_out;
-    gckpti_walk w;
-    gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
-    if (in->low && !in->accumulate)
-        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
-    do {
-        const float *x = both ? in->data + w.at[i] : NULL, *o = call->in[1 - i].data + w.at[1 - i];
-        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
-        for (int64_t j = 0; j < n; j++) {
-            float factor = 1.0f, u = part(g[j], both ? x[j * step] : 0.0f, o[j * so], &factor);
-            if (low)
-                gckpti_sum_add(&d[j * step], &low[j * step], gckpti_mul(u, factor));
-            else
-                gckpti_put_product(&d[j], u, factor, in->accumulate);
-        }
-        g += n;
-    } while (gckpti_walk_next(&w));
+    return (void)own, (void)other, (void)factor, g;
+}
+
+GCKPTI_INLINE float gckpti_part_minus(float g, float own, float other, float *factor)
+{
+    return (void)own, (void)other, (void)factor, -g;
+}
+
+GCKPTI_INLINE float gckpti_part_times(float g, float own, float other, float *factor)
+{
+    return (void)own, *factor = other, g;
 }
 
 GCKPTI_INLINE float gckpti_part_above(float g, float a, float b, float *factor)
 {
-    (void)a, (void)factor;
-    return g / b;
+    return (void)a, (void)factor, g / b;
 }
 
 GCKPTI_INLINE float gckpti_part_below(float g, float b, float a, float *factor)
 {
-    *factor = a / b / b;
-    return -g;
+    return *factor = a / b / b, -g;
 }
-
-GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
-GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
 
 GCKPTI_INLINE float gckpti_part_greater(float g, float own, float other, float *factor)
 {
@@ -476,17 +471,12 @@ GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, 
                                float max, float log_sum);
 
 /* The logits are the input: a chunk is all classes. */
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                       int backward);
-
-/* An op's kernels, both by one function: run(call, .., backward). */
-#define GCKPTI_BOTH_WAYS(name, run, ...)                                                           \
-    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call) { run(call, __VA_ARGS__, 0); }  \
-    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call) { run(call, __VA_ARGS__, 1); }
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
+                                       gckpti_loss_kernels by);
 
 /* ---- ops/linear_loss.c ---- */
-GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
-                                              int backward);
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
+                                              gckpti_loss_kernels by);
 
 /* ---- ops/errors.c ---- */
 typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
@@ -545,8 +535,8 @@ typedef struct {
     void (*backward)(const gckpti_errors *e, int64_t row);
 } gckpti_error_kernels;
 
-GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, gckpti_error_kind kind,
-                                gckpti_error_kernels by, int backward);
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                                gckpti_error_kernels by);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */

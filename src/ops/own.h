@@ -3,7 +3,19 @@
 
 /* What the files of ops share; no other folder uses it. */
 
-/* ---- ops/op.c ---- */
+/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
+#define GCKPTI_FLOPS(count)                                                                        \
+    static inline uint64_t gckpti_flops_##count(const gckpt_call *call)                            \
+    {                                                                                              \
+        return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
+    }
+GCKPTI_FLOPS(1)
+GCKPTI_FLOPS(3)
+GCKPTI_FLOPS(8)
+GCKPTI_FLOPS(13)
+GCKPTI_FLOPS(20)
+#undef GCKPTI_FLOPS
+
 /* Of a row: what only planning calls. */
 typedef gckpt_result (*gckpti_shape_rule)(gckpt_call *call);
 typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
@@ -35,6 +47,26 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
 
+/* ---- ops/curves.c ---- */
+/* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
+ * wanted. */
+typedef struct {
+    const float *from;
+    float *to;
+    int64_t n;
+    int accumulate;
+} gckpti_passage;
+
+static inline gckpti_passage gckpti_passage_of(const gckpt_call *call, int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    gckpti_passage p = { x->data, call->out, gckpti_elements(&call->shape), 0 };
+    if (backward)
+        p.from = call->grad_out, p.to = x->grad, p.accumulate = x->accumulate;
+    p.n = p.to ? p.n : 0;
+    return p;
+}
+
 /* ---- ops/broadcast.c ---- */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
@@ -53,7 +85,7 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
     {                                                                                              \
         return gckpti_errors_shape(call, #name);                                                   \
     }                                                                                              \
-    GCKPTI_BOTH_WAYS(name, gckpti_errors_by, kind, gckpti_plain_errors())                          \
+    GCKPTI_BOTH_WAYS(name, gckpti_errors_by(call, backward, kind, gckpti_plain_errors()))          \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_##name##_shape, flops, GCKPT_LOSS | GCKPT_COUNTS_FEEDS,   \
                __VA_ARGS__)
 #define GCKPTI_READS_MORE(more) GCKPT_IN(0) | GCKPT_IN(1) | (more)
@@ -77,13 +109,6 @@ typedef struct {
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
-
-/* ops/op.c: for each element of the first input */
-GCKPTI_FN uint64_t gckpti_flops_1(const gckpt_call *call);
-GCKPTI_FN uint64_t gckpti_flops_3(const gckpt_call *call);
-GCKPTI_FN uint64_t gckpti_flops_8(const gckpt_call *call);
-GCKPTI_FN uint64_t gckpti_flops_13(const gckpt_call *call);
-GCKPTI_FN uint64_t gckpti_flops_20(const gckpt_call *call);
 
 /* ops/curves.c */
 extern const gckpt_op gckpti_op_detach;

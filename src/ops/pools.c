@@ -213,8 +213,8 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
     gckpti_pool_run(call, &s, gckpti_average_pool_item);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by, gckpti_plain_max_window)
-GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by, NULL, NULL)
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, gckpti_plain_max_window, backward))
+GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, NULL, NULL, backward))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {

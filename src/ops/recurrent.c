@@ -318,7 +318,7 @@ static void gckpti_plain_cells_add(const gckpti_sequence *s)
                                                              gckpti_plain_cells_forward,           \
                                                              gckpti_plain_cells_backward,          \
                                                              gckpti_plain_cells_add };             \
-    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by, &gckpti_plain_##name)
+    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, &gckpti_plain_##name, backward))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS

@@ -37,10 +37,10 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* y = x turned by the angles of its positions, forwards or (direction -1) back. */
-static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y, float direction,
-                               int accumulate)
+/* Turns x by the angles of its positions, or g back. */
+static void gckpti_rotary_by(const gckpt_call *call, int backward)
 {
+    gckpti_passage p = gckpti_passage_of(call, backward);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
@@ -53,31 +53,20 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
             table[position * d + 2 * i] = cosine;
-            table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
+            table[position * d + 2 * i + 1] = backward ? -sine : sine;
         }
     }
-    int64_t heads = gckpti_elements(&call->shape) / d; /* of all positions of all rows */
-    for (int64_t r = 0; r < heads; r++, x += d, y += d) {
+    for (int64_t r = 0; r < p.n / d; r++, p.from += d, p.to += d) { /* heads, positions, rows */
         const float *turn = table + r / o->heads % t * d;
         for (int64_t i = 0; i < half; i++, turn += 2) {
-            float a = x[i], b = x[i + half]; /* y may be x */
-            gckpti_put(&y[i], gckpti_fma(a, turn[0], -(b * turn[1])), accumulate);
-            gckpti_put(&y[i + half], gckpti_fma(b, turn[0], a * turn[1]), accumulate);
+            float a = p.from[i], b = p.from[i + half]; /* `to` may be `from` */
+            gckpti_put(&p.to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
+            gckpti_put(&p.to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
         }
     }
 }
 
-GCKPTI_FN void gckpti_rotary_forward(const gckpt_call *call)
-{
-    gckpti_rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
-}
-
-GCKPTI_FN void gckpti_rotary_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
-}
-
+GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 

@@ -141,7 +141,7 @@ static void unary(const gckpt_op *op, const void *attributes)
 static void test_unary(void)
 {
     static const float factor = -0.3f, p = 0.25f, exponents[] = { 0.0f, 1.0f, 2.0f, 3.0f, -1.7f, 4.0f };
-    static const gckpti_clamp clamps[] = { { -1.0f, 2.0f }, { 0.0f, 0.0f }, { -INFINITY, -0.001f } };
+    static const float clamps[][2] = { { -1.0f, 2.0f }, { 0.0f, 0.0f }, { -INFINITY, -0.001f } };
     unary(&gckpti_op_relu, NULL);
     unary(&gckpti_op_gelu, NULL);
     unary(&gckpti_op_gelu_erf, NULL);
@@ -156,7 +156,7 @@ static void test_unary(void)
     for (int i = 0; i < 6; i++)
         unary(&gckpti_op_pow, &exponents[i]);
     for (int i = 0; i < 3; i++)
-        unary(&gckpti_op_clamp, &clamps[i]);
+        unary(&gckpti_op_clamp, clamps[i]);
     unary(&gckpti_op_detach, NULL);
     unary(&gckpti_op_scale, &factor);
     unary(&gckpti_op_dropout, &p);

@@ -10,7 +10,7 @@ void broadcast_forward(const gckpt_call *call, Pairing op)
     combine(call, broadcast_axes(call), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
 }
 
-/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient; or by a rule. */
+/* As gckpti_pair_gradient: input i's gradient gets sign * g, or g * other; or by a rule. */
 void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other,
                         Rule rule = NO_RULE)
 {

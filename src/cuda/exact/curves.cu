@@ -1,5 +1,5 @@
-/* y = f(x), and dx = g slope or g / slope, for f and slope of gradckpt.h; `at`: x, or y where the
- * slope needs it. */
+/* y = f(x), and dx by a rule from g and the slope, f, rule and slope being gradckpt.h's; `at`: x, or y
+ * where the slope needs it. */
 template <float (*F)(float)> struct Value {
     static constexpr int READS = READS_A;
     __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
@@ -31,6 +31,7 @@ template <class F> void map_forward(const gckpt_call *call, F f)
     {                                                                                              \
         map_back(call, Slope<gckpti_##name##_slope, gckpti_put_##rule>(), at);                     \
     }
+CURVE(relu, passed, call->out)
 CURVE(gelu, product, call->in[0].data)
 CURVE(gelu_erf, product, call->in[0].data)
 CURVE(silu, product, call->in[0].data)
@@ -42,17 +43,6 @@ CURVE(sqrt, quotient, call->out)
 CURVE(abs, product, call->in[0].data)
 CURVE(reciprocal, product, call->out)
 #undef CURVE
-
-struct ReluGradient {
-    static constexpr int READS = READS_BOTH;
-    __device__ void operator()(float *d, float y, float g, int accumulate) const
-    {
-        gckpti_put(d, y > 0.0f ? g : 0.0f, accumulate);
-    }
-};
-
-void relu_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_relu>()); }
-void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), call->out); }
 
 struct Power {
     static constexpr int READS = READS_A;
@@ -86,32 +76,33 @@ void pow_backward(const gckpt_call *call)
 
 struct Clamp {
     static constexpr int READS = READS_A;
-    gckpti_clamp o;
+    float o[2];
     __device__ void operator()(float *d, float x, float, int) const
     {
-        x = x < o.low ? o.low : x;
-        *d = x > o.high ? o.high : x;
+        *d = gckpti_value_clamp(x, o);
     }
 };
 
 struct ClampGradient {
     static constexpr int READS = READS_BOTH;
-    gckpti_clamp o;
+    float o[2];
     __device__ void operator()(float *d, float x, float g, int accumulate) const
     {
-        gckpti_put(d, x > o.low && x < o.high ? g : 0.0f, accumulate);
+        gckpti_put_passed(d, g, gckpti_slope_clamp(x, o), accumulate);
     }
 };
 
 void clamp_forward(const gckpt_call *call)
 {
-    Clamp f = { *(const gckpti_clamp *)call->attributes };
+    const float *o = (const float *)call->attributes;
+    Clamp f = { { o[0], o[1] } };
     map_forward(call, f);
 }
 
 void clamp_backward(const gckpt_call *call)
 {
-    ClampGradient f = { *(const gckpti_clamp *)call->attributes };
+    const float *o = (const float *)call->attributes;
+    ClampGradient f = { { o[0], o[1] } };
     map_back(call, f, call->in[0].data);
 }
 

@@ -38,7 +38,10 @@ void relu_forward(const gckpt_call *call)
     map_out(call, Value<gckpti_relu>(), value_of(call->in[0]), NONE);
 }
 
-void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), value_out_of(call)); }
+void relu_backward(const gckpt_call *call)
+{
+    map_back(call, Slope<gckpti_relu_slope, gckpti_put_passed>(), value_out_of(call));
+}
 
 void scale_forward(const gckpt_call *call)
 {
