@@ -37,11 +37,11 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4630
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
- *                 conv, gather, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2014
+ *                 conv, recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1999
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3706
@@ -6874,6 +6874,17 @@ GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, u
         narrow[to] = gckpti_is_narrow(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
 }
 
+/* ---- ops/embed.c ---- */
+/* Which row of the tables row r of the output is; copies it. */
+GCKPTI_INLINE int64_t gckpti_taken_row(const gckpt_call *call, int64_t r)
+{
+    const gckpt_shape *table = &call->in[0].shape;
+    int64_t first = table->n == 3 ? r / call->shape.d[1] * table->d[1] : 0;
+    return first + call->in[1].index[r];
+}
+
+GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
+
 /* ---- ops/chains.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
@@ -7294,11 +7305,6 @@ typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
 GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
                               gckpti_multiply_add multiply_add, int backward);
 #endif
-
-/* ---- ops/gather.c ---- */
-/* Entry b of axis 0, forward and backward. */
-GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
-GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
 #ifndef GCKPT_NO_RECURRENT
@@ -8323,7 +8329,8 @@ GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
 }
 
 /* >>ops/embed */
-/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
+/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ----
+ * gather: the same in each entry of axis 0, which has a table of its own. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
@@ -8336,42 +8343,63 @@ static gckpt_result gckpti_embed_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
+static gckpt_result gckpti_gather_shape(gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const gckpt_unpacking *stored = gckpti_stored_of(call);
-        const int64_t at = call->in[1].index[r] * n;
-        if (stored)
-            gckpti_stored_read(stored, at, n, call->out + r * n);
-        else if (gckpti_is_wide(call->out))
-            memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
-        else
-            gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
-    }
+    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
+    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
+                          index);
+    call->shape = *x;
+    call->shape.d[1] = index->d[1];
+    return GCKPT_OK;
 }
 
-/* Rows of g in their order, each to its row of the table. */
-GCKPTI_FN void gckpti_embed_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
+    const gckpt_unpacking *stored = gckpti_stored_of(call);
+    if (stored)
+        gckpti_stored_read(stored, at, n, call->out + r * n);
+    else if (gckpti_is_wide(call->out))
+        memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
+    else
+        gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
+}
+
+static void gckpti_take_rows(const gckpt_call *call, int backward)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *table = call->in[0].grad;
-    if (!table)
+    for (int64_t r = 0; !backward && r < rows; r++)
+        gckpti_take_row(call, r);
+    if (!backward || !table)
         return;
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i++)
-            table[call->in[1].index[r] * n + i] += gckpti_grad_out(call, r * n + i);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = gckpti_is_wide(call->grad_out) ? call->grad_out + r * n : NULL;
+        float *d = table + gckpti_taken_row(call, r) * n;
+        if (gckpti_is_wide(g))
+            for (int64_t i = 0; i < n; i++)
+                d[i] += g[i];
+        else
+            for (int64_t i = 0; i < n; i++)
+                d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
+    }
 }
+GCKPTI_BOTH_WAYS(embed, gckpti_take_rows(call, backward))
+GCKPTI_BOTH_WAYS(gather, gckpti_take_rows(call, backward))
 
-/* Input i holds numbers of rows of input i - 1: embed, linear_cross_entropy. */
+/* Input i holds numbers of rows of input i - 1, or of its entry there. */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
-    return call->in[i - 1].shape.d[0];
+    const gckpt_shape *table = &call->in[i - 1].shape;
+    return table->d[table->n - 2];
 }
 
 GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+                GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -8385,6 +8413,12 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
     if (t)
         table->floats--;
     return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
+{
+    gckpt_tensor *in[2] = { x, index };
+    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
 }
 
 /* >>ops/products */
@@ -10879,66 +10913,6 @@ GCKPT_API gckpt_tensor *gckpt_conv1d_transposed(gckpt_tensor *x, gckpt_tensor *w
 }
 #endif
 
-/* >>ops/gather */
-/* ---- gather: out[b][m] = x[b][index[b][m]]; dx[b][index[b][m]] += g[b][m], m ascending ---- */
-static gckpt_result gckpti_gather_shape(gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
-    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
-        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
-                          index);
-    call->shape = *x;
-    call->shape.d[1] = index->d[1];
-    return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b)
-{
-    int64_t m = call->shape.d[1], c = call->shape.d[2];
-    const int32_t *index = call->in[1].index + b * m;
-    const float *x = call->in[0].data + b * call->in[0].shape.d[1] * c;
-    for (int64_t i = 0; i < m; i++)
-        memcpy(call->out + (b * m + i) * c, x + index[i] * c, (size_t)c * sizeof *x);
-}
-
-GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b)
-{
-    int64_t m = call->shape.d[1], c = call->shape.d[2], n = call->in[0].shape.d[1] * c;
-    const int32_t *index = call->in[1].index + b * m;
-    const float *g = call->grad_out + b * m * c;
-    float *d = call->in[0].grad + b * n;
-    gckpti_start(d, n, call->in[0].accumulate);
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < c; j++)
-            d[index[i] * c + j] += *g++;
-}
-
-GCKPTI_FN void gckpti_gather_forward(const gckpt_call *call)
-{
-    for (int64_t b = 0; b < call->shape.d[0]; b++)
-        gckpti_gather_entry(call, b);
-}
-
-GCKPTI_FN void gckpti_gather_backward(const gckpt_call *call)
-{
-    for (int64_t b = 0; call->in[0].grad && b < call->shape.d[0]; b++)
-        gckpti_gather_entry_back(call, b);
-}
-
-static int64_t gckpti_gather_rows(const gckpt_call *call, int i)
-{
-    return call->in[i - 1].shape.d[1];
-}
-
-GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_gather_rows,
-                GCKPT_INDEX(1), GCKPT_IN(1));
-
-GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
-{
-    gckpt_tensor *in[2] = { x, index };
-    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
-}
-
 /* >>ops/recurrent */
 #ifndef GCKPT_NO_RECURRENT
 /* ---- gru, lstm: p (B,T,G), which is x wx + bias by a linear layer, wh (H,G), bias (G) or none,
@@ -12567,86 +12541,84 @@ GCKPTI_ELEMENTWISE(minimum)
 #undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 
-/* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
- * columns of all rows, so that each element's sum keeps its order ---- */
-enum { GCKPTI_EMBED_ITEM = 64 };
+/* ---- embed, gather: forward an item is a row; backward, 64 rows of the tables to be cleared, then
+ * 64 columns of all rows of an entry, so that each element's sum keeps its order ---- */
+enum { GCKPTI_TAKE_ITEM = 64 };
 
-static void gckpti_embed_row(const gckpt_call *call, int64_t r)
+static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
-    const float *from = call->in[0].data + call->in[1].index[r] * n;
     if (gckpti_is_wide(call->out))
-        memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
+        gckpti_take_row(call, r);
     else
-        gckpti_mixed_of(gckpti_kernels_of(call))->narrow(from, call->out_bf16 + r * n, n);
+        gckpti_mixed_of(gckpti_kernels_of(call))
+            ->narrow(call->in[0].data + gckpti_taken_row(call, r) * n, call->out_bf16 + r * n, n);
 }
 
-static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
+static void gckpti_take_clear(const gckpt_call *call, int64_t i)
 {
-    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
-    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_TAKE_ITEM;
+    int64_t rows = gckpti_min(gckpti_rows(&call->in[0].shape) - first, GCKPTI_TAKE_ITEM);
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
-static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
+static int64_t gckpti_take_entries(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
+    return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
+}
+
+static void gckpti_take_columns(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_TAKE_ITEM - 1) / GCKPTI_TAKE_ITEM;
+    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_entries(call), first = i / items * rows;
+    int64_t j = i % items * GCKPTI_TAKE_ITEM, width = gckpti_min(n - j, GCKPTI_TAKE_ITEM);
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    float wide[GCKPTI_EMBED_ITEM];
-    for (int64_t r = 0; r < rows; r++) {
+    float wide[GCKPTI_TAKE_ITEM];
+    for (int64_t r = first; r < first + rows; r++) {
         const int is_wide = gckpti_is_wide(call->grad_out);
         const float *g = is_wide ? call->grad_out + r * n + j : wide;
         if (!is_wide)
             gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
-        k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
+        k->add(call->in[0].grad + gckpti_taken_row(call, r) * n + j, g, width);
     }
 }
 
-GCKPTI_FN void gckpti_fast_embed_forward(const gckpt_call *call)
-{
-    if (call->packed)
-        gckpti_embed_forward(call);
-    else
-        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
-}
-
-/* A table that is not added to is cleared first, in items of its own. */
-GCKPTI_FN void gckpti_fast_embed_backward(const gckpt_call *call)
+/* Rows as they are stored go one after the other. Tables that are not added to are cleared first,
+ * in items of their own. */
+static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
-    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
-    if (!table->grad)
+    const int64_t size = GCKPTI_TAKE_ITEM, n = gckpti_last(&call->shape);
+    int64_t rows = gckpti_rows(&call->shape), entries = gckpti_take_entries(call);
+    if (!backward && call->packed)
+        gckpti_embed_forward(call);
+    else if (!backward)
+        gckpti_each(call, rows, n, gckpti_fast_take_row);
+    if (!backward || !table->grad)
         return;
     if (!table->accumulate)
-        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
-                    gckpti_embed_clear);
-    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
-    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
+        gckpti_each(call, (gckpti_rows(&table->shape) + size - 1) / size, size * n,
+                    gckpti_take_clear);
+    gckpti_each(call, entries * ((n + size - 1) / size), 4 * rows / entries * size,
+                gckpti_take_columns);
 }
+GCKPTI_BOTH_WAYS(fast_embed, gckpti_fast_take(call, backward))
+GCKPTI_BOTH_WAYS(fast_gather, gckpti_fast_take(call, backward))
 
 /* ---- softmax and its logarithm: an item is a row ---- */
-GCKPTI_FN void gckpti_fast_softmax_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
-}
-
-GCKPTI_FN void gckpti_fast_softmax_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
-}
-
-GCKPTI_FN void gckpti_fast_log_softmax_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
-}
-
-GCKPTI_FN void gckpti_fast_log_softmax_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
-}
+#define GCKPTI_SOFTMAX(name)                                                                       \
+    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
+    {                                                                                              \
+        gckpti_each_row(call, gckpti_kernels_of(call)->name##_forward);                            \
+    }                                                                                              \
+    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
+    {                                                                                              \
+        if (call->in[0].grad)                                                                      \
+            gckpti_each_row(call, gckpti_kernels_of(call)->name##_backward);                       \
+    }
+GCKPTI_SOFTMAX(softmax)
+GCKPTI_SOFTMAX(log_softmax)
+#undef GCKPTI_SOFTMAX
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
 
@@ -12913,19 +12885,6 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
 }
 
 GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call), backward))
-
-/* ---- gather: an item is an entry of axis 0 ---- */
-GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
-{
-    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
-}
-
-GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
-{
-    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
-    if (call->in[0].grad)
-        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
-}
 #endif
 
 /* >>cpu/losses */

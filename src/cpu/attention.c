@@ -67,17 +67,4 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
 }
 
 GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call), backward))
-
-/* ---- gather: an item is an entry of axis 0 ---- */
-GCKPTI_FN void gckpti_fast_gather_forward(const gckpt_call *call)
-{
-    gckpti_each(call, call->shape.d[0], call->shape.d[1] * call->shape.d[2], gckpti_gather_entry);
-}
-
-GCKPTI_FN void gckpti_fast_gather_backward(const gckpt_call *call)
-{
-    int64_t work = (call->in[0].shape.d[1] + 4 * call->shape.d[1]) * call->shape.d[2];
-    if (call->in[0].grad)
-        gckpti_each(call, call->shape.d[0], work, gckpti_gather_entry_back);
-}
 #endif

@@ -90,86 +90,84 @@ GCKPTI_ELEMENTWISE(minimum)
 #undef GCKPTI_ELEMENTWISE_WITH
 #undef GCKPTI_ELEMENTWISE
 
-/* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
- * columns of all rows, so that each element's sum keeps its order ---- */
-enum { GCKPTI_EMBED_ITEM = 64 };
+/* ---- embed, gather: forward an item is a row; backward, 64 rows of the tables to be cleared, then
+ * 64 columns of all rows of an entry, so that each element's sum keeps its order ---- */
+enum { GCKPTI_TAKE_ITEM = 64 };
 
-static void gckpti_embed_row(const gckpt_call *call, int64_t r)
+static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
-    const float *from = call->in[0].data + call->in[1].index[r] * n;
     if (gckpti_is_wide(call->out))
-        memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
+        gckpti_take_row(call, r);
     else
-        gckpti_mixed_of(gckpti_kernels_of(call))->narrow(from, call->out_bf16 + r * n, n);
+        gckpti_mixed_of(gckpti_kernels_of(call))
+            ->narrow(call->in[0].data + gckpti_taken_row(call, r) * n, call->out_bf16 + r * n, n);
 }
 
-static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
+static void gckpti_take_clear(const gckpt_call *call, int64_t i)
 {
-    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
-    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_TAKE_ITEM;
+    int64_t rows = gckpti_min(gckpti_rows(&call->in[0].shape) - first, GCKPTI_TAKE_ITEM);
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
-static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
+static int64_t gckpti_take_entries(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
+    return call->in[0].shape.n == 3 ? call->shape.d[0] : 1;
+}
+
+static void gckpti_take_columns(const gckpt_call *call, int64_t i)
+{
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_TAKE_ITEM - 1) / GCKPTI_TAKE_ITEM;
+    int64_t rows = gckpti_rows(&call->shape) / gckpti_take_entries(call), first = i / items * rows;
+    int64_t j = i % items * GCKPTI_TAKE_ITEM, width = gckpti_min(n - j, GCKPTI_TAKE_ITEM);
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    float wide[GCKPTI_EMBED_ITEM];
-    for (int64_t r = 0; r < rows; r++) {
+    float wide[GCKPTI_TAKE_ITEM];
+    for (int64_t r = first; r < first + rows; r++) {
         const int is_wide = gckpti_is_wide(call->grad_out);
         const float *g = is_wide ? call->grad_out + r * n + j : wide;
         if (!is_wide)
             gckpti_mixed_of(k)->widen(call->grad_out_bf16 + r * n + j, wide, width);
-        k->add(call->in[0].grad + call->in[1].index[r] * n + j, g, width);
+        k->add(call->in[0].grad + gckpti_taken_row(call, r) * n + j, g, width);
     }
 }
 
-GCKPTI_FN void gckpti_fast_embed_forward(const gckpt_call *call)
-{
-    if (call->packed)
-        gckpti_embed_forward(call);
-    else
-        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
-}
-
-/* A table that is not added to is cleared first, in items of its own. */
-GCKPTI_FN void gckpti_fast_embed_backward(const gckpt_call *call)
+/* Rows as they are stored go one after the other. Tables that are not added to are cleared first,
+ * in items of their own. */
+static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
-    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
-    if (!table->grad)
+    const int64_t size = GCKPTI_TAKE_ITEM, n = gckpti_last(&call->shape);
+    int64_t rows = gckpti_rows(&call->shape), entries = gckpti_take_entries(call);
+    if (!backward && call->packed)
+        gckpti_embed_forward(call);
+    else if (!backward)
+        gckpti_each(call, rows, n, gckpti_fast_take_row);
+    if (!backward || !table->grad)
         return;
     if (!table->accumulate)
-        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
-                    gckpti_embed_clear);
-    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
-    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
+        gckpti_each(call, (gckpti_rows(&table->shape) + size - 1) / size, size * n,
+                    gckpti_take_clear);
+    gckpti_each(call, entries * ((n + size - 1) / size), 4 * rows / entries * size,
+                gckpti_take_columns);
 }
+GCKPTI_BOTH_WAYS(fast_embed, gckpti_fast_take(call, backward))
+GCKPTI_BOTH_WAYS(fast_gather, gckpti_fast_take(call, backward))
 
 /* ---- softmax and its logarithm: an item is a row ---- */
-GCKPTI_FN void gckpti_fast_softmax_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
-}
-
-GCKPTI_FN void gckpti_fast_softmax_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
-}
-
-GCKPTI_FN void gckpti_fast_log_softmax_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_forward);
-}
-
-GCKPTI_FN void gckpti_fast_log_softmax_backward(const gckpt_call *call)
-{
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->log_softmax_backward);
-}
+#define GCKPTI_SOFTMAX(name)                                                                       \
+    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
+    {                                                                                              \
+        gckpti_each_row(call, gckpti_kernels_of(call)->name##_forward);                            \
+    }                                                                                              \
+    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
+    {                                                                                              \
+        if (call->in[0].grad)                                                                      \
+            gckpti_each_row(call, gckpti_kernels_of(call)->name##_backward);                       \
+    }
+GCKPTI_SOFTMAX(softmax)
+GCKPTI_SOFTMAX(log_softmax)
+#undef GCKPTI_SOFTMAX
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
 

@@ -1,7 +1,8 @@
 #include "ops/own.h"
 #include "graph/graph.h"
 
-/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
+/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ----
+ * gather: the same in each entry of axis 0, which has a table of its own. */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
     const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
@@ -14,42 +15,63 @@ static gckpt_result gckpti_embed_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_embed_forward(const gckpt_call *call)
+static gckpt_result gckpti_gather_shape(gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const gckpt_unpacking *stored = gckpti_stored_of(call);
-        const int64_t at = call->in[1].index[r] * n;
-        if (stored)
-            gckpti_stored_read(stored, at, n, call->out + r * n);
-        else if (gckpti_is_wide(call->out))
-            memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
-        else
-            gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
-    }
+    const gckpt_shape *x = &call->in[0].shape, *index = &call->in[1].shape;
+    if (x->n != 3 || index->n != 2 || x->d[0] != index->d[0])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "gather: x %S, index %S must be (B,N,C), (B,M)", x,
+                          index);
+    call->shape = *x;
+    call->shape.d[1] = index->d[1];
+    return GCKPT_OK;
 }
 
-/* Rows of g in their order, each to its row of the table. */
-GCKPTI_FN void gckpti_embed_backward(const gckpt_call *call)
+GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
+{
+    int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
+    const gckpt_unpacking *stored = gckpti_stored_of(call);
+    if (stored)
+        gckpti_stored_read(stored, at, n, call->out + r * n);
+    else if (gckpti_is_wide(call->out))
+        memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
+    else
+        gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
+}
+
+static void gckpti_take_rows(const gckpt_call *call, int backward)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     float *table = call->in[0].grad;
-    if (!table)
+    for (int64_t r = 0; !backward && r < rows; r++)
+        gckpti_take_row(call, r);
+    if (!backward || !table)
         return;
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i++)
-            table[call->in[1].index[r] * n + i] += gckpti_grad_out(call, r * n + i);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = gckpti_is_wide(call->grad_out) ? call->grad_out + r * n : NULL;
+        float *d = table + gckpti_taken_row(call, r) * n;
+        if (gckpti_is_wide(g))
+            for (int64_t i = 0; i < n; i++)
+                d[i] += g[i];
+        else
+            for (int64_t i = 0; i < n; i++)
+                d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
+    }
 }
+GCKPTI_BOTH_WAYS(embed, gckpti_take_rows(call, backward))
+GCKPTI_BOTH_WAYS(gather, gckpti_take_rows(call, backward))
 
-/* Input i holds numbers of rows of input i - 1: embed, linear_cross_entropy. */
+/* Input i holds numbers of rows of input i - 1, or of its entry there. */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
-    return call->in[i - 1].shape.d[0];
+    const gckpt_shape *table = &call->in[i - 1].shape;
+    return table->d[table->n - 2];
 }
 
 GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
+GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_table_rows,
+                GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -63,4 +85,10 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
     if (t)
         table->floats--;
     return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
+{
+    gckpt_tensor *in[2] = { x, index };
+    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
 }

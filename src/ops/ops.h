@@ -223,6 +223,17 @@ GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, u
         narrow[to] = gckpti_is_narrow(x->bf16) ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
 }
 
+/* ---- ops/embed.c ---- */
+/* Which row of the tables row r of the output is; copies it. */
+GCKPTI_INLINE int64_t gckpti_taken_row(const gckpt_call *call, int64_t r)
+{
+    const gckpt_shape *table = &call->in[0].shape;
+    int64_t first = table->n == 3 ? r / call->shape.d[1] * table->d[1] : 0;
+    return first + call->in[1].index[r];
+}
+
+GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
+
 /* ---- ops/chains.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
@@ -643,11 +654,6 @@ typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
 GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
                               gckpti_multiply_add multiply_add, int backward);
 #endif
-
-/* ---- ops/gather.c ---- */
-/* Entry b of axis 0, forward and backward. */
-GCKPTI_FN void gckpti_gather_entry(const gckpt_call *call, int64_t b);
-GCKPTI_FN void gckpti_gather_entry_back(const gckpt_call *call, int64_t b);
 
 /* ---- ops/recurrent.c ---- */
 #ifndef GCKPT_NO_RECURRENT
