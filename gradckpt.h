@@ -37,11 +37,11 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4604
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4556
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
- *                 attention, rotary, classes, linear_loss, errors, weighted, pools, channels,
- *                 conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1999
+ *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
+ *                 recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1987
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3706
@@ -7058,90 +7058,18 @@ GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
     return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
 
-/* ---- ops/classes.c ---- */
+/* ---- ops/losses.c ---- */
 /* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
 GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
-/* What the loss and the gradient of a row of logits depend on. */
-typedef struct gckpti_classes {
-    float max, log_sum;
-    const float *targets; /* of the classes; NULL: that of each is `other` */
-    float other, mass;    /* mass: the sum of all */
-    float scale;
-    int accumulate;
-} gckpti_classes;
-
-/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
- * there or a product; each row looks at its own (forward) or turns them into their gradient
- * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
-typedef struct {
-    gckpti_product_run product; /* of linear_cross_entropy */
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker),
-                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
-    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    float (*exp)(float x), (*log)(float x);
-} gckpti_loss_kernels;
-
-/* A block of rows, a chunk of their classes. */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_loss_kernels by;
-    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
-                                       v in all */
-    int64_t counted;                /* rows that are not left out */
-    const int32_t *targets;         /* of all rows; NULL: */
-    const float *soft;              /* (.., V) */
-    const float *weights;           /* NULL: none */
-    int64_t share;                  /* rows to a weight */
-    float smoothing;
-    const float *x;         /* the block's logits (rows,n) */
-    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
-    uint16_t *d_bf16;
-    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    int accumulate;
-    /* A row's, while its classes go by; then log of the sum, and the loss. */
-    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
-} gckpti_loss;
-
-/* What a build without these losses has none of. */
-static inline const float *gckpti_loss_soft(const gckpti_loss *l)
-{
-    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
-}
-static inline float gckpti_loss_smoothing(const gckpti_loss *l)
-{
-    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
-}
-static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
-{
-    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
-}
-static inline int gckpti_has_weights(const gckpt_call *call)
-{
-    return GCKPTI_WITH_LOSSES && call->inputs == 3;
-}
-
-/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
- * are soft or smoothed. */
-GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
-                               float max, float log_sum);
-
-/* The logits are the input: a chunk is all classes. */
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
-                                       gckpti_loss_kernels by);
-
-/* ---- ops/linear_loss.c ---- */
-GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
-                                              gckpti_loss_kernels by);
-
-/* ---- ops/errors.c ---- */
-typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+/* What a loss adds up: errors of elements, or of rows over classes. */
+typedef enum {
+    GCKPTI_SUMMED,
+    GCKPTI_SQUARED,
+    GCKPTI_HUBER,
+    GCKPTI_BINARY,
+    GCKPTI_CLASSES
+} gckpti_error_kind;
 
 /* kind == is; a constant 0 of those that this build has not. */
 GCKPTI_INLINE int gckpti_error_is(gckpti_error_kind kind, gckpti_error_kind is)
@@ -7189,16 +7117,43 @@ GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
     return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
-/* What plain and fast kernels differ in. */
+/* What the loss and the gradient of a row of logits depend on. */
+typedef struct gckpti_classes {
+    float max, log_sum;
+    const float *targets; /* of the classes; NULL: that of each is `other` */
+    float other, mass;    /* mass: the sum of all */
+    float scale;
+    int accumulate;
+} gckpti_classes;
+
+/* A loss goes over blocks of rows: entries of axis 0 or, over classes, rows of logits that are
+ * there or (some of their classes at a time) a product; each row looks at its own (forward) or
+ * turns them into their gradient (backward). Plain and fast kernels, in f32 and bf16 plans, differ
+ * in this: */
+typedef void gckpti_loss_body(void *context, int64_t i, int64_t worker);
 typedef struct {
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
-    float (*forward)(const gckpti_errors *e, int64_t row);
-    void (*backward)(const gckpti_errors *e, int64_t row);
-} gckpti_error_kernels;
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work, gckpti_loss_body *body,
+                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
+    /* of an entry: its sum; its gradients */
+    float (*errors)(const gckpti_errors *e, int64_t row);
+    void (*slopes)(const gckpti_errors *e, int64_t row);
+    gckpti_product_run product; /* of linear_cross_entropy */
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
+    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    float (*exp)(float x), (*log)(float x);
+} gckpti_loss_kernels;
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_error_kernels by);
+                                gckpti_loss_kernels by);
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
+                                       gckpti_loss_kernels by);
+
+/* ---- ops/linear_loss.c ---- */
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
+                                              gckpti_loss_kernels by);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -7424,7 +7379,50 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
-/* ---- ops/errors.c ---- */
+/* ---- ops/losses.c ---- */
+/* Where chunks of bf16 logits are widened. */
+enum { GCKPTI_LOSS_WIDE = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_loss_kernels by;
+    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
+                                       v in all */
+    int64_t counted;                /* rows that are not left out */
+    const int32_t *targets;         /* of all rows; NULL: */
+    const float *soft;              /* (.., V) */
+    const float *weights;           /* of rows; NULL: none */
+    float smoothing;
+    gckpti_errors e; /* of all rows; over classes, too: weights, and `share` rows to one */
+    const float *x;         /* the block's logits (rows,n) */
+    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    uint16_t *d_bf16;
+    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    int accumulate;
+    /* A row's, while its classes go by; then log of the sum, and the loss. */
+    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
+} gckpti_loss;
+
+/* What a build without these losses has none of. */
+static inline const float *gckpti_loss_soft(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
+}
+static inline float gckpti_loss_smoothing(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+}
+static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->e.share] : 1.0f;
+}
+static inline int gckpti_has_weights(const gckpt_call *call)
+{
+    return GCKPTI_WITH_LOSSES && call->inputs == 3;
+}
+
 #define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
     static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
     {                                                                                              \
@@ -9228,7 +9226,7 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
     return t && gckpti_moves_fit(g) ? t : NULL;
 }
 
-/* >>ops/classes */
+/* >>ops/losses */
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
  * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
  * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
@@ -9242,6 +9240,17 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 makes the
  * row's loss and dx 0, whatever its logits are; the row counts. dw = put(sum of the losses behind
  * it by lanes, loss_scale). */
+/* ---- losses of elements, each a product a b of two factors; count = elements ----
+ *   sum_loss              1 x                                    dx = 1
+ *   mean_squared_error    d d, d = x - y                         dx = 2 d
+ *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
+ *                         delta (|d| - delta/2)
+ *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
+ *                                                                dx = 1 / (1 + exp(-x)) - y
+ * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
+ * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
+ * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
+ * behind the weight, loss_scale). */
 GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
@@ -9264,16 +9273,8 @@ GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
                              name, w, all);
 }
 
-GCKPTI_FN void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
-{
-    if (call->loss_sum)
-        *call->loss_sum += (double)loss;
-    if (call->loss_count)
-        *call->loss_count += count;
-}
-
-GCKPTI_FN void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
-                              void (*body)(void *context, int64_t i, int64_t worker), void *context)
+static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
 {
     (void)call, (void)work;
     for (int64_t i = 0; i < n; i++)
@@ -9291,7 +9292,7 @@ static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_clas
     return gckpti_lanes_sum(lane);
 }
 
-static void gckpti_plain_classes(const float *x, float *d, int64_t n, const gckpti_classes *c)
+static void gckpti_plain_gradient(const float *x, float *d, int64_t n, const gckpti_classes *c)
 {
     for (int64_t j = 0; j < n; j++) {
         float t = c->targets ? c->targets[j] : c->other;
@@ -9300,13 +9301,58 @@ static void gckpti_plain_classes(const float *x, float *d, int64_t n, const gckp
     }
 }
 
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
+/* ---- entries of axis 0 of losses of elements ---- */
+GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
 {
-    gckpti_loss_kernels by = { product,
-                               gckpti_in_turn,
+    const gckpt_shape *shape = &call->in[0].shape;
+    gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
+    e.y = call->inputs > 1 ? call->in[1].data : NULL;
+    if (gckpti_has_weights(call)) {
+        e.weights = call->in[2].data;
+        e.share = e.n / gckpti_elements(&call->in[2].shape);
+    }
+    e.n /= shape->n ? shape->d[0] : 1;
+    if (call->attributes)
+        e.delta = *(const float *)call->attributes;
+    return e;
+}
+
+static float gckpti_plain_sum(const gckpti_errors *e, int64_t row)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
+        float b, w = gckpti_error_weight(e, at), *sum = &lane[i & 31];
+        float a = gckpti_error_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
+        *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
+{
+    const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
+    float scale = e->call->loss_scale;
+    for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
+        float p = e->x ? e->x[i] : 0.0f, w = gckpti_error_weight(e, i); /* sum_loss has no data */
+        float d = gckpti_error_slope(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
+        if (x->grad)
+            gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
+        if (y->grad)
+            gckpti_put_product(
+                &y->grad[i], gckpti_weighted(w, gckpti_error_is(e->kind, GCKPTI_BINARY) ? -p : -d),
+                scale, y->accumulate);
+    }
+}
+
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product)
+{
+    gckpti_loss_kernels by = { gckpti_in_turn,
+                               NULL,
+                               NULL,
+                               product,
                                gckpti_online,
                                gckpti_plain_surprisal,
-                               gckpti_plain_classes,
+                               gckpti_plain_gradient,
                                gckpti_from_bf16s,
                                gckpti_to_bf16s,
                                gckpti_exp,
@@ -9314,14 +9360,26 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
     return by;
 }
 
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_errors(void)
+{
+    gckpti_loss_kernels by;
+    memset(&by, 0, sizeof by);
+    by.each = gckpti_in_turn, by.errors = gckpti_plain_sum, by.slopes = gckpti_plain_slopes;
+    return by;
+}
+
+/* ---- rows of losses over classes ---- */
+
 /* The target of the block's row r, 0 without one; < 0: the row is left out. */
 static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
 {
     return l->targets ? l->targets[l->row + r] : 0;
 }
 
-GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
-                               float max, float log_sum)
+/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
+ * are soft or smoothed. */
+static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
+                            float log_sum)
 {
     gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
     if (gckpti_loss_soft(l)) {
@@ -9334,42 +9392,27 @@ GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, 
                             : loss;
 }
 
-/* The forward of row r: its classes before `first`, and the n of x. */
-static void gckpti_loss_forward_classes(gckpti_loss *l, int64_t r, const float *x, int64_t first,
-                                        int64_t n)
+GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
-    int64_t at = gckpti_loss_target(l, r) - first;
-    if (at >= 0 && at < n)
-        l->hit[r] = x[at];
-    for (int64_t j = 0; j < n; j += GCKPTI_LOSS_CHUNK)
-        l->by.online(x + j, NULL, gckpti_min(n - j, GCKPTI_LOSS_CHUNK), first + j == 0, &l->max[r],
-                     &l->sum[r]);
-    if (first + n < l->v)
+    gckpti_loss *l = (gckpti_loss *)context;
+    const int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    const float *x = l->x ? l->x + r * l->n : NULL, *chunk;
+    float wide[GCKPTI_LOSS_WIDE];
+    (void)worker;
+    for (int64_t j = 0, n; j < l->n && target >= 0; j += n) {
+        n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
+        chunk = x ? x + j : wide;
+        if (gckpti_is_narrow(l->x_bf16))
+            l->by.widen(l->x_bf16 + r * l->n + j, wide, n);
+        l->by.online(chunk, NULL, n, l->first + j == 0, &l->max[r], &l->sum[r]);
+        if (at >= j && at < j + n)
+            l->hit[r] = chunk[at - j];
+    }
+    if (target < 0 || l->first + l->n < l->v)
         return;
     gckpti_softmax_end(&l->max[r], &l->sum[r]);
     l->sum[r] = l->by.log(l->sum[r]);
     l->hit[r] = gckpti_loss_of(l, r, x, l->hit[r], l->max[r], l->sum[r]);
-}
-
-GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
-{
-    gckpti_loss *l = (gckpti_loss *)context;
-    (void)worker;
-    if (gckpti_loss_target(l, r) >= 0)
-        gckpti_loss_forward_classes(l, r, l->x + r * l->n, l->first, l->n);
-}
-
-/* As above, of bf16 logits; all their classes. */
-static void gckpti_loss_forward_narrow(void *context, int64_t r, int64_t worker)
-{
-    gckpti_loss *l = (gckpti_loss *)context;
-    float x[GCKPTI_LOSS_CHUNK];
-    (void)worker;
-    for (int64_t j = 0, n; j < l->v && gckpti_loss_target(l, r) >= 0; j += n) {
-        n = gckpti_min(l->v - j, GCKPTI_LOSS_CHUNK);
-        l->by.widen(l->x_bf16 + r * l->v + j, x, n);
-        gckpti_loss_forward_classes(l, r, x, j, n);
-    }
 }
 
 /* The gradient of a row's soft targets. */
@@ -9383,80 +9426,90 @@ static void gckpti_loss_soft_row(const gckpti_loss *l, const float *x, float *d,
         gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
 }
 
-/* The backward of row r, of n classes from `first` on: d from x, the target's apart. */
-static void gckpti_loss_backward_classes(const gckpti_loss *l, int64_t r, const float *x, float *d,
-                                         int64_t first, int64_t n)
+/* d of n classes from x, of which `target` is number `at`, if it is one of them: its part is added
+ * apart, to what d (which may be x) held. */
+static void gckpti_loss_slopes(const gckpti_loss *l, const gckpti_classes *c, const float *x,
+                               float *d, int64_t n, int64_t at)
 {
-    const float *aux = l->aux + 2 * r;
-    float logit = 0.0f, held = 0.0f;
-    float w = gckpti_loss_weight(l, r), other = gckpti_loss_smoothing(l) / (float)l->v;
-    int64_t target = gckpti_loss_target(l, r), at = target - first;
     int here = !gckpti_loss_soft(l) && at >= 0 && at < n;
-    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
-    c.scale = w * l->call->loss_scale;
-    if (gckpti_loss_soft(l) && l->call->in[1].grad)
-        gckpti_loss_soft_row(l, x, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
-    if (!d || target < 0 || w == 0.0f) {
-        if (d)
-            gckpti_start(d, n, l->accumulate);
+    float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
+    l->by.gradient(x, d, n, c);
+    if (!here)
         return;
-    }
-    if (gckpti_loss_soft(l)) {
-        c.targets = l->soft + (l->row + r) * l->v;
-        c.mass = gckpti_sum(c.targets, l->v);
-    }
-    if (here) /* d may be x; what it held the target's own contribution is added to */
-        logit = x[at], held = d[at];
-    l->by.gradient(x, d, n, &c);
-    if (here) {
-        d[at] = held;
-        gckpti_put_product(&d[at],
-                           l->by.exp((logit - aux[0]) - aux[1]) -
-                               ((1.0f - gckpti_loss_smoothing(l)) + other),
-                           c.scale, l->accumulate);
-    }
+    d[at] = held;
+    gckpti_put_product(&d[at],
+                       l->by.exp((logit - c->max) - c->log_sum) -
+                           ((1.0f - gckpti_loss_smoothing(l)) + c->other),
+                       c->scale, l->accumulate);
 }
 
+/* All of the row's n classes at once or, where logits or their gradient are bf16 (the other may be
+ * f32), chunk by chunk. */
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
-    float *d = l->d ? l->d + r * l->n : NULL;
+    const int64_t target = gckpti_loss_target(l, r), begin = r * l->n;
+    const float w = gckpti_loss_weight(l, r), *aux = l->aux + 2 * r, *x = l->x;
+    float other = gckpti_loss_smoothing(l) / (float)l->v, *d = l->d;
+    float wide[GCKPTI_LOSS_WIDE], gradient[GCKPTI_LOSS_WIDE];
+    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
+    c.scale = w * l->call->loss_scale;
     (void)worker;
-    gckpti_loss_backward_classes(l, r, l->x + r * l->n, d, l->first, l->n);
+    if (gckpti_loss_soft(l)) {
+        c.targets = l->soft + (l->row + r) * l->v;
+        c.mass = gckpti_sum(c.targets, l->v);
+        if (l->call->in[1].grad)
+            gckpti_loss_soft_row(l, x + begin, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
+    }
+    for (int64_t j = 0, n = l->n; j < l->n && (d || l->d_bf16); j += n) {
+        if (gckpti_is_narrow(l->x_bf16) || gckpti_is_narrow(l->d_bf16))
+            n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
+        if (gckpti_is_narrow(l->x_bf16))
+            l->by.widen(l->x_bf16 + begin + j, wide, n);
+        if (gckpti_is_narrow(l->d_bf16) && l->accumulate)
+            l->by.widen(l->d_bf16 + begin + j, gradient, n);
+        float *to = gckpti_is_narrow(l->d_bf16) ? gradient : d + begin + j;
+        if (target < 0 || w == 0.0f)
+            gckpti_start(to, n, l->accumulate);
+        else
+            gckpti_loss_slopes(l, &c, gckpti_is_narrow(l->x_bf16) ? wide : x + begin + j, to, n,
+                               target - l->first - j);
+        if (gckpti_is_narrow(l->d_bf16))
+            l->by.narrow(gradient, l->d_bf16 + begin + j, n);
+    }
 }
 
-/* As above, where logits or their gradient are bf16 (the other may be f32); all their classes. */
-static void gckpti_loss_backward_narrow(void *context, int64_t r, int64_t worker)
+/* ---- all losses: blocks of rows, and what is done with each ---- */
+static void gckpti_errors_forward_row(void *context, int64_t r, int64_t worker)
+{
+    gckpti_loss *l = (gckpti_loss *)context;
+    (void)worker;
+    l->hit[r] = l->by.errors(&l->e, l->row + r);
+}
+
+static void gckpti_errors_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
-    float wide[GCKPTI_LOSS_CHUNK], gradient[GCKPTI_LOSS_CHUNK];
     (void)worker;
-    for (int64_t j = 0, n; j < l->v; j += n) {
-        int64_t at = r * l->v + j;
-        n = gckpti_min(l->v - j, GCKPTI_LOSS_CHUNK);
-        if (l->x_bf16)
-            l->by.widen(l->x_bf16 + at, wide, n);
-        if (l->d_bf16 && l->accumulate)
-            l->by.widen(l->d_bf16 + at, gradient, n);
-        gckpti_loss_backward_classes(l, r, l->x_bf16 ? wide : l->x + at,
-                                     l->d_bf16 ? gradient : l->d + at, j, n);
-        if (l->d_bf16)
-            l->by.narrow(gradient, l->d_bf16 + at, n);
-    }
+    l->by.slopes(&l->e, l->row + r);
 }
 
 /* The gradient of weight k: l is at row 0. */
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
+    const gckpti_errors *e = &l->e;
     const gckpt_arg *w = &l->call->in[2];
     float lane[32] = { 0.0f };
     (void)worker;
-    for (int64_t i = 0; i < l->share; i++) {
-        int64_t r = k * l->share + i, target = gckpti_loss_target(l, r);
-        const float *x = l->x + r * l->n;
-        if (target >= 0)
-            lane[i & 31] += gckpti_loss_of(l, r, x, x[target], l->aux[2 * r], l->aux[2 * r + 1]);
+    for (int64_t i = 0; i < e->share; i++) {
+        int64_t at = k * e->share + i, target = gckpti_loss_target(l, at);
+        const float *x = l->x + at * l->n, *aux = l->aux + 2 * at;
+        if (e->kind != GCKPTI_CLASSES) {
+            float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
+            lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
+        } else if (target >= 0)
+            lane[i & 31] += gckpti_loss_of(l, at, x, x[target], aux[0], aux[1]);
     }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
@@ -9471,15 +9524,64 @@ GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
     }
 }
 
-/* The losses of the block's rows, and aux for the backward. */
-GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
+/* The losses of the block's rows, each of which counts `count`, and aux for the backward. */
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count)
 {
-    for (int64_t r = 0; r < l->rows; r++) {
+    const gckpt_call *call = l->call;
+    for (int64_t r = 0; call->loss_sum && r < l->rows; r++)
         if (gckpti_loss_target(l, r) >= 0)
-            gckpti_loss_add(l->call, gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]), 1);
-        if (l->aux)
-            l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
+            *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]);
+    if (call->loss_count)
+        *call->loss_count += l->counted * count;
+    for (int64_t r = 0; l->aux && r < l->rows; r++)
+        l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
+}
+
+static void gckpti_losses_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                             const gckpti_loss_kernels *by, gckpti_loss_body *body)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[2];
+    const int classes = kind == GCKPTI_CLASSES;
+    int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
+    int64_t rows = classes ? gckpti_rows(&x->shape) : x->shape.n ? x->shape.d[0] : 1;
+    gckpti_loss l;
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.call = call, l.by = *by, l.accumulate = x->accumulate, l.e = gckpti_errors_of(call, kind);
+    l.n = l.v = gckpti_elements(&x->shape) / rows;
+    if (classes) {
+        l.targets = call->in[1].index, l.soft = call->in[1].data;
+        l.weights = l.e.weights, l.smoothing = l.e.delta;
+        l.e.share = l.e.share / l.v;
     }
+    for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
+        l.x = x->data ? x->data + row * l.v : NULL, l.d = x->grad ? x->grad + row * l.v : NULL;
+        l.x_bf16 = x->bf16 ? x->bf16 + row * l.v : NULL;
+        l.d_bf16 = x->grad_bf16 ? x->grad_bf16 + row * l.v : NULL;
+        by->each(call, l.rows, 16 * l.v, body, &l);
+        if (!backward)
+            gckpti_loss_finish(&l, classes ? 1 : l.n);
+    }
+    if (!backward || !gckpti_has_weights(call) || !w->grad)
+        return;
+    l.row = 0, l.x = x->data, l.aux = (float *)call->aux;
+    by->each(call, gckpti_elements(&w->shape), (classes ? 4 * l.v : 16) * l.e.share,
+             gckpti_loss_weight_item, &l);
+}
+
+/* By two functions, so that firmware with errors of elements has no code for classes. */
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                                gckpti_loss_kernels by)
+{
+    gckpti_losses_by(call, backward, kind, &by,
+                     backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
+}
+
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
+                                       gckpti_loss_kernels by)
+{
+    gckpti_losses_by(call, backward, GCKPTI_CLASSES, &by,
+                     backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
@@ -9492,52 +9594,30 @@ GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
     call->mixes_rows = x->n < 2;
     return gckpti_weights_fit(call, name, targets);
 }
+GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+{
+    const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
+    const float *delta = (const float *)call->attributes;
+    if (call->inputs > 1 && !gckpti_same_shape(x, y))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
+    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
+        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
+                          (double)*delta);
+    return gckpti_weights_fit(call, name, x);
+}
+
 static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
     return gckpti_classes_shape(call, "cross_entropy");
 }
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_kernels by)
-{
-    void (*body)(void *context, int64_t i, int64_t worker) =
-        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row;
-    const gckpt_arg *x = &call->in[0], *w = &call->in[2];
-    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), weights = 0;
-    gckpti_loss l;
-    memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by, l.n = l.v = v, l.accumulate = x->accumulate;
-    l.targets = call->in[1].index, l.soft = call->in[1].data;
-    if (gckpti_has_weights(call)) {
-        weights = gckpti_elements(&w->shape);
-        l.weights = w->data, l.share = rows / weights;
-    }
-    if (call->attributes)
-        l.smoothing = *(const float *)call->attributes;
-    int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
-    if (gckpti_is_narrow(x->bf16) || gckpti_is_narrow(x->grad_bf16))
-        body = backward ? gckpti_loss_backward_narrow : gckpti_loss_forward_narrow;
-    for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
-        l.x = x->data ? x->data + row * v : NULL, l.d = x->grad ? x->grad + row * v : NULL;
-        l.x_bf16 = x->bf16 ? x->bf16 + row * v : NULL;
-        l.d_bf16 = x->grad_bf16 ? x->grad_bf16 + row * v : NULL;
-        by.each(call, l.rows, 16 * v, body, &l);
-        if (!backward)
-            gckpti_loss_finish(&l);
-    }
-    if (!backward || !weights || !w->grad)
-        return;
-    l.row = 0, l.x = x->data, l.aux = (float *)call->aux;
-    by.each(call, weights, 4 * v * l.share, gckpti_loss_weight_item, &l);
-}
-
-GCKPTI_BOTH_WAYS(cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
     (void)i;
     return gckpti_last(&call->in[0].shape);
 }
 
+GCKPTI_BOTH_WAYS(cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
@@ -9546,6 +9626,21 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
 {
     gckpt_tensor *in[2] = { logits, targets };
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+}
+
+GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
+GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
+              GCKPTI_READS_MORE(0));
+
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
+{
+    gckpt_tensor *in[2] = { prediction, target };
+    return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
 }
 
 /* >>ops/linear_loss */
@@ -9661,7 +9756,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
         l.aux = once ? (float *)call->work + parts.aux : l.aux;
         if (once || !backward) {
             gckpti_loss_products(&l, &parts, 0);
-            gckpti_loss_finish(&l);
+            gckpti_loss_finish(&l, 1);
         }
         if (backward)
             gckpti_loss_products(&l, &parts, 1);
@@ -9670,7 +9765,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
 
 GCKPTI_BOTH_WAYS(linear_cross_entropy,
                  gckpti_linear_cross_entropy_by(call, backward,
-                                                gckpti_plain_loss(gckpti_plain_products(call))))
+                                                gckpti_plain_classes(gckpti_plain_products(call))))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
@@ -9712,152 +9807,9 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
     return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
 }
 
-/* >>ops/errors */
-/* ---- losses of elements, each a product a b of two factors; count = elements ----
- *   sum_loss              1 x                                    dx = 1
- *   mean_squared_error    d d, d = x - y                         dx = 2 d
- *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
- *                         delta (|d| - delta/2)
- *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
- *                                                                dx = 1 / (1 + exp(-x)) - y
- * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
- * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
- * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
- * behind the weight, loss_scale). */
-
-GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
-{
-    const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
-    e.y = call->inputs > 1 ? call->in[1].data : NULL;
-    if (gckpti_has_weights(call)) {
-        e.weights = call->in[2].data;
-        e.share = e.n / gckpti_elements(&call->in[2].shape);
-    }
-    e.n /= shape->n ? shape->d[0] : 1;
-    if (call->attributes)
-        e.delta = *(const float *)call->attributes;
-    return e;
-}
-
-static float gckpti_errors_forward(const gckpti_errors *e, int64_t row)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
-        float b, w = gckpti_error_weight(e, at), *sum = &lane[i & 31];
-        float a = gckpti_error_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
-        *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
-    }
-    return gckpti_lanes_sum(lane);
-}
-
-static void gckpti_errors_backward(const gckpti_errors *e, int64_t row)
-{
-    const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
-    float scale = e->call->loss_scale;
-    for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
-        float p = e->x ? e->x[i] : 0.0f, w = gckpti_error_weight(e, i); /* sum_loss has no data */
-        float d = gckpti_error_slope(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
-        if (x->grad)
-            gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
-        if (y->grad)
-            gckpti_put_product(
-                &y->grad[i], gckpti_weighted(w, gckpti_error_is(e->kind, GCKPTI_BINARY) ? -p : -d),
-                scale, y->accumulate);
-    }
-}
-
-/* Rows of a call, some of them at a time. */
-typedef struct {
-    gckpti_errors e;
-    gckpti_error_kernels by;
-    int64_t row;
-    float sum[GCKPTI_LOSS_ROWS_MOST];
-} gckpti_error_rows;
-
-static void gckpti_errors_item(void *context, int64_t i, int64_t worker)
-{
-    gckpti_error_rows *s = (gckpti_error_rows *)context;
-    (void)worker;
-    s->sum[i] = s->by.forward(&s->e, s->row + i);
-}
-
-static void gckpti_errors_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_error_rows *s = (const gckpti_error_rows *)context;
-    (void)worker;
-    s->by.backward(&s->e, i);
-}
-
-static void gckpti_errors_weight_item(void *context, int64_t k, int64_t worker)
-{
-    const gckpti_errors *e = &((const gckpti_error_rows *)context)->e;
-    const gckpt_arg *w = &e->call->in[2];
-    float lane[32] = { 0.0f };
-    (void)worker;
-    for (int64_t i = 0; i < e->share; i++) {
-        int64_t at = k * e->share + i;
-        float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
-        lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
-    }
-    gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), e->call->loss_scale, w->accumulate);
-}
-
-GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_error_kernels by)
-{
-    const gckpt_shape *shape = &call->in[0].shape;
-    gckpti_error_rows s;
-    s.e = gckpti_errors_of(call, kind), s.by = by;
-    int64_t rows = shape->n ? shape->d[0] : 1, each = GCKPTI_LOSS_ROWS_MOST, n = s.e.n;
-    for (s.row = 0; s.row < rows && !backward; s.row += each) {
-        int64_t some = gckpti_min(rows - s.row, each);
-        by.each(call, some, 16 * n, gckpti_errors_item, &s);
-        for (int64_t r = 0; r < some; r++)
-            gckpti_loss_add(call, s.sum[r], n);
-    }
-    if (backward && (call->in[0].grad || call->in[1].grad))
-        by.each(call, rows, 16 * n, gckpti_errors_backward_item, &s);
-    if (backward && gckpti_has_weights(call) && call->in[2].grad)
-        by.each(call, rows * n / s.e.share, 16 * s.e.share, gckpti_errors_weight_item, &s);
-}
-
-GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
-{
-    gckpti_error_kernels by = { gckpti_in_turn, gckpti_errors_forward, gckpti_errors_backward };
-    return by;
-}
-
-GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
-{
-    const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
-    const float *delta = (const float *)call->attributes;
-    if (call->inputs > 1 && !gckpti_same_shape(x, y))
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
-    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
-        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
-                          (double)*delta);
-    return gckpti_weights_fit(call, name, x);
-}
-
-GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
-GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
-              GCKPTI_READS_MORE(0));
-
-GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
-}
-
-GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
-{
-    gckpt_tensor *in[2] = { prediction, target };
-    return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
-}
-
 /* >>ops/weighted */
 #ifndef GCKPT_NO_LOSSES
-/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (classes.c) ---- */
+/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (losses.c) ---- */
 static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
 {
     float smoothing = *(const float *)call->attributes;
@@ -9882,9 +9834,9 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy_with,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
 GCKPTI_BOTH_WAYS(soft_cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
@@ -9913,7 +9865,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
-/* ---- mean_squared_error_with, huber, binary_cross_entropy, as mean_squared_error (errors) ---- */
+/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
 GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3,
               GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
 GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),
@@ -11735,6 +11687,12 @@ enum { GCKPTI_COLUMNS = 64 };
 GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 #endif
 
+/* ---- cpu/losses.c ---- */
+#define GCKPTI_FAST_CLASSES(name)                                                                  \
+    GCKPTI_BOTH_WAYS(fast_##name, gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+#define GCKPTI_FAST_ERRORS(name, kind)                                                             \
+    GCKPTI_BOTH_WAYS(fast_##name, gckpti_errors_by(call, backward, kind, gckpti_fast_loss(call)))
+
 /* >>cpu/plain */
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
 {
@@ -12889,12 +12847,14 @@ GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call
 
 /* >>cpu/losses */
 #if GCKPTI_HAS_FAST
-/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
+/* ---- losses: an item is a row, or an entry of axis 0 (of products, as in matmul) ---- */
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call),
-                               gckpt_parallel,
+    gckpti_loss_kernels by = { gckpt_parallel,
+                               k->errors_forward,
+                               k->errors_backward,
+                               gckpti_fast_products(call),
                                k->online,
                                k->surprisal,
                                k->classes_backward,
@@ -12905,40 +12865,20 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
     return by;
 }
 
-GCKPTI_BOTH_WAYS(fast_cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
 GCKPTI_BOTH_WAYS(fast_linear_cross_entropy,
                  gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
-
-/* ---- losses of elements: an item is an entry of axis 0 ---- */
-GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_error_kernels by = { gckpt_parallel, k->errors_forward, k->errors_backward };
-    return by;
-}
-
-GCKPTI_BOTH_WAYS(fast_sum_loss,
-                 gckpti_errors_by(call, backward, GCKPTI_SUMMED, gckpti_fast_errors(call)))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error,
-                 gckpti_errors_by(call, backward, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call)))
+GCKPTI_FAST_CLASSES(cross_entropy)
+GCKPTI_FAST_ERRORS(sum_loss, GCKPTI_SUMMED)
+GCKPTI_FAST_ERRORS(mean_squared_error, GCKPTI_SQUARED)
 #endif
 
 /* >>cpu/weighted */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_LOSSES)
-GCKPTI_BOTH_WAYS(fast_cross_entropy_with,
-                 gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
-GCKPTI_BOTH_WAYS(fast_soft_cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
-GCKPTI_BOTH_WAYS(fast_mean_squared_error_with,
-                 gckpti_errors_by(call, backward, GCKPTI_SQUARED,
-                 gckpti_fast_errors(call)))
-GCKPTI_BOTH_WAYS(fast_huber,
-                 gckpti_errors_by(call, backward, GCKPTI_HUBER, gckpti_fast_errors(call)))
-GCKPTI_BOTH_WAYS(fast_binary_cross_entropy,
-                 gckpti_errors_by(call, backward, GCKPTI_BINARY,
-                 gckpti_fast_errors(call)))
+GCKPTI_FAST_CLASSES(cross_entropy_with)
+GCKPTI_FAST_CLASSES(soft_cross_entropy)
+GCKPTI_FAST_ERRORS(mean_squared_error_with, GCKPTI_SQUARED)
+GCKPTI_FAST_ERRORS(huber, GCKPTI_HUBER)
+GCKPTI_FAST_ERRORS(binary_cross_entropy, GCKPTI_BINARY)
 #endif
 
 /* >>cpu/recurrent */
@@ -31154,6 +31094,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_ALIGN
 #undef GCKPTI_AVX512
 #undef GCKPTI_AVX512_BF16
+#undef GCKPTI_BOTH_WAYS
+#undef GCKPTI_FAST_CLASSES
+#undef GCKPTI_FAST_ERRORS
 #undef GCKPTI_IF_BF16
 #undef GCKPTI_STORED
 #undef GCKPTI_CURVES

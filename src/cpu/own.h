@@ -58,6 +58,12 @@ enum { GCKPTI_COLUMNS = 64 };
 GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 #endif
 
+/* ---- cpu/losses.c ---- */
+#define GCKPTI_FAST_CLASSES(name)                                                                  \
+    GCKPTI_BOTH_WAYS(fast_##name, gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+#define GCKPTI_FAST_ERRORS(name, kind)                                                             \
+    GCKPTI_BOTH_WAYS(fast_##name, gckpti_errors_by(call, backward, kind, gckpti_fast_loss(call)))
+
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -89,7 +95,6 @@ GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);
 
 /* cpu/losses.c */
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
-GCKPTI_FN gckpti_error_kernels gckpti_fast_errors(const gckpt_call *call);
 
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels);

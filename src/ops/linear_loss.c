@@ -113,7 +113,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
         l.aux = once ? (float *)call->work + parts.aux : l.aux;
         if (once || !backward) {
             gckpti_loss_products(&l, &parts, 0);
-            gckpti_loss_finish(&l);
+            gckpti_loss_finish(&l, 1);
         }
         if (backward)
             gckpti_loss_products(&l, &parts, 1);
@@ -122,7 +122,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
 
 GCKPTI_BOTH_WAYS(linear_cross_entropy,
                  gckpti_linear_cross_entropy_by(call, backward,
-                                                gckpti_plain_loss(gckpti_plain_products(call))))
+                                                gckpti_plain_classes(gckpti_plain_products(call))))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {

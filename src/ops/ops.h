@@ -407,90 +407,18 @@ GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
     return half + (uint64_t)(half ? x - 0.5 * turn : x);
 }
 
-/* ---- ops/classes.c ---- */
+/* ---- ops/losses.c ---- */
 /* w x; where w is 0 (or NaN) w, whatever x is. (w may be -0: in a sum from +0 that is nothing.) */
 GCKPTI_INLINE float gckpti_weighted(float w, float x) { return w > 0.0f || w < 0.0f ? w * x : w; }
 
-/* What the loss and the gradient of a row of logits depend on. */
-typedef struct gckpti_classes {
-    float max, log_sum;
-    const float *targets; /* of the classes; NULL: that of each is `other` */
-    float other, mass;    /* mass: the sum of all */
-    float scale;
-    int accumulate;
-} gckpti_classes;
-
-/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
- * there or a product; each row looks at its own (forward) or turns them into their gradient
- * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
-typedef struct {
-    gckpti_product_run product; /* of linear_cross_entropy */
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker),
-                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
-    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
-    void (*widen)(const uint16_t *x, float *y, int64_t n);
-    void (*narrow)(const float *x, uint16_t *y, int64_t n);
-    float (*exp)(float x), (*log)(float x);
-} gckpti_loss_kernels;
-
-/* A block of rows, a chunk of their classes. */
-typedef struct {
-    const gckpt_call *call;
-    gckpti_loss_kernels by;
-    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
-                                       v in all */
-    int64_t counted;                /* rows that are not left out */
-    const int32_t *targets;         /* of all rows; NULL: */
-    const float *soft;              /* (.., V) */
-    const float *weights;           /* NULL: none */
-    int64_t share;                  /* rows to a weight */
-    float smoothing;
-    const float *x;         /* the block's logits (rows,n) */
-    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
-    uint16_t *d_bf16;
-    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
-    int accumulate;
-    /* A row's, while its classes go by; then log of the sum, and the loss. */
-    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
-} gckpti_loss;
-
-/* What a build without these losses has none of. */
-static inline const float *gckpti_loss_soft(const gckpti_loss *l)
-{
-    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
-}
-static inline float gckpti_loss_smoothing(const gckpti_loss *l)
-{
-    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
-}
-static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
-{
-    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->share] : 1.0f;
-}
-static inline int gckpti_has_weights(const gckpt_call *call)
-{
-    return GCKPTI_WITH_LOSSES && call->inputs == 3;
-}
-
-/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
- * are soft or smoothed. */
-GCKPTI_FN float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit,
-                               float max, float log_sum);
-
-/* The logits are the input: a chunk is all classes. */
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
-                                       gckpti_loss_kernels by);
-
-/* ---- ops/linear_loss.c ---- */
-GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
-                                              gckpti_loss_kernels by);
-
-/* ---- ops/errors.c ---- */
-typedef enum { GCKPTI_SUMMED, GCKPTI_SQUARED, GCKPTI_HUBER, GCKPTI_BINARY } gckpti_error_kind;
+/* What a loss adds up: errors of elements, or of rows over classes. */
+typedef enum {
+    GCKPTI_SUMMED,
+    GCKPTI_SQUARED,
+    GCKPTI_HUBER,
+    GCKPTI_BINARY,
+    GCKPTI_CLASSES
+} gckpti_error_kind;
 
 /* kind == is; a constant 0 of those that this build has not. */
 GCKPTI_INLINE int gckpti_error_is(gckpti_error_kind kind, gckpti_error_kind is)
@@ -538,16 +466,43 @@ GCKPTI_INLINE float gckpti_error_weight(const gckpti_errors *e, int64_t i)
     return GCKPTI_WITH_LOSSES && e->weights ? e->weights[i / e->share] : 1.0f;
 }
 
-/* What plain and fast kernels differ in. */
+/* What the loss and the gradient of a row of logits depend on. */
+typedef struct gckpti_classes {
+    float max, log_sum;
+    const float *targets; /* of the classes; NULL: that of each is `other` */
+    float other, mass;    /* mass: the sum of all */
+    float scale;
+    int accumulate;
+} gckpti_classes;
+
+/* A loss goes over blocks of rows: entries of axis 0 or, over classes, rows of logits that are
+ * there or (some of their classes at a time) a product; each row looks at its own (forward) or
+ * turns them into their gradient (backward). Plain and fast kernels, in f32 and bf16 plans, differ
+ * in this: */
+typedef void gckpti_loss_body(void *context, int64_t i, int64_t worker);
 typedef struct {
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
-    float (*forward)(const gckpti_errors *e, int64_t row);
-    void (*backward)(const gckpti_errors *e, int64_t row);
-} gckpti_error_kernels;
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work, gckpti_loss_body *body,
+                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
+    /* of an entry: its sum; its gradients */
+    float (*errors)(const gckpti_errors *e, int64_t row);
+    void (*slopes)(const gckpti_errors *e, int64_t row);
+    gckpti_product_run product; /* of linear_cross_entropy */
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
+    void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+    float (*exp)(float x), (*log)(float x);
+} gckpti_loss_kernels;
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_error_kernels by);
+                                gckpti_loss_kernels by);
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
+                                       gckpti_loss_kernels by);
+
+/* ---- ops/linear_loss.c ---- */
+GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
+                                              gckpti_loss_kernels by);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */

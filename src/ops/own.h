@@ -79,7 +79,50 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
-/* ---- ops/errors.c ---- */
+/* ---- ops/losses.c ---- */
+/* Where chunks of bf16 logits are widened. */
+enum { GCKPTI_LOSS_WIDE = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_loss_kernels by;
+    int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
+                                       v in all */
+    int64_t counted;                /* rows that are not left out */
+    const int32_t *targets;         /* of all rows; NULL: */
+    const float *soft;              /* (.., V) */
+    const float *weights;           /* of rows; NULL: none */
+    float smoothing;
+    gckpti_errors e; /* of all rows; over classes, too: weights, and `share` rows to one */
+    const float *x;         /* the block's logits (rows,n) */
+    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    uint16_t *d_bf16;
+    float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    int accumulate;
+    /* A row's, while its classes go by; then log of the sum, and the loss. */
+    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
+} gckpti_loss;
+
+/* What a build without these losses has none of. */
+static inline const float *gckpti_loss_soft(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->soft : NULL;
+}
+static inline float gckpti_loss_smoothing(const gckpti_loss *l)
+{
+    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+}
+static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
+{
+    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->e.share] : 1.0f;
+}
+static inline int gckpti_has_weights(const gckpt_call *call)
+{
+    return GCKPTI_WITH_LOSSES && call->inputs == 3;
+}
+
 #define GCKPTI_ERRORS(name, kind, flops, ...)                                                      \
     static gckpt_result gckpti_##name##_shape(gckpt_call *call)                                    \
     {                                                                                              \
@@ -129,25 +172,19 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call);
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
 
-/* ops/classes.c */
+/* ops/losses.c */
 GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets);
 GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
                                           const gckpt_shape *all);
-GCKPTI_FN void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count);
-GCKPTI_FN void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
-                              void (*body)(void *context, int64_t i, int64_t worker),
-                              void *context);
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product);
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product);
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_errors(void);
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows);
-GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l);
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count);
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name);
-GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
-
-/* ops/errors.c */
-GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void);
 GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name);
+GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
 
 /* ops/conv.c */
 #ifndef GCKPT_NO_IMAGES

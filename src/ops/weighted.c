@@ -1,7 +1,7 @@
 #include "ops/own.h"
 
 #ifndef GCKPT_NO_LOSSES
-/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (classes.c) ---- */
+/* ---- cross_entropy_with, soft_cross_entropy: as cross_entropy (losses.c) ---- */
 static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
 {
     float smoothing = *(const float *)call->attributes;
@@ -26,9 +26,9 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy_with,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
 GCKPTI_BOTH_WAYS(soft_cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
@@ -57,7 +57,7 @@ GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_ten
     return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
 }
 
-/* ---- mean_squared_error_with, huber, binary_cross_entropy, as mean_squared_error (errors) ---- */
+/* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
 GCKPTI_ERRORS(mean_squared_error_with, GCKPTI_SQUARED, gckpti_flops_3,
               GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(GCKPT_IN(2)), GCKPTI_READS_MORE(0));
 GCKPTI_ERRORS(huber, GCKPTI_HUBER, gckpti_flops_8, GCKPTI_READS_MORE(GCKPT_IN(2)),

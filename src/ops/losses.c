@@ -1,0 +1,417 @@
+#include "ops/own.h"
+
+/* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
+ * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
+ * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
+ * Rows with target < 0 are left out. aux (rows,2): max, log(sum); 0, 0 for rows left out.
+ * dx_j = put(p_j - (j == target), loss_scale), p_j = exp((x_j - max) - log(sum)); rows left out
+ * store +0 or add nothing.
+ * ---- cross_entropy_with, soft_cross_entropy: the same with s_j = log(sum) - (x_j - max) ----
+ * smoothing e: fma(e / V, sum of s by lanes, mul(1 - e, s_target)); dx_j = put(p_j - e / V, ..),
+ * the target's put(p_j - ((1 - e) + e / V), ..). soft: lanes fma(t_j, s_j, lane), a t_j of 0 adding
+ * nothing even where s_j is infinite; dx_j = put(fma(p_j, sum of t, -t_j), ..), dt_j = put(s_j,
+ * ..). A row's weight w multiplies its loss, and loss_scale; a weight of 0 makes the
+ * row's loss and dx 0, whatever its logits are; the row counts. dw = put(sum of the losses behind
+ * it by lanes, loss_scale). */
+/* ---- losses of elements, each a product a b of two factors; count = elements ----
+ *   sum_loss              1 x                                    dx = 1
+ *   mean_squared_error    d d, d = x - y                         dx = 2 d
+ *   huber                 (d/2) d; from |d| = delta on           dx = d, but -delta to delta
+ *                         delta (|d| - delta/2)
+ *   binary_cross_entropy  1 (fma(-x, y, max(x, 0)) + log(1 + exp(-|x|)))
+ *                                                                dx = 1 / (1 + exp(-x)) - y
+ * dy = -dx, but -x in the last. One sum by lanes for each entry of axis 0, lane = fma(w a, b,
+ * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
+ * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
+ * behind the weight, loss_scale). */
+GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
+{
+    gckpt_shape rows = *x;
+    rows.n--;
+    return x->n >= 1 && gckpti_same_shape(&rows, targets);
+}
+
+/* Whether a loss's input 2, if there is one, has the first axes of `all`. */
+GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
+                                          const gckpt_shape *all)
+{
+    const gckpt_shape *w = &call->in[2].shape;
+    int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
+    for (int i = 0; call->inputs == 3 && fits && i < w->n; i++)
+        fits = w->d[i] == all->d[i];
+    return fits ? GCKPT_OK
+                : gckpt_fail(call, GCKPT_E_SHAPE,
+                             "%s: weights %S must have the first axes of %S, one or more of them; "
+                             "gckpt_reshape takes away axes of size 1",
+                             name, w, all);
+}
+
+static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
+{
+    (void)call, (void)work;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i, 0);
+}
+
+static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_classes *c)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t j = 0; j < n; j++) {
+        float s = c->log_sum - (x[j] - c->max), t = c->targets ? c->targets[j] : 1.0f;
+        float *sum = &lane[j & 31];
+        *sum = t > 0.0f || t < 0.0f ? gckpti_fma(t, s, *sum) : *sum + t;
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+static void gckpti_plain_gradient(const float *x, float *d, int64_t n, const gckpti_classes *c)
+{
+    for (int64_t j = 0; j < n; j++) {
+        float t = c->targets ? c->targets[j] : c->other;
+        float p = gckpti_exp((x[j] - c->max) - c->log_sum);
+        gckpti_put_product(&d[j], gckpti_fma(p, c->mass, -t), c->scale, c->accumulate);
+    }
+}
+
+/* ---- entries of axis 0 of losses of elements ---- */
+GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
+{
+    const gckpt_shape *shape = &call->in[0].shape;
+    gckpti_errors e = { call, kind, gckpti_elements(shape), 1, call->in[0].data, NULL, NULL, 0 };
+    e.y = call->inputs > 1 ? call->in[1].data : NULL;
+    if (gckpti_has_weights(call)) {
+        e.weights = call->in[2].data;
+        e.share = e.n / gckpti_elements(&call->in[2].shape);
+    }
+    e.n /= shape->n ? shape->d[0] : 1;
+    if (call->attributes)
+        e.delta = *(const float *)call->attributes;
+    return e;
+}
+
+static float gckpti_plain_sum(const gckpti_errors *e, int64_t row)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0, at = row * e->n; i < e->n; i++, at++) {
+        float b, w = gckpti_error_weight(e, at), *sum = &lane[i & 31];
+        float a = gckpti_error_factors(e->kind, e->x[at], e->y ? e->y[at] : 0.0f, e->delta, &b);
+        *sum = w > 0.0f || w < 0.0f ? gckpti_fma(w * a, b, *sum) : *sum + w;
+    }
+    return gckpti_lanes_sum(lane);
+}
+
+static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
+{
+    const gckpt_arg *x = &e->call->in[0], *y = &e->call->in[1];
+    float scale = e->call->loss_scale;
+    for (int64_t i = row * e->n; i < (row + 1) * e->n; i++) {
+        float p = e->x ? e->x[i] : 0.0f, w = gckpti_error_weight(e, i); /* sum_loss has no data */
+        float d = gckpti_error_slope(e->kind, p, e->y ? e->y[i] : 0.0f, e->delta);
+        if (x->grad)
+            gckpti_put_product(&x->grad[i], gckpti_weighted(w, d), scale, x->accumulate);
+        if (y->grad)
+            gckpti_put_product(
+                &y->grad[i], gckpti_weighted(w, gckpti_error_is(e->kind, GCKPTI_BINARY) ? -p : -d),
+                scale, y->accumulate);
+    }
+}
+
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product)
+{
+    gckpti_loss_kernels by = { gckpti_in_turn,
+                               NULL,
+                               NULL,
+                               product,
+                               gckpti_online,
+                               gckpti_plain_surprisal,
+                               gckpti_plain_gradient,
+                               gckpti_from_bf16s,
+                               gckpti_to_bf16s,
+                               gckpti_exp,
+                               gckpti_log };
+    return by;
+}
+
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_errors(void)
+{
+    gckpti_loss_kernels by;
+    memset(&by, 0, sizeof by);
+    by.each = gckpti_in_turn, by.errors = gckpti_plain_sum, by.slopes = gckpti_plain_slopes;
+    return by;
+}
+
+/* ---- rows of losses over classes ---- */
+
+/* The target of the block's row r, 0 without one; < 0: the row is left out. */
+static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
+{
+    return l->targets ? l->targets[l->row + r] : 0;
+}
+
+/* The loss of a row that is not left out, before its weight; x: all its classes, read where targets
+ * are soft or smoothed. */
+static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
+                            float log_sum)
+{
+    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
+    if (gckpti_loss_soft(l)) {
+        c.targets = l->soft + (l->row + r) * l->v;
+        return l->by.surprisal(x, l->v, &c);
+    }
+    float loss = log_sum - (logit - max), smoothing = gckpti_loss_smoothing(l);
+    return smoothing > 0.0f ? gckpti_fma(smoothing / (float)l->v, l->by.surprisal(x, l->v, &c),
+                                         gckpti_mul(1.0f - smoothing, loss))
+                            : loss;
+}
+
+GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
+{
+    gckpti_loss *l = (gckpti_loss *)context;
+    const int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    const float *x = l->x ? l->x + r * l->n : NULL, *chunk;
+    float wide[GCKPTI_LOSS_WIDE];
+    (void)worker;
+    for (int64_t j = 0, n; j < l->n && target >= 0; j += n) {
+        n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
+        chunk = x ? x + j : wide;
+        if (gckpti_is_narrow(l->x_bf16))
+            l->by.widen(l->x_bf16 + r * l->n + j, wide, n);
+        l->by.online(chunk, NULL, n, l->first + j == 0, &l->max[r], &l->sum[r]);
+        if (at >= j && at < j + n)
+            l->hit[r] = chunk[at - j];
+    }
+    if (target < 0 || l->first + l->n < l->v)
+        return;
+    gckpti_softmax_end(&l->max[r], &l->sum[r]);
+    l->sum[r] = l->by.log(l->sum[r]);
+    l->hit[r] = gckpti_loss_of(l, r, x, l->hit[r], l->max[r], l->sum[r]);
+}
+
+/* The gradient of a row's soft targets. */
+static void gckpti_loss_soft_row(const gckpti_loss *l, const float *x, float *d, float w,
+                                 const gckpti_classes *c)
+{
+    int accumulate = l->call->in[1].accumulate;
+    if (w == 0.0f)
+        gckpti_start(d, l->v, accumulate);
+    for (int64_t j = 0; j < l->v && !(w == 0.0f); j++)
+        gckpti_put_product(&d[j], c->log_sum - (x[j] - c->max), c->scale, accumulate);
+}
+
+/* d of n classes from x, of which `target` is number `at`, if it is one of them: its part is added
+ * apart, to what d (which may be x) held. */
+static void gckpti_loss_slopes(const gckpti_loss *l, const gckpti_classes *c, const float *x,
+                               float *d, int64_t n, int64_t at)
+{
+    int here = !gckpti_loss_soft(l) && at >= 0 && at < n;
+    float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
+    l->by.gradient(x, d, n, c);
+    if (!here)
+        return;
+    d[at] = held;
+    gckpti_put_product(&d[at],
+                       l->by.exp((logit - c->max) - c->log_sum) -
+                           ((1.0f - gckpti_loss_smoothing(l)) + c->other),
+                       c->scale, l->accumulate);
+}
+
+/* All of the row's n classes at once or, where logits or their gradient are bf16 (the other may be
+ * f32), chunk by chunk. */
+GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    const int64_t target = gckpti_loss_target(l, r), begin = r * l->n;
+    const float w = gckpti_loss_weight(l, r), *aux = l->aux + 2 * r, *x = l->x;
+    float other = gckpti_loss_smoothing(l) / (float)l->v, *d = l->d;
+    float wide[GCKPTI_LOSS_WIDE], gradient[GCKPTI_LOSS_WIDE];
+    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
+    c.scale = w * l->call->loss_scale;
+    (void)worker;
+    if (gckpti_loss_soft(l)) {
+        c.targets = l->soft + (l->row + r) * l->v;
+        c.mass = gckpti_sum(c.targets, l->v);
+        if (l->call->in[1].grad)
+            gckpti_loss_soft_row(l, x + begin, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
+    }
+    for (int64_t j = 0, n = l->n; j < l->n && (d || l->d_bf16); j += n) {
+        if (gckpti_is_narrow(l->x_bf16) || gckpti_is_narrow(l->d_bf16))
+            n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
+        if (gckpti_is_narrow(l->x_bf16))
+            l->by.widen(l->x_bf16 + begin + j, wide, n);
+        if (gckpti_is_narrow(l->d_bf16) && l->accumulate)
+            l->by.widen(l->d_bf16 + begin + j, gradient, n);
+        float *to = gckpti_is_narrow(l->d_bf16) ? gradient : d + begin + j;
+        if (target < 0 || w == 0.0f)
+            gckpti_start(to, n, l->accumulate);
+        else
+            gckpti_loss_slopes(l, &c, gckpti_is_narrow(l->x_bf16) ? wide : x + begin + j, to, n,
+                               target - l->first - j);
+        if (gckpti_is_narrow(l->d_bf16))
+            l->by.narrow(gradient, l->d_bf16 + begin + j, n);
+    }
+}
+
+/* ---- all losses: blocks of rows, and what is done with each ---- */
+static void gckpti_errors_forward_row(void *context, int64_t r, int64_t worker)
+{
+    gckpti_loss *l = (gckpti_loss *)context;
+    (void)worker;
+    l->hit[r] = l->by.errors(&l->e, l->row + r);
+}
+
+static void gckpti_errors_backward_row(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    (void)worker;
+    l->by.slopes(&l->e, l->row + r);
+}
+
+/* The gradient of weight k: l is at row 0. */
+static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    const gckpti_errors *e = &l->e;
+    const gckpt_arg *w = &l->call->in[2];
+    float lane[32] = { 0.0f };
+    (void)worker;
+    for (int64_t i = 0; i < e->share; i++) {
+        int64_t at = k * e->share + i, target = gckpti_loss_target(l, at);
+        const float *x = l->x + at * l->n, *aux = l->aux + 2 * at;
+        if (e->kind != GCKPTI_CLASSES) {
+            float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
+            lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
+        } else if (target >= 0)
+            lane[i & 31] += gckpti_loss_of(l, at, x, x[target], aux[0], aux[1]);
+    }
+    gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
+}
+
+GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
+{
+    l->row = row, l->rows = rows, l->counted = 0;
+    l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
+    for (int64_t r = 0; r < rows; r++) {
+        l->counted += gckpti_loss_target(l, r) >= 0;
+        l->max[r] = l->sum[r] = l->hit[r] = 0.0f; /* of rows left out */
+    }
+}
+
+/* The losses of the block's rows, each of which counts `count`, and aux for the backward. */
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count)
+{
+    const gckpt_call *call = l->call;
+    for (int64_t r = 0; call->loss_sum && r < l->rows; r++)
+        if (gckpti_loss_target(l, r) >= 0)
+            *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]);
+    if (call->loss_count)
+        *call->loss_count += l->counted * count;
+    for (int64_t r = 0; l->aux && r < l->rows; r++)
+        l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
+}
+
+static void gckpti_losses_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                             const gckpti_loss_kernels *by, gckpti_loss_body *body)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[2];
+    const int classes = kind == GCKPTI_CLASSES;
+    int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
+    int64_t rows = classes ? gckpti_rows(&x->shape) : x->shape.n ? x->shape.d[0] : 1;
+    gckpti_loss l;
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.call = call, l.by = *by, l.accumulate = x->accumulate, l.e = gckpti_errors_of(call, kind);
+    l.n = l.v = gckpti_elements(&x->shape) / rows;
+    if (classes) {
+        l.targets = call->in[1].index, l.soft = call->in[1].data;
+        l.weights = l.e.weights, l.smoothing = l.e.delta;
+        l.e.share = l.e.share / l.v;
+    }
+    for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
+        l.x = x->data ? x->data + row * l.v : NULL, l.d = x->grad ? x->grad + row * l.v : NULL;
+        l.x_bf16 = x->bf16 ? x->bf16 + row * l.v : NULL;
+        l.d_bf16 = x->grad_bf16 ? x->grad_bf16 + row * l.v : NULL;
+        by->each(call, l.rows, 16 * l.v, body, &l);
+        if (!backward)
+            gckpti_loss_finish(&l, classes ? 1 : l.n);
+    }
+    if (!backward || !gckpti_has_weights(call) || !w->grad)
+        return;
+    l.row = 0, l.x = x->data, l.aux = (float *)call->aux;
+    by->each(call, gckpti_elements(&w->shape), (classes ? 4 * l.v : 16) * l.e.share,
+             gckpti_loss_weight_item, &l);
+}
+
+/* By two functions, so that firmware with errors of elements has no code for classes. */
+GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
+                                gckpti_loss_kernels by)
+{
+    gckpti_losses_by(call, backward, kind, &by,
+                     backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
+}
+
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
+                                       gckpti_loss_kernels by)
+{
+    gckpti_losses_by(call, backward, GCKPTI_CLASSES, &by,
+                     backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
+}
+
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
+{
+    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
+    if (!gckpti_targets_fit(x, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S, targets %S must be (..,V), (..)",
+                          name, x, targets);
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    return gckpti_weights_fit(call, name, targets);
+}
+GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
+{
+    const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
+    const float *delta = (const float *)call->attributes;
+    if (call->inputs > 1 && !gckpti_same_shape(x, y))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: prediction %S, target %S differ", name, x, y);
+    if (delta && !(*delta > 0.0f && *delta <= FLT_MAX))
+        return gckpt_fail(call, GCKPT_E_ARG, "%s: delta %g must be above 0, and finite", name,
+                          (double)*delta);
+    return gckpti_weights_fit(call, name, x);
+}
+
+static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
+{
+    return gckpti_classes_shape(call, "cross_entropy");
+}
+GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
+{
+    (void)i;
+    return gckpti_last(&call->in[0].shape);
+}
+
+GCKPTI_BOTH_WAYS(cross_entropy,
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
+GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+                gckpti_cross_entropy_classes,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
+{
+    gckpt_tensor *in[2] = { logits, targets };
+    return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+}
+
+GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
+GCKPTI_ERRORS(mean_squared_error, GCKPTI_SQUARED, gckpti_flops_3, GCKPTI_READS_MORE(0),
+              GCKPTI_READS_MORE(0));
+
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
+{
+    gckpt_tensor *in[2] = { prediction, target };
+    return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
+}
