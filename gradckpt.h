@@ -37,11 +37,11 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4556
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4561
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1987
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1986
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3706
@@ -7135,8 +7135,12 @@ typedef struct {
     void (*each)(const gckpt_call *call, int64_t n, int64_t work, gckpti_loss_body *body,
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     /* of an entry: its sum; its gradients */
-    float (*errors)(const gckpti_errors *e, int64_t row);
+    float (*sum)(const gckpti_errors *e, int64_t row);
     void (*slopes)(const gckpti_errors *e, int64_t row);
+} gckpti_error_kernels;
+
+typedef struct {
+    gckpti_error_kernels errors; /* over classes: `each` only */
     gckpti_product_run product; /* of linear_cross_entropy */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
@@ -7147,7 +7151,7 @@ typedef struct {
 } gckpti_loss_kernels;
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_loss_kernels by);
+                                gckpti_error_kernels by);
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
                                        gckpti_loss_kernels by);
 
@@ -9346,9 +9350,7 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
 
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product)
 {
-    gckpti_loss_kernels by = { gckpti_in_turn,
-                               NULL,
-                               NULL,
+    gckpti_loss_kernels by = { { gckpti_in_turn, NULL, NULL },
                                product,
                                gckpti_online,
                                gckpti_plain_surprisal,
@@ -9360,11 +9362,9 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product)
     return by;
 }
 
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_errors(void)
+GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
 {
-    gckpti_loss_kernels by;
-    memset(&by, 0, sizeof by);
-    by.each = gckpti_in_turn, by.errors = gckpti_plain_sum, by.slopes = gckpti_plain_slopes;
+    gckpti_error_kernels by = { gckpti_in_turn, gckpti_plain_sum, gckpti_plain_slopes };
     return by;
 }
 
@@ -9405,7 +9405,7 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
         if (gckpti_is_narrow(l->x_bf16))
             l->by.widen(l->x_bf16 + r * l->n + j, wide, n);
         l->by.online(chunk, NULL, n, l->first + j == 0, &l->max[r], &l->sum[r]);
-        if (at >= j && at < j + n)
+        if ((uint64_t)(at - j) < (uint64_t)n)
             l->hit[r] = chunk[at - j];
     }
     if (target < 0 || l->first + l->n < l->v)
@@ -9431,7 +9431,7 @@ static void gckpti_loss_soft_row(const gckpti_loss *l, const float *x, float *d,
 static void gckpti_loss_slopes(const gckpti_loss *l, const gckpti_classes *c, const float *x,
                                float *d, int64_t n, int64_t at)
 {
-    int here = !gckpti_loss_soft(l) && at >= 0 && at < n;
+    int here = !gckpti_loss_soft(l) && (uint64_t)at < (uint64_t)n;
     float logit = here ? x[at] : 0.0f, held = here ? d[at] : 0.0f;
     l->by.gradient(x, d, n, c);
     if (!here)
@@ -9461,7 +9461,7 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
         if (l->call->in[1].grad)
             gckpti_loss_soft_row(l, x + begin, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
     }
-    for (int64_t j = 0, n = l->n; j < l->n && (d || l->d_bf16); j += n) {
+    for (int64_t j = 0, n = l->n; j < l->n && (d || gckpti_is_narrow(l->d_bf16)); j += n) {
         if (gckpti_is_narrow(l->x_bf16) || gckpti_is_narrow(l->d_bf16))
             n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
         if (gckpti_is_narrow(l->x_bf16))
@@ -9484,14 +9484,14 @@ static void gckpti_errors_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     (void)worker;
-    l->hit[r] = l->by.errors(&l->e, l->row + r);
+    l->hit[r] = l->by.errors.sum(&l->e, l->row + r);
 }
 
 static void gckpti_errors_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
     (void)worker;
-    l->by.slopes(&l->e, l->row + r);
+    l->by.errors.slopes(&l->e, l->row + r);
 }
 
 /* The gradient of weight k: l is at row 0. */
@@ -9537,50 +9537,55 @@ GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count)
         l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
 }
 
-static void gckpti_losses_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                             const gckpti_loss_kernels *by, gckpti_loss_body *body)
+/* l: all 0 but for its kernels. */
+static void gckpti_losses_by(gckpti_loss *l, const gckpt_call *call, int backward,
+                             gckpti_error_kind kind, gckpti_loss_body *body)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     const int classes = kind == GCKPTI_CLASSES;
-    int wanted = !backward || x->grad || x->grad_bf16 || call->in[1].grad;
-    int64_t rows = classes ? gckpti_rows(&x->shape) : x->shape.n ? x->shape.d[0] : 1;
-    gckpti_loss l;
-    memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = *by, l.accumulate = x->accumulate, l.e = gckpti_errors_of(call, kind);
-    l.n = l.v = gckpti_elements(&x->shape) / rows;
+    int wanted = !backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
+    int64_t rows = classes ? gckpti_rows(&x->shape) : x->shape.n ? x->shape.d[0] : 1, v;
+    l->call = call, l->accumulate = x->accumulate, l->e = gckpti_errors_of(call, kind);
+    l->n = l->v = v = gckpti_elements(&x->shape) / rows;
     if (classes) {
-        l.targets = call->in[1].index, l.soft = call->in[1].data;
-        l.weights = l.e.weights, l.smoothing = l.e.delta;
-        l.e.share = l.e.share / l.v;
+        l->targets = call->in[1].index, l->soft = call->in[1].data;
+        l->weights = l->e.weights, l->smoothing = l->e.delta;
+        l->e.share /= v;
     }
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
-        l.x = x->data ? x->data + row * l.v : NULL, l.d = x->grad ? x->grad + row * l.v : NULL;
-        l.x_bf16 = x->bf16 ? x->bf16 + row * l.v : NULL;
-        l.d_bf16 = x->grad_bf16 ? x->grad_bf16 + row * l.v : NULL;
-        by->each(call, l.rows, 16 * l.v, body, &l);
+        gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
+        l->x = x->data ? x->data + row * v : NULL, l->d = x->grad ? x->grad + row * v : NULL;
+        l->x_bf16 = gckpti_is_narrow(x->bf16) ? x->bf16 + row * v : NULL;
+        l->d_bf16 = gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + row * v : NULL;
+        l->by.errors.each(call, l->rows, 16 * v, body, l);
         if (!backward)
-            gckpti_loss_finish(&l, classes ? 1 : l.n);
+            gckpti_loss_finish(l, classes ? 1 : v);
     }
     if (!backward || !gckpti_has_weights(call) || !w->grad)
         return;
-    l.row = 0, l.x = x->data, l.aux = (float *)call->aux;
-    by->each(call, gckpti_elements(&w->shape), (classes ? 4 * l.v : 16) * l.e.share,
-             gckpti_loss_weight_item, &l);
+    l->row = 0, l->x = x->data, l->aux = (float *)call->aux;
+    l->by.errors.each(call, gckpti_elements(&w->shape), (classes ? 4 * v : 16) * l->e.share,
+                      gckpti_loss_weight_item, l);
 }
 
 /* By two functions, so that firmware with errors of elements has no code for classes. */
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_loss_kernels by)
+                                gckpti_error_kernels by)
 {
-    gckpti_losses_by(call, backward, kind, &by,
+    gckpti_loss l;
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.by.errors = by;
+    gckpti_losses_by(&l, call, backward, kind,
                      backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
 }
 
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
                                        gckpti_loss_kernels by)
 {
-    gckpti_losses_by(call, backward, GCKPTI_CLASSES, &by,
+    gckpti_loss l;
+    memset(&l, 0, offsetof(gckpti_loss, max));
+    l.by = by;
+    gckpti_losses_by(&l, call, backward, GCKPTI_CLASSES,
                      backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
@@ -9721,7 +9726,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
-        l->by.each(call, l->rows, 16 * l->n,
+        l->by.errors.each(call, l->rows, 16 * l->n,
                    backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
         t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
@@ -11691,7 +11696,8 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 #define GCKPTI_FAST_CLASSES(name)                                                                  \
     GCKPTI_BOTH_WAYS(fast_##name, gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
 #define GCKPTI_FAST_ERRORS(name, kind)                                                             \
-    GCKPTI_BOTH_WAYS(fast_##name, gckpti_errors_by(call, backward, kind, gckpti_fast_loss(call)))
+    GCKPTI_BOTH_WAYS(fast_##name,                                                                  \
+                     gckpti_errors_by(call, backward, kind, gckpti_fast_loss(call).errors))
 
 /* >>cpu/plain */
 GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -12851,9 +12857,7 @@ GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpt_parallel,
-                               k->errors_forward,
-                               k->errors_backward,
+    gckpti_loss_kernels by = { { gckpt_parallel, k->errors_forward, k->errors_backward },
                                gckpti_fast_products(call),
                                k->online,
                                k->surprisal,

@@ -78,7 +78,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
-        l->by.each(call, l->rows, 16 * l->n,
+        l->by.errors.each(call, l->rows, 16 * l->n,
                    backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
         t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)

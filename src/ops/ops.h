@@ -484,8 +484,12 @@ typedef struct {
     void (*each)(const gckpt_call *call, int64_t n, int64_t work, gckpti_loss_body *body,
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     /* of an entry: its sum; its gradients */
-    float (*errors)(const gckpti_errors *e, int64_t row);
+    float (*sum)(const gckpti_errors *e, int64_t row);
     void (*slopes)(const gckpti_errors *e, int64_t row);
+} gckpti_error_kernels;
+
+typedef struct {
+    gckpti_error_kernels errors; /* over classes: `each` only */
     gckpti_product_run product; /* of linear_cross_entropy */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
@@ -496,7 +500,7 @@ typedef struct {
 } gckpti_loss_kernels;
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
-                                gckpti_loss_kernels by);
+                                gckpti_error_kernels by);
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
                                        gckpti_loss_kernels by);
 
