@@ -37,7 +37,7 @@
  *                 calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4561
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4559
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
  *                 recurrent
@@ -7399,7 +7399,8 @@ typedef struct {
     const float *weights;           /* of rows; NULL: none */
     float smoothing;
     gckpti_errors e; /* of all rows; over classes, too: weights, and `share` rows to one */
-    const float *x;         /* the block's logits (rows,n) */
+    int64_t begin;          /* rows of x and d before the block's */
+    const float *x;         /* logits (rows,n) */
     float *d;               /* backward: their gradient; may be x; NULL: not wanted */
     const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
     uint16_t *d_bf16;
@@ -9396,14 +9397,15 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     const int64_t target = gckpti_loss_target(l, r), at = target - l->first;
-    const float *x = l->x ? l->x + r * l->n : NULL, *chunk;
+    const int64_t begin = (l->begin + r) * l->n;
+    const float *x = l->x ? l->x + begin : NULL, *chunk;
     float wide[GCKPTI_LOSS_WIDE];
     (void)worker;
     for (int64_t j = 0, n; j < l->n && target >= 0; j += n) {
         n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
         chunk = x ? x + j : wide;
         if (gckpti_is_narrow(l->x_bf16))
-            l->by.widen(l->x_bf16 + r * l->n + j, wide, n);
+            l->by.widen(l->x_bf16 + begin + j, wide, n);
         l->by.online(chunk, NULL, n, l->first + j == 0, &l->max[r], &l->sum[r]);
         if ((uint64_t)(at - j) < (uint64_t)n)
             l->hit[r] = chunk[at - j];
@@ -9448,7 +9450,7 @@ static void gckpti_loss_slopes(const gckpti_loss *l, const gckpti_classes *c, co
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
-    const int64_t target = gckpti_loss_target(l, r), begin = r * l->n;
+    const int64_t target = gckpti_loss_target(l, r), begin = (l->begin + r) * l->n;
     const float w = gckpti_loss_weight(l, r), *aux = l->aux + 2 * r, *x = l->x;
     float other = gckpti_loss_smoothing(l) / (float)l->v, *d = l->d;
     float wide[GCKPTI_LOSS_WIDE], gradient[GCKPTI_LOSS_WIDE];
@@ -9537,55 +9539,51 @@ GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count)
         l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
 }
 
-/* l: all 0 but for its kernels. */
-static void gckpti_losses_by(gckpti_loss *l, const gckpt_call *call, int backward,
-                             gckpti_error_kind kind, gckpti_loss_body *body)
+/* Rows of n elements or classes, each of which counts `count`. */
+static void gckpti_losses_by(gckpti_loss *l, int backward, int64_t rows, int64_t count,
+                             gckpti_loss_body *body)
 {
+    const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
-    const int classes = kind == GCKPTI_CLASSES;
     int wanted = !backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
-    int64_t rows = classes ? gckpti_rows(&x->shape) : x->shape.n ? x->shape.d[0] : 1, v;
-    l->call = call, l->accumulate = x->accumulate, l->e = gckpti_errors_of(call, kind);
-    l->n = l->v = v = gckpti_elements(&x->shape) / rows;
-    if (classes) {
-        l->targets = call->in[1].index, l->soft = call->in[1].data;
-        l->weights = l->e.weights, l->smoothing = l->e.delta;
-        l->e.share /= v;
-    }
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
         gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
-        l->x = x->data ? x->data + row * v : NULL, l->d = x->grad ? x->grad + row * v : NULL;
-        l->x_bf16 = gckpti_is_narrow(x->bf16) ? x->bf16 + row * v : NULL;
-        l->d_bf16 = gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + row * v : NULL;
-        l->by.errors.each(call, l->rows, 16 * v, body, l);
+        l->begin = row;
+        l->by.errors.each(call, l->rows, 16 * l->n, body, l);
         if (!backward)
-            gckpti_loss_finish(l, classes ? 1 : v);
+            gckpti_loss_finish(l, count);
     }
     if (!backward || !gckpti_has_weights(call) || !w->grad)
         return;
-    l->row = 0, l->x = x->data, l->aux = (float *)call->aux;
-    l->by.errors.each(call, gckpti_elements(&w->shape), (classes ? 4 * v : 16) * l->e.share,
+    l->row = 0, l->aux = (float *)call->aux;
+    l->by.errors.each(call, gckpti_elements(&w->shape),
+                      (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
                       gckpti_loss_weight_item, l);
 }
 
-/* By two functions, so that firmware with errors of elements has no code for classes. */
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
                                 gckpti_error_kernels by)
 {
+    const gckpt_shape *shape = &call->in[0].shape;
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.by.errors = by;
-    gckpti_losses_by(&l, call, backward, kind,
+    l.call = call, l.by.errors = by, l.e = gckpti_errors_of(call, kind), l.n = l.e.n;
+    gckpti_losses_by(&l, backward, shape->n ? shape->d[0] : 1, l.n,
                      backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
 }
 
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
                                        gckpti_loss_kernels by)
 {
+    const gckpt_arg *x = &call->in[0];
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.by = by;
-    gckpti_losses_by(&l, call, backward, GCKPTI_CLASSES,
+    l.call = call, l.by = by, l.accumulate = x->accumulate;
+    l.e = gckpti_errors_of(call, GCKPTI_CLASSES), l.n = l.v = gckpti_last(&x->shape);
+    l.e.share /= l.v, l.weights = l.e.weights, l.smoothing = l.e.delta;
+    l.targets = call->in[1].index, l.soft = call->in[1].data;
+    l.x = x->data, l.d = x->grad, l.x_bf16 = x->bf16, l.d_bf16 = x->grad_bf16;
+    gckpti_losses_by(&l, backward, gckpti_rows(&x->shape), 1,
                      backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 

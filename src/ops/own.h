@@ -95,7 +95,8 @@ typedef struct {
     const float *weights;           /* of rows; NULL: none */
     float smoothing;
     gckpti_errors e; /* of all rows; over classes, too: weights, and `share` rows to one */
-    const float *x;         /* the block's logits (rows,n) */
+    int64_t begin;          /* rows of x and d before the block's */
+    const float *x;         /* logits (rows,n) */
     float *d;               /* backward: their gradient; may be x; NULL: not wanted */
     const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
     uint16_t *d_bf16;
