@@ -6679,7 +6679,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
  * pieces that these need, too: sizes of convolutions, tiles of attention, rows of losses.
  * ============================================================================================== */
 
-/* ---- ops/op.c ---- */
+/* ---- which there are; what their rows say ---- */
 /* clang-format off */
 /* All ops: fast(name) has kernels in cpu, too; plain(name) has not; recurrent, image and loss have,
  * and can be left out. */
