@@ -9459,7 +9459,7 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     (void)worker;
     if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
-        c.mass = gckpti_sum(c.targets, l->v);
+        c.mass = w == 0.0f ? 0.0f : gckpti_sum(c.targets, l->v); /* no such row is read */
         if (l->call->in[1].grad)
             gckpti_loss_soft_row(l, x + begin, l->call->in[1].grad + (l->row + r) * l->v, w, &c);
     }
