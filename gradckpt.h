@@ -27,14 +27,13 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1214
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1220
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1613
- *                 params, arrays, unpack, mirror, names, create, ranks, notes, values, packed,
- *                 calls, pack
+ *     >>store     parameters and optimiser state, however they are stored                     1541
+ *                 arrays, mirror, params, ranks, notes, values, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4559
@@ -60,9 +59,9 @@
  *                 stream, values
  *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1854
- *                 write, header, places, data, read, path
- *     >>ranks     checkpoints of several ranks                                                 711
+ *     >>files     safetensors                                                                 1742
+ *                 write, header, places, read, path
+ *     >>ranks     checkpoints of several ranks                                                 698
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
@@ -2221,6 +2220,9 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
                           va_list args);
 
+/* To say more behind the object's text. */
+GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o);
+
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
 #ifdef GCKPT_NO_TEXT
@@ -2326,7 +2328,7 @@ typedef struct {
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
-GCKPTI_FN void gckpti_lower(int *to, int value); /* to a value that is less */
+GCKPTI_INLINE void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
 
 /* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);
@@ -2589,6 +2591,13 @@ GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char
         gckpti_text_format(&t, labeller, format, args);
 }
 
+GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o)
+{
+    const size_t said = strlen(o->text);
+    gckpti_text t = { o->text + said, sizeof o->text - 1 - said };
+    return t;
+}
+
 GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
@@ -2821,9 +2830,7 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 GCKPTI_FN void(gckpti_tell_block)(void *object, const char *whose, const gckpti_allocator *a,
                                   size_t would)
 {
-    gckpti_object *o = (gckpti_object *)object;
-    size_t n = strlen(o->text);
-    gckpti_text t = { o->text + n, sizeof o->text - 1 - n };
+    gckpti_text t = gckpti_said((gckpti_object *)object);
     if (a->desc.memory && a->wanted > a->desc.size)
         gckpti_text_add(&t,
                         would ? "; the %s's block has %z bytes, %z would do"
@@ -2908,8 +2915,6 @@ GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
                 v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
         }
 }
-
-GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
 
 /* >>base/shape */
 /* ---- shapes ---- */
@@ -4452,8 +4457,7 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
-/* ---- store/ranks.c ---- */
-#ifndef GCKPT_NO_RANKS
+/* ---- store/arrays.c ---- */
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
  * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
@@ -4472,37 +4476,11 @@ GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
  * them, are in memory then, with room for the largest share. Neither values that are the program's
  * nor packed ones are. */
 GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
-#else /* all is whole */
-static inline int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
-{
-    (void)rank, (void)ranks;
-    *first = 0;
-    return elements;
-}
-
-static inline int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                       int64_t elements)
-{
-    (void)ranks, (void)shard, (void)least;
-    return elements;
-}
-
-static inline int gckpti_is_cut(const gckpt_store *s, int64_t elements)
-{
-    return (void)s, (void)elements, 0;
-}
-
-static inline int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return (void)s, (void)q, (void)slot, 0;
-}
-#endif
-
-/* ---- store/params.c ---- */
 
 /* How many of them are this rank's own, and which is the first. */
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
 
+/* ---- store/params.c ---- */
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
 /* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
@@ -4522,22 +4500,19 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* What a file says of itself beside notes. */
-static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
-                                                    "optimiser" };
-
-enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+/* What a file says of itself beside notes. The last says, with "HWIO", that convolutions can read
+ * its weights; with another value, or where the file is not this library's and has no such key,
+ * that is not known. A device does not ask: its weights come from this library, and its flash is
+ * short. */
+static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
+                                                    "seed",   "optimiser", "convolution_axes" };
 
 #ifdef GCKPT_NO_STDIO
-/* a device's weights come from this library, and its flash is short */
 enum { GCKPTI_ASKS_AXES = 0 };
 #else
 enum { GCKPTI_ASKS_AXES = 1 };
 #endif
-
-/* Says of a file, with "HWIO", that convolutions can read its weights; with another value, or where
- * the file is not this library's and has no such key, that is not known. */
-static const char gckpti_axes_key[] = "convolution_axes";
+enum { GCKPTI_AXES = 5, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
     "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
@@ -4548,6 +4523,16 @@ GCKPTI_FN int gckpti_note_reserved(const char *key);
 /* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
  * that reads or writes them asks here. */
 GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
+
+GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
+
+/* Takes the newest parameters away until `count` are left. */
+GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
+
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init);
 
 /* ---- store/arrays.c ---- */
 /* Name (in files, too) and bytes of an element, by gckpt_storage. */
@@ -4581,17 +4566,20 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
 GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots);
 
-/* ---- store/unpack.c ---- */
-#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
 /* n floats as BF16 or F16. 0: F16 cannot hold one. */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
 
 /* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
  * float is written over it. No scales: 1. */
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-#endif
 
-/* ---- store/packed.c ---- */
+/* A parameter's, on the host, to nowhere yet. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+
+/* The floats that n values from element `at` on stand for. */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+
+/* ---- store/pack.c ---- */
 /* Whether values of this gckpt_storage are packed; whether there may be such. */
 static inline int gckpti_is_packed(int storage)
 {
@@ -4603,56 +4591,23 @@ static inline int gckpti_has_storage(int storage)
 }
 
 #ifndef GCKPT_NO_PACK
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
+/* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets. 0:
+ * one cannot be held. */
+GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
-
-/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
- * 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
-
-/* On the host, to nowhere yet. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
-
-/* The floats that n stored values from element `at` on stand for; all of them, to u->to. */
-GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+/* All floats of what is stored so, to u->to. */
 GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
 
-/* What reads a parameter as it is stored: elements at..at+n-1; a product whose b that is. */
-static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-    gckpti_unpack(u, at, n, x);
-}
+/* A product whose b is read as it is stored. */
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
 #else /* nothing is packed */
-static inline uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+static inline int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    (void)x, (void)n;
-    return seen;
-}
-static inline int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
-{
-    (void)q, (void)at, (void)peak;
-    return 0;
-}
-static inline int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    (void)q, (void)at, (void)n, (void)x;
-    return 0;
-}
-static inline void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    (void)q, (void)at, (void)n, (void)x;
+    return (void)q, (void)at, (void)n, (void)x, 0;
 }
 static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
 {
     (void)call, (void)unpacking;
-}
-static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-    (void)u, (void)at, (void)n, (void)x;
 }
 static inline void gckpti_fp32_stored(const gckpti_factors *t) { (void)t; }
 #endif
@@ -4672,18 +4627,6 @@ GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_b
 
 /* When the last executor with a backend goes, the parameters leave it. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
-
-/* ---- store/names.c ---- */
-GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
-
-/* Takes the newest parameters away until `count` are left. */
-GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
-
-/* ---- store/create.c ---- */
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
-GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
 
 /* ---- store/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
@@ -4727,25 +4670,62 @@ GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s);
 
 /* What the files of store share; no other folder uses it. */
 
-/* ---- store/packed.c ---- */
+/* ---- store/pack.c ---- */
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to);
 GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float *x);
-GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q);
 #else
 static inline void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                       int64_t *n, float *x)
 {
     (void)s, (void)q, (void)at, (void)n, (void)x;
 }
-static inline void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q) { (void)s, (void)q; }
+static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
+                                     gckpti_param *to)
+{
+    return (void)s, (void)from, (void)to, 1;
+}
 #endif
 
-/* ---- store/mirror.c ---- */
+enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS };      /* there are ranks, so that parameters are cut */
 enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
 
-/* >>store/params */
+/* >>store/arrays */
+/* ---- shares of ranks ---- */
+GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
+    for (int bit = 1; GCKPTI_CUTS && bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        *(rank & bit ? &low : &high) = middle;
+    }
+    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
+    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
+}
+
+GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                   int64_t elements)
+{
+    int64_t first;
+    if (!GCKPTI_CUTS || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return elements;
+    return gckpti_share(elements, 0, ranks, &first);
+}
+
+GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return GCKPTI_CUTS && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
+           elements > GCKPT_UPDATE_BLOCK;
+}
+
+GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_is_cut(s, q->p.elements) &&
+           (slot >= 0 ||
+            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
+}
+
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
 {
     const int cut = gckpti_array_cut(s, q, slot);
@@ -4761,94 +4741,6 @@ GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int s
                : q->p.elements;
 }
 
-/* ---- names, as files can have them ---- */
-GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    uint32_t c = left ? (unsigned char)*s : 0xff;
-    int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
-    if (n < 2 || (size_t)n > left)
-        return n == 1;
-    c &= 0x7fu >> n;
-    for (int i = 1; i < n; i++) {
-        if (((unsigned char)s[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | ((unsigned char)s[i] & 0x3f);
-    }
-    return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
-}
-
-GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), m = strlen(suffix);
-    return n >= m && !strcmp(name + n - m, suffix) ? name + n - m : NULL;
-}
-
-GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
-{
-    for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
-        const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
-        *length = end ? (size_t)(end - name) : strlen(name);
-        if (end)
-            return slot;
-    }
-    return GCKPTI_VALUES;
-}
-
-GCKPTI_FN int gckpti_is_utf8(const char *text)
-{
-    int n = 1;
-    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
-        n = gckpti_utf8_length(text, left);
-    return n > 0;
-}
-
-GCKPTI_FN const char *gckpti_name_problem(const char *name)
-{
-    size_t length;
-    if (!*name || !strcmp(name, "__metadata__") || !strcmp(name, "__sums__"))
-        return "is reserved";
-    if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
-        return "ends like the name of optimiser state or scales";
-    return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
-}
-
-GCKPTI_FN int gckpti_note_reserved(const char *key)
-{
-    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]) ||
-                   (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key));
-    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
-        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
-    return reserved;
-}
-
-GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
-{
-    gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
-    gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
-    if (!s)
-        return NULL;
-    s->object.magic = GCKPTI_MAGIC;
-    s->memory = memory;
-    s->seed = desc ? desc->seed : 0;
-    s->ranks = 1;
-    int broken = gckpti_self_test();
-    if (broken) {
-        gckpti_error(s, GCKPT_E_BACKEND,
-                     "self-test %i failed: this build or processor does not keep the numeric "
-                     "contract (flush-to-zero? -ffast-math at link time?)",
-                     broken);
-        s->object.sticky = s->object.last;
-    }
-    return s;
-}
-
-GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
-{
-    return slot < 0 ? q->p.values : q->p.state[slot];
-}
-
-/* >>store/arrays */
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
@@ -4926,8 +4818,6 @@ GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
     return 1;
 }
 
-/* >>store/unpack */
-#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
 /* ---- floats to BF16 and F16, and from these and I8: of files, and of what is packed ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
@@ -4980,7 +4870,27 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
         x += row;
     }
 }
-#endif
+
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+{
+    gckpt_unpacking u;
+    u.storage = q->p.storage;
+    u.packed = q->p.packed;
+    u.scales = q->p.scales;
+    u.row = gckpti_row_length(&q->p);
+    u.n = q->p.elements;
+    u.to = NULL;
+    return u;
+}
+
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    const gckpt_unpacking u = gckpti_unpacking_of(q);
+    if (q->p.storage == GCKPT_STORED_F32)
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    else
+        gckpti_unpack(&u, at, n, x);
+}
 
 /* >>store/mirror */
 /* ---- where the newest copy of a parameter is ---- */
@@ -5092,9 +5002,97 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
     }
 }
 
-/* >>store/names */
+/* >>store/params */
+/* ---- names, as files can have them ---- */
+GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    uint32_t c = left ? (unsigned char)*s : 0xff;
+    int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+    if (n < 2 || (size_t)n > left)
+        return n == 1;
+    c &= 0x7fu >> n;
+    for (int i = 1; i < n; i++) {
+        if (((unsigned char)s[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | ((unsigned char)s[i] & 0x3f);
+    }
+    return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
+}
+
+GCKPTI_FN const char *gckpti_ending(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), m = strlen(suffix);
+    return n >= m && !strcmp(name + n - m, suffix) ? name + n - m : NULL;
+}
+
+GCKPTI_FN int gckpti_slot_of(const char *name, size_t *length)
+{
+    for (int slot = 0; slot < GCKPTI_UPDATES; slot++) {
+        const char *end = gckpti_ending(name, gckpti_suffixes[slot]);
+        *length = end ? (size_t)(end - name) : strlen(name);
+        if (end)
+            return slot;
+    }
+    return GCKPTI_VALUES;
+}
+
+GCKPTI_FN int gckpti_is_utf8(const char *text)
+{
+    int n = 1;
+    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
+        n = gckpti_utf8_length(text, left);
+    return n > 0;
+}
+
+GCKPTI_FN const char *gckpti_name_problem(const char *name)
+{
+    size_t length;
+    if (!*name || !strcmp(name, "__metadata__") || !strcmp(name, "__sums__"))
+        return "is reserved";
+    if (gckpti_slot_of(name, &length) != GCKPTI_VALUES)
+        return "ends like the name of optimiser state or scales";
+    return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
+}
+
+GCKPTI_FN int gckpti_note_reserved(const char *key)
+{
+    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
+    return reserved;
+}
+
+GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
+{
+    gckpti_allocator memory = gckpti_allocator_of(desc ? &desc->memory : NULL);
+    gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->object.magic = GCKPTI_MAGIC;
+    s->memory = memory;
+    s->seed = desc ? desc->seed : 0;
+    s->ranks = 1;
+    int broken = gckpti_self_test();
+    if (broken) {
+        gckpti_error(s, GCKPT_E_BACKEND,
+                     "self-test %i failed: this build or processor does not keep the numeric "
+                     "contract (flush-to-zero? -ffast-math at link time?)",
+                     broken);
+        s->object.sticky = s->object.last;
+    }
+    return s;
+}
+
+GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
+{
+    return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+/* ---- the list of parameters ---- */
+
 /* Where the list of the names begins that this one is or would be in. */
-GCKPTI_FN int *gckpti_names_like(const gckpt_store *s, const char *name)
+static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
     uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
     return &s->params[(size_t)hash % s->capacity].first;
@@ -5136,21 +5134,6 @@ GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
         gckpti_name_delete(&s->memory, name);
     }
-}
-
-/* >>store/create */
-GCKPT_API void gckpt_store_free(gckpt_store *store)
-{
-    if (!store)
-        return;
-    gckpti_store_shrink(store, 0);
-    for (gckpti_binding *b = store->bindings; b; b = b->next)
-        b->store = NULL;
-    gckpti_notes_shrink(store, 0);
-    gckpti_allocator memory = store->memory;
-    gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
-    gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
-    gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
 /* Lets the newest parameter be found, or all, in new lists, when the capacity is a new one. */
@@ -5202,41 +5185,22 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
     return &s->params[s->count - 1];
 }
 
+GCKPT_API void gckpt_store_free(gckpt_store *store)
+{
+    if (!store)
+        return;
+    gckpti_store_shrink(store, 0);
+    for (gckpti_binding *b = store->bindings; b; b = b->next)
+        b->store = NULL;
+    gckpti_notes_shrink(store, 0);
+    gckpti_allocator memory = store->memory;
+    gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
+    gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
+    gckpti_delete(&memory, store, 1, sizeof *store);
+}
+
 /* >>store/ranks */
 #ifndef GCKPT_NO_RANKS
-
-/* ---- shares of ranks ---- */
-GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
-{
-    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        *(rank & bit ? &low : &high) = middle;
-    }
-    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
-    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
-}
-
-GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                   int64_t elements)
-{
-    int64_t first;
-    if (ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
-        return elements;
-    return gckpti_share(elements, 0, ranks, &first);
-}
-
-GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
-{
-    return s->ranks > 1 && s->shard != GCKPT_SHARD_NONE && elements > GCKPT_UPDATE_BLOCK;
-}
-
-GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_is_cut(s, q->p.elements) &&
-           (slot >= 0 ||
-            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
-}
 
 GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks, gckpt_shard shard)
 {
@@ -5388,7 +5352,7 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 }
 
 /* As gckpti_draw_values, from any index on. */
-GCKPTI_FN float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
+static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float room[GCKPTI_DRAWN])
 {
     int64_t odd = at & 1;
@@ -5401,7 +5365,6 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
     int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
@@ -5409,6 +5372,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
+    const gckpti_mirror *m = gckpti_mirror_of(s, q);
     const int away = m && m->newest == GCKPTI_MIRROR;
     at -= first;
     *n = own - at;
@@ -5447,7 +5411,7 @@ GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
             gckpti_draw_values(s, q, first, own, q->p.values);
         else if (q->raw)
-            gckpti_packed_draw(s, q);
+            (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
         q->raw = 0;
     }
 }
@@ -5461,177 +5425,6 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
         q->raw = 0;
     }
 }
-
-/* >>store/packed */
-#ifndef GCKPT_NO_PACK
-/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
- * block of the store's ---- */
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
-        seen = u > seen ? u : seen;
-    }
-    return seen;
-}
-
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
-{
-    void *scales = gckpti_values_block(q);
-    float scale = gckpti_float(peak) / 127;
-    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
-    return scale * 127 <= FLT_MAX; /* not NaN */
-}
-
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    void *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
-    if (q->p.storage == GCKPT_STORED_F32)
-        return memcpy((float *)to + at, x, (size_t)n * sizeof *x) != NULL;
-    if (q->p.storage != GCKPT_STORED_I8)
-        return gckpti_to_halves(q->p.storage, x, n, (uint16_t *)to + at);
-    float scale = q->p.scales[at / gckpti_row_length(&q->p)];
-    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
-        float y = scale > 0 ? x[i] / scale : 0;
-        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
-        ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
-    }
-    return 1;
-}
-
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
-{
-    gckpt_unpacking u;
-    u.storage = q->p.storage;
-    u.packed = q->p.packed;
-    u.scales = q->p.scales;
-    u.row = gckpti_row_length(&q->p);
-    u.n = q->p.elements;
-    u.to = NULL;
-    return u;
-}
-
-/* The floats that n stored values from element `at` on stand for. */
-GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    const gckpt_unpacking u = gckpti_unpacking_of(q);
-    if (q->p.storage == GCKPT_STORED_F32)
-        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
-    else
-        gckpti_unpack(&u, at, n, x);
-}
-
-/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
- * found anew for each piece. */
-GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t *n, float *x)
-{
-    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
-    void *block = memory;
-    gckpti_param piece = *q;
-    const int scaled = q->p.storage == GCKPT_STORED_I8;
-    if (scaled) {
-        float room[GCKPTI_DRAWN];
-        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
-        for (int64_t i = begin, some; i < begin + row; i += some) {
-            some = begin + row - i;
-            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
-            peak = gckpti_peak(peak, drawn, some);
-        }
-        *n = gckpti_min(*n, begin + row - at);
-        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* it is one row */
-    }
-    piece.p.elements = *n;
-    gckpti_set_block(&piece, (unsigned char *)block);
-    if (scaled)
-        (void)gckpti_set_scale(&piece, 0, peak);
-    (void)gckpti_pack_piece(&piece, 0, *n, x);
-    gckpti_unpack_piece(&piece, 0, *n, x);
-}
-
-/* Room for a row of floats in memory of later rows of I8, which are packed after it; NULL: they are
- * too few. */
-static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
-{
-    unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
-    void *aligned = at + (sizeof(float) - (uintptr_t)at % sizeof(float)) % sizeof(float);
-    int64_t needs = 4 * gckpti_row_length(&to->p) + 3;
-    return to->p.elements - end >= needs ? (float *)aligned : NULL;
-}
-
-/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
- * twice, and no memory is needed besides. 0: a value does not fit. */
-GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
-{
-    float room[GCKPTI_DRAWN], *kept = NULL;
-    const float *x;
-    int64_t row = gckpti_row_length(&to->p);
-    int fits = 1, scaled = to->p.storage == GCKPT_STORED_I8;
-    for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
-        uint32_t peak = 0;
-        end = begin + row;
-        kept = scaled ? gckpti_later_rows(to, end) : NULL;
-        for (int64_t at = begin; at < end && scaled; at += n) {
-            x = gckpti_values_at(s, from, at, room, &n);
-            n = gckpti_min(n, end - at);
-            peak = gckpti_peak(peak, x, n);
-            if (kept)
-                memcpy(kept + (at - begin), x, (size_t)n * sizeof *x);
-        }
-        fits = !scaled || gckpti_set_scale(to, begin, peak);
-        if (fits && kept)
-            fits = gckpti_pack_piece(to, begin, row, kept);
-        for (int64_t at = begin; at < end && fits && !kept; at += n) {
-            x = gckpti_values_at(s, from, at, room, &n);
-            n = gckpti_min(n, end - at);
-            fits = gckpti_pack_piece(to, at, n, x);
-        }
-    }
-    return fits;
-}
-
-GCKPTI_FN void gckpti_packed_draw(const gckpt_store *s, gckpti_param *q)
-{
-    (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
-}
-
-static void gckpti_unpack_item(void *context, int64_t i)
-{
-    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
-    int64_t at = i * GCKPTI_JOB;
-    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
-}
-
-GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
-{
-    gckpt_unpacking u = *unpacking;
-    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
-}
-
-/* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
-GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
-{
-    const gckpt_unpacking *u = t->b.stored;
-    const int links = t->b.row != 1; /* what lies side by side */
-    const int64_t width = links ? t->k : t->n;
-    float w[64];
-    for (int64_t i = 0; i < t->m * t->n; i++)
-        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
-    for (int64_t at = 0, n; at < u->n; at += n) {
-        const int64_t row = at / width, first = at % width;
-        n = gckpti_min(64, width - first);
-        gckpti_unpack(u, at, n, w);
-        for (int64_t i = 0; i < t->m; i++) {
-            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
-            float *c = t->c + i * t->n + (links ? row : first);
-            if (!links)
-                gckpti_link(*a, w, n, c);
-            for (int64_t p = 0; links && p < n; p++)
-                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
-        }
-    }
-}
-#endif
 
 /* >>store/calls */
 /* Whole-name match: '*' any run, '?' one character. */
@@ -5841,6 +5634,146 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 
 /* >>store/pack */
 #ifndef GCKPT_NO_PACK
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+
+/* Stores n floats; those of I8 divided by `scale`. 0: F16 cannot hold one. */
+static int gckpti_pack(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
+{
+    if (storage == GCKPT_STORED_F32)
+        return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
+    if (storage != GCKPT_STORED_I8)
+        return gckpti_to_halves(storage, x, n, (uint16_t *)to);
+    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+        float y = scale > 0 ? x[i] / scale : 0;
+        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+        ((int8_t *)to)[i] = (int8_t)(y - 12582912.0f);
+    }
+    return 1;
+}
+
+/* The same from element `at` on of q's memory. */
+static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
+    const float scale = q->p.scales ? q->p.scales[at / gckpti_row_length(&q->p)] : 1;
+    return gckpti_pack(q->p.storage, scale, x, n, to + at * gckpti_storages[q->p.storage].bytes);
+}
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+/* The scale of a row of such a peak. */
+static float gckpti_scale(uint32_t peak) { return gckpti_float(peak) / 127; }
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = gckpti_values_block(q);
+    const float scale = ((float *)scales)[at / gckpti_row_length(&q->p)] = gckpti_scale(peak);
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    return (q->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(q, at, gckpti_peak(0, x, n))) &&
+           gckpti_pack_piece(q, at, n, x);
+}
+
+/* The peak of the row of `row` values that begins at element `at`. */
+static uint32_t gckpti_row_peak(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                int64_t row)
+{
+    float room[GCKPTI_DRAWN];
+    uint32_t peak = 0;
+    for (int64_t end = at + row, n; at < end; at += n) {
+        const float *x = gckpti_values_at(s, q, at, room, &n);
+        n = gckpti_min(n, end - at);
+        peak = gckpti_peak(peak, x, n);
+    }
+    return peak;
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x)
+{
+    uint32_t packed[GCKPTI_DRAWN];
+    float scale = 1;
+    gckpti_param drawn = *q;
+    drawn.raw = 1;
+    if (q->p.storage == GCKPT_STORED_I8) {
+        const int64_t row = gckpti_row_length(&q->p), in_row = at % row;
+        *n = gckpti_min(*n, row - in_row);
+        scale = gckpti_scale(gckpti_row_peak(s, &drawn, at - in_row, row));
+    }
+    const gckpt_unpacking u = { q->p.storage, packed, &scale, *n, *n, NULL };
+    (void)gckpti_pack(q->p.storage, scale, x, *n, packed);
+    gckpti_unpack(&u, 0, *n, x);
+}
+
+/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
+ * twice, first for their scale. 0: a value does not fit. */
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    float room[GCKPTI_DRAWN];
+    const int64_t row = gckpti_row_length(&to->p);
+    const int scaled = to->p.storage == GCKPT_STORED_I8;
+    int fits = 1;
+    for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
+        if (scaled && at % row == 0)
+            fits = gckpti_set_scale(to, at, gckpti_row_peak(s, from, at, row));
+        const float *x = gckpti_values_at(s, from, at, room, &n);
+        n = gckpti_min(n, row - at % row);
+        fits = fits && gckpti_pack_piece(to, at, n, x);
+    }
+    return fits;
+}
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
+}
+
+/* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
+{
+    const gckpt_unpacking *u = t->b.stored;
+    const int links = t->b.row != 1; /* what lies side by side */
+    const int64_t width = links ? t->k : t->n;
+    float w[64];
+    for (int64_t i = 0; i < t->m * t->n; i++)
+        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
+    for (int64_t at = 0, n; at < u->n; at += n) {
+        const int64_t row = at / width, first = at % width;
+        n = gckpti_min(64, width - first);
+        gckpti_unpack(u, at, n, w);
+        for (int64_t i = 0; i < t->m; i++) {
+            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
+            float *c = t->c + i * t->n + (links ? row : first);
+            if (!links)
+                gckpti_link(*a, w, n, c);
+            for (int64_t p = 0; links && p < n; p++)
+                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
+        }
+    }
+}
 /* Takes memory for q's values as they will be stored. Values that are not made will fit (the
  * magnitude of a normal value is below 6). */
 static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
@@ -8046,7 +7979,7 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_start(x->grad, v.outer * all, x->accumulate);
         gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
     } else if (!backward && stored)
-        gckpti_stored_read(stored, at, n, call->out);
+        gckpti_unpack(stored, at, n, call->out);
     else if (!backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }
@@ -8362,7 +8295,7 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
     const gckpt_unpacking *stored = gckpti_stored_of(call);
     if (stored)
-        gckpti_stored_read(stored, at, n, call->out + r * n);
+        gckpti_unpack(stored, at, n, call->out + r * n);
     else if (gckpti_is_wide(call->out))
         memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
     else
@@ -27714,21 +27647,15 @@ typedef struct {
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
 
-/* "NAME with what JSON wants escaped */
+/* A text with what JSON wants escaped. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
 
 /* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
  * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
 
-/* What is written, and the FNV-1a of it. */
-typedef struct {
-    gckpt_write_fn write;
-    void *user;
-    uint64_t sum;
-} gckpti_summing;
-
-GCKPTI_FN size_t gckpti_sum_write(void *user, const void *bytes, size_t size);
+/* Writes a gckpti_saving. */
+GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
 
 /* ---- files/header.c ---- */
 typedef struct {
@@ -27793,8 +27720,8 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
 /* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
 
-/* [a,b,...] of at most `limit` numbers: how many; -1 when wrong. */
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit);
+/* [a,b,...], `least` to `most` numbers: how many; -1 when wrong. */
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most);
 
 /* ---- files/read.c ---- */
 GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8]);
@@ -27811,13 +27738,14 @@ GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
 
 /* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path);
+
+/* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
+ * how it begins; else 0: it is not read. */
+GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index);
 GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
 #if GCKPTI_POSIX
 /* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
 GCKPTI_FN int gckpti_follow(char *path, size_t room);
-
-/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
-GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode);
 #endif
 
 /* Removes a temporary file, if no save has it any more. */
@@ -27834,11 +27762,7 @@ GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, 
                                         int *placed);
 GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
                                    gckpti_body body, const void *what);
-GCKPTI_FN gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user);
 GCKPTI_FN int64_t gckpti_file_size(FILE *f);
-
-/* Bytes of what may be an index, by its size and how it begins; else 0: it is not read. */
-GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size);
 GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
                                         const gckpt_file_desc *desc);
 #endif
@@ -27880,7 +27804,6 @@ GCKPTI_FN int gckpti_little_endian(void)
 /* ---- write ---- */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
-    gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
         unsigned u = (unsigned char)*c;
         char code[] = "\\u00??";
@@ -27889,6 +27812,14 @@ GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
         int plain = u >= 0x20 && u != '"' && u != '\\';
         gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
     }
+}
+
+/* ,"NAME and the suffix of a slot */
+static void gckpti_sink_key(gckpti_sink *k, const char *name, int slot)
+{
+    gckpti_sink_put(k, ",\"", 2);
+    gckpti_sink_name(k, name);
+    gckpti_print(k, "%s", slot < 0 ? "" : gckpti_suffixes[slot]);
 }
 
 /* A tensor to be written: values of a parameter, their scales or a state. */
@@ -27900,6 +27831,7 @@ typedef struct {
     gckpt_storage type;
     gckpt_shape shape;
     int64_t first, count; /* its elements */
+    uint64_t *sum;        /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_outgoing;
 
 /* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
@@ -27939,9 +27871,8 @@ static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
                  gckpti_part_format, v->rank, v->ranks);
     for (w.next = 0; gckpti_next_outgoing(v, &w);) {
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, w.name);
-        gckpti_print(k, "%s#first\":\"%I\"", w.slot < 0 ? "" : gckpti_suffixes[w.slot], w.first);
+        gckpti_sink_key(k, w.name, w.slot);
+        gckpti_print(k, "#first\":\"%I\"", w.first);
     }
     gckpti_print(k, "}");
 }
@@ -27960,7 +27891,8 @@ static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
         unsaid |= q->unsaid;
     }
     if (v->desc->values_only ? weights && !unsaid : unsaid)
-        gckpti_print(k, ",\"%s\":\"%s\"", gckpti_axes_key, unsaid ? "unsaid" : "HWIO");
+        gckpti_print(k, ",\"%s\":\"%s\"", gckpti_metadata_keys[GCKPTI_AXES],
+                     unsaid ? "unsaid" : "HWIO");
 }
 
 static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
@@ -27982,16 +27914,14 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
         const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
         if (!name)
             continue;
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, name);
-        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+        gckpti_sink_key(k, name, GCKPTI_UPDATES);
+        gckpti_print(k, "\":\"%i:%u\"", q->optimiser, q->updates);
     }
     for (size_t i = 0; i < s->note_count; i++) {
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, s->notes[i]);
-        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_key(k, s->notes[i], GCKPTI_VALUES);
+        gckpti_print(k, "\":\"");
         gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
-        gckpti_sink_put(k, "\"", 1);
+        gckpti_print(k, "\"");
     }
     gckpti_print(k, "}");
 }
@@ -28011,31 +27941,29 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, siz
     for (w.next = 0; gckpti_next_outgoing(v, &w);) {
         const int64_t begin = at[w.size];
         at[w.size] += w.count * w.size;
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, w.name);
-        gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                     w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
-                     &w.shape, begin, at[w.size]);
+        gckpti_sink_key(k, w.name, w.slot);
+        gckpti_print(k, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                     gckpti_storages[w.type].name, &w.shape, begin, at[w.size]);
     }
-    const int64_t end = v->sums ? at[1] + 8 * (int64_t)*tensors : at[1];
+    const int64_t sums = v->sums ? 8 * (int64_t)*tensors : 0;
     if (v->sums)
         gckpti_print(k, ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
-                     end - at[1], at[1], end);
+                     sums, at[1], at[1] + sums);
     gckpti_print(k, "}");
-    return end;
+    return at[1] + sums;
 }
 
-/* n elements of `size` bytes, little-endian. */
-static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int size)
+/* n of its elements, little-endian: all at once, or each byte from where it stands. */
+static void gckpti_sink_elements(gckpti_sink *k, const gckpti_outgoing *w, const void *x, int64_t n)
 {
-    const unsigned char *b = (const unsigned char *)x;
-    if (gckpti_little_endian()) {
-        gckpti_sink_put(k, b, (size_t)n * (size_t)size);
-        return;
+    const size_t size = (size_t)w->size, all = (size_t)n * size;
+    const int little = gckpti_little_endian();
+    for (size_t i = 0, some = little ? all : 1; i < all && !k->failed; i += some) {
+        const unsigned char *b = (const unsigned char *)x + (little ? i : i ^ (size - 1));
+        gckpti_sink_put(k, b, some);
+        if (w->sum)
+            *w->sum = gckpti_fnv(*w->sum, b, some);
     }
-    for (int64_t i = 0; i < n && !k->failed; i++, b += size)
-        for (int last = size; last-- > 0;)
-            gckpti_sink_put(k, b + last, 1);
 }
 
 /* The data of a tensor. 0: F16 cannot hold a value. */
@@ -28049,60 +27977,51 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
                                                      : gckpti_array(w->q, w->slot);
     int64_t skip = 0; /* elements that are in memory and not wanted */
     int fits = 1;
+    if (w->sum)
+        *w->sum = GCKPTI_FNV_START;
     if (w->slot == GCKPTI_SCALE || (as_it_is && !gckpti_array_cut(s, w->q, w->slot)))
         skip = w->first;
     if (as_it_is)
-        gckpti_sink_elements(k, (const char *)as_it_is + skip * w->size, w->count, w->size);
+        gckpti_sink_elements(k, w, (const char *)as_it_is + skip * w->size, w->count);
     for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
         const float *x = gckpti_values_at(s, w->q, at, room, &n);
         n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
         if (w->type != GCKPT_STORED_F32)
             fits &= gckpti_to_halves(w->type, x, n, half);
-        gckpti_sink_elements(k, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n, w->size);
+        gckpti_sink_elements(k, w, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n);
     }
     return fits;
-}
-
-/* A name in the file, by its hash. */
-typedef struct {
-    uint64_t hash;
-    size_t param;
-} gckpti_named;
-
-static int gckpti_by_hash(const void *first, const void *second, const void *context)
-{
-    const gckpti_named *a = (const gckpti_named *)first, *b = (const gckpti_named *)second;
-    (void)context;
-    return a->hash < b->hash || (a->hash == b->hash && a->param < b->param);
 }
 
 /* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
 static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
 {
     size_t n = 0;
-    gckpti_named *names =
-        d->rename ? (gckpti_named *)gckpti_new(&s->memory, s->count, sizeof *names) : NULL;
+    gckpti_keyed *names; /* by hash; and room to sort them */
     gckpt_result result = GCKPT_OK;
-    if (d->rename && !names)
+    if (!d->rename)
+        return GCKPT_OK;
+    names = (gckpti_keyed *)gckpti_new(&s->memory, s->count, 2 * sizeof *names);
+    if (!names)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
-    for (size_t i = 0; names && i < s->count && result == GCKPT_OK; i++) {
-        const char *name = d->rename(d->user, s->params[i].p.name);
+    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
+        const char *name = gckpti_renamed(d, s->params[i].p.name);
         const char *problem = name ? gckpti_name_problem(name) : NULL;
         if (problem)
             result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
                                   s->params[i].p.name, problem);
         else if (name) {
-            names[n].hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-            names[n++].param = i;
+            names[n].key = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+            names[n++].item = (int)i;
         }
     }
-    gckpti_sort(names, n, sizeof *names, gckpti_by_hash, NULL);
+    gckpti_sort_keys(names, names + s->count, n);
     for (size_t i = 1; i < n && result == GCKPT_OK; i++)
-        if (names[i].hash == names[i - 1].hash)
+        if (names[i].key == names[i - 1].key)
             result = gckpti_error(
                 s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
-                s->params[names[i - 1].param].p.name, s->params[names[i].param].p.name);
-    gckpti_delete(&s->memory, names, s->count, sizeof *names);
+                s->params[names[i - 1].item].p.name, s->params[names[i].item].p.name);
+    gckpti_delete(&s->memory, names, s->count, 2 * sizeof *names);
     return result;
 }
 
@@ -28135,15 +28054,8 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
-GCKPTI_FN size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
-{
-    gckpti_summing *s = (gckpti_summing *)user;
-    s->sum = gckpti_fnv(s->sum, bytes, size);
-    return s->write(s->user, bytes, size);
-}
-
 /* The data of all tensors; of a part, their sums behind them. */
-static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gckpti_summing *s)
+static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_outgoing w;
@@ -28152,52 +28064,42 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gck
         for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);) {
             if (w.size != size)
                 continue;
-            if (v->sums)
-                gckpti_sink_flush(k);
-            s->sum = GCKPTI_FNV_START;
+            w.sum = v->sums ? &v->sums[done++] : NULL;
             if (!gckpti_sink_tensor(k, v->store, &w))
                 result = gckpti_error(v->store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                       "(BF16 holds them); what was written is no complete file",
                                       w.q->p.name);
-            if (!v->sums)
-                continue;
-            gckpti_sink_flush(k);
-            v->sums[done++] = s->sum;
         }
     for (size_t i = 0; i < done; i++)
         gckpti_sink_number(k, v->sums[i], 8);
     return result;
 }
 
-GCKPTI_FN gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
+GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
+    const gckpti_saving *v = (const gckpti_saving *)what;
     gckpt_store *store = v->store;
-    gckpti_summing summing = { write, user, 0 };
     gckpti_sink k;
     size_t tensors;
     gckpt_result result = gckpti_save_start(v);
     if (result != GCKPT_OK)
         return result;
-    memset(&k, 0, sizeof k);
-    size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
-    size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
+    memset(&k, 0, sizeof k); /* it only counts */
+    const size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
+    const size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
                             "save: the header takes %z bytes, %z are allowed; use shorter names "
                             "or notes",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
-    k.write = gckpti_sum_write;
-    k.user = &summing;
-    if (!v->sums) {
-        k.write = write;
-        k.user = user;
-    }
+    k.write = write;
+    k.user = user;
     gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, v, &tensors);
     gckpti_sink_put(&k, "       ", padding);
-    result = gckpti_sink_data(&k, v, &summing);
+    result = gckpti_sink_data(&k, v);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
@@ -28230,7 +28132,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 /* ---- read: the header's JSON, decoded where it stands ---- */
 
 /* A name in quotes, cut if long, control characters replaced. */
-GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
     gckpti_text_put(t, "\"", 1);
@@ -28244,8 +28146,7 @@ GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
-    const size_t said = strlen(l->store->object.text);
-    gckpti_text t = { l->store->object.text + said, GCKPTI_TEXT - 1 - said };
+    gckpti_text t = gckpti_said(&l->store->object);
     if (e) {
         gckpti_text_add(&t, "tensor ");
         gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
@@ -28323,32 +28224,35 @@ static uint32_t gckpti_json_escape(gckpti_loader *l)
     return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
 }
 
+/* Writes a character as UTF-8; its bytes, 0 for the character 0. */
+static int gckpti_utf8_put(uint32_t c, char *out)
+{
+    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    out[0] = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
+    for (int i = 1; i <= more; i++)
+        out[i] = (char)(unsigned char)(0x80 | (c >> (6 * (more - i)) & 0x3f));
+    return c ? 1 + more : 0;
+}
+
 /* A string, decoded in place (it never grows) and ended by 0; NULL when wrong. */
 static char *gckpti_json_string(gckpti_loader *l)
 {
-    const char *wrong = NULL;
     if (!gckpti_json_need(l, '"'))
         return NULL;
     char *s = l->at, *out = s;
-    while (!wrong && l->at < l->end && *l->at != '"') {
+    int n = 1; /* bytes of the last character; 0: it was none */
+    for (; n && l->at < l->end && *l->at != '"'; out += n) {
         if (*l->at == '\\') {
-            uint32_t c = gckpti_json_escape(l);
-            int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-            wrong = c ? NULL : "a wrong escape in a string";
-            *out++ = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
-            while (more-- > 0)
-                *out++ = (char)(unsigned char)(0x80 | (c >> (6 * more) & 0x3f));
-        } else {
-            int n = gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
-            wrong = !n                             ? "a string is not UTF-8"
-                    : (unsigned char)*l->at < 0x20 ? "a bare control character"
-                                                   : NULL;
-            while (n-- > 0)
-                *out++ = *l->at++;
+            n = gckpti_utf8_put(gckpti_json_escape(l), out);
+            continue;
         }
+        n = (unsigned char)*l->at < 0x20 ? 0
+                                         : gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
+        memmove(out, l->at, (size_t)n);
+        l->at += n;
     }
-    if (wrong || l->at == l->end) {
-        gckpti_json_fail(l, wrong ? wrong : "a string does not end");
+    if (!n || l->at == l->end) {
+        gckpti_json_fail(l, "a string with a wrong character, or without an end");
         return NULL;
     }
     l->at++;
@@ -28379,25 +28283,20 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most)
 {
-    int n = 0;
-    if (!gckpti_json_need(l, '['))
-        return -1;
-    if (gckpti_json_take(l, ']'))
-        return 0;
-    do {
-        uint64_t value = 0;
+    int n = 0, more = gckpti_json_need(l, '[') && !gckpti_json_take(l, ']');
+    for (uint64_t value = 0; more; more = gckpti_json_take(l, ',')) {
         gckpti_json_space(l);
-        char *end = gckpti_digits(l->at, l->end, &value);
-        if (n == limit || !end || value > INT64_MAX) {
-            gckpti_json_fail(l, n == limit ? "too many numbers" : "a whole number < 2^63 expected");
-            return -1;
-        }
+        char *end = n < most ? gckpti_digits(l->at, l->end, &value) : NULL;
+        if (!end || value > INT64_MAX)
+            break;
         l->at = end;
         v[n++] = (int64_t)value;
-    } while (gckpti_json_take(l, ','));
-    return gckpti_json_need(l, ']') ? n : -1;
+    }
+    if (l->result == GCKPT_OK && (more || n < least || (n && !gckpti_json_take(l, ']'))))
+        gckpti_json_fail(l, "a list of whole numbers < 2^63, of the right length, expected");
+    return l->result == GCKPT_OK ? n : -1;
 }
 
 static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
@@ -28435,45 +28334,42 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
 static int gckpti_load_metadata(gckpti_loader *l)
 {
     const char *const *keys = gckpti_metadata_keys;
-    size_t tensors = l->count;
-    const char *axes = NULL;
+    const size_t tensors = l->count;
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
-    for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
-        char *value = gckpti_json_string(l);
-        for (int i = 0; value && i < GCKPTI_METADATA_KEYS; i++) {
+    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL };
+    for (int n = 0; (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
+        for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
             if (found[i])
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
-        if (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key))
-            axes = value;
-        if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
+        if (!l->desc->values_only && !gckpti_note_reserved(key) &&
             !gckpti_note_add(l->store, key, value))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
-        if (!value || !gckpti_load_updates(l, key, value))
+        if (!gckpti_load_updates(l, key, value))
             return 0;
     }
+    if (l->result != GCKPT_OK)
+        return 0;
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
-    if (GCKPTI_ASKS_AXES)
-        l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
+    l->count = l->ours ? l->count : tensors;
+    const char *axes = found[GCKPTI_AXES];
+    l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "
                              GCKPTI_RANKS_LOAD);
-    l->count = l->ours ? l->count : tensors;
-    for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
+    for (int i = 1; l->ours && i < GCKPTI_AXES; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
+        if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
+            l->optimiser > GCKPT_OWN_OPTIMISER + 1)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                                 "__metadata__: %s must be a whole number < 2^64, in quotes",
-                                 keys[i]);
+                                 "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
+                                 numbers[i] == &l->optimiser ? "5" : "2^64");
     }
-    if (l->optimiser > GCKPT_OWN_OPTIMISER + 1)
-        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
-    return l->result == GCKPT_OK;
+    return 1;
 }
 
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
@@ -28486,16 +28382,16 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(l);
         else if (axes < 0 && !strcmp(key, "shape"))
-            axes = gckpti_json_numbers(l, e->shape.d, GCKPT_MAX_DIMS);
+            axes = gckpti_json_numbers(l, e->shape.d, 0, GCKPT_MAX_DIMS);
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
-            offsets = gckpti_json_numbers(l, e->offsets, 2);
+            offsets = gckpti_json_numbers(l, e->offsets, 2, 2);
         else
             gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
     }
     if (l->result != GCKPT_OK)
         return 0;
-    if (!type || axes < 0 || offsets != 2)
-        return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
+    if (!type || axes < 0 || offsets < 0)
+        return gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
@@ -28563,30 +28459,29 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
 /* >>files/places */
 #ifndef GCKPT_NO_FILES
 /* ---- read: what concerns several tensors, or the store ---- */
-GCKPTI_FN int gckpti_saved_by_param(const void *first, const void *second, const void *context)
+static int gckpti_saved_before(const void *first, const void *second, const void *by_param)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    (void)context;
-    if (a->param != b->param)
+    if (by_param && a->param != b->param)
         return a->param < b->param;
-    return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
-}
-
-GCKPTI_FN int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
-{
-    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    (void)context;
+    if (by_param && a->slot != b->slot)
+        return a->slot < b->slot;
     return a->offsets[0] < b->offsets[0] ||
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
+}
+
+/* Orders the entries as their data lie; first by parameter and slot, if `by_param`: so values come
+ * before what else there is of them. */
+GCKPTI_FN void gckpti_load_sort(gckpti_loader *l, int by_param)
+{
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_before,
+                by_param ? l : NULL);
 }
 
 /* Something that belongs to values which are not there, or cannot have it. */
 static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
 {
-    return gckpti_refuse(l, GCKPT_E_DATA, e,
-                         e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
-                         : e->slot == GCKPTI_SCALE ? "scales without values of I8"
-                                                   : "optimiser state without its parameter");
+    return gckpti_refuse(l, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
 }
 
 /* Which parameter a tensor is for; values for an empty store create it. */
@@ -28617,7 +28512,7 @@ static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
 static int gckpti_load_offsets(gckpti_loader *l)
 {
     int64_t at = 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
+    gckpti_load_sort(l, 0);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         if (e->slot == GCKPTI_UPDATES)
@@ -28703,19 +28598,14 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     }
     if (!gckpti_load_offsets(l))
         return 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    gckpti_load_sort(l, 1);
     while (l->count && l->entries[l->count - 1].ignored)
         l->count--;
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
-        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot) {
-            char other[80] = "";
-            gckpti_text t = { other, sizeof other - 1 };
-            gckpti_text_name(&t, e[1].name, "");
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "%s%s",
-                                 strcmp(e->name, e[1].name) ? "so is " : "comes twice: ", other);
-        }
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice, maybe by another name");
         if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
             return 0;
         next += e->slot < 0 && e->param == next;
@@ -28820,22 +28710,19 @@ GCKPTI_FN int gckpti_load_create(gckpti_loader *l)
 }
 #endif
 
-/* >>files/data */
+/* >>files/read */
 #ifndef GCKPT_NO_FILES
-static void gckpti_load_undo(gckpti_loader *l)
+/* ---- read: the bytes, in the order of the file ---- */
+GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
 {
-    gckpt_store *s = l->store;
-    for (size_t i = l->count; i-- > 0;)
-        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
-            gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
-    if (l->desc->partial) /* else they came before the header, and go after it */
-        gckpti_values_undo(s);
-    gckpti_store_shrink(s, l->had);
-    gckpti_notes_shrink(s, l->notes);
+    uint64_t number = 0;
+    for (int i = 8; i-- > 0;)
+        number = number << 8 | bytes[i];
+    return number;
 }
 
 /* The next n bytes of the file, to `out` (NULL: nowhere). */
-GCKPTI_FN int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
+static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
     unsigned char nowhere[256];
     int done = 1;
@@ -28851,8 +28738,7 @@ GCKPTI_FN int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
     if (l->result != GCKPT_OK) /* the source has said why */
         return 0;
     return done ||
-           gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                         "the %I bytes of data could not be read to their end", l->data_bytes);
+           gckpti_refuse(l, GCKPT_E_FILE, NULL, "it could not be read to byte %z", l->taken);
 }
 
 /* The next n elements of `size` bytes, in the order of bytes that this machine has. */
@@ -28931,8 +28817,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
-        if ((scaled && !gckpti_set_scale(&to, at, gckpti_peak(0, x, n))) ||
-            !gckpti_pack_piece(&to, at, n, x))
+        if (!gckpti_pack_row(&to, at, n, x))
             return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                  gckpti_storage_name(to.p.storage),
                                  scaled ? "not finite" : "beyond 65504");
@@ -28944,7 +28829,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
 static int gckpti_load_data(gckpti_loader *l)
 {
     const size_t start = l->taken, end = start + (size_t)l->data_bytes;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
+    gckpti_load_sort(l, 0);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
         if (e->ignored)
@@ -28960,8 +28845,8 @@ static int gckpti_load_data(gckpti_loader *l)
 static void gckpti_load_commit(gckpti_loader *l)
 {
     const int values_only = l->desc->values_only;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
-    for (size_t i = 0; i < l->count; i++) { /* values come before what else there is of them */
+    gckpti_load_sort(l, 1);
+    for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
         const size_t bytes = gckpti_array_bytes(l->store, q, 1); /* of a state */
@@ -28999,14 +28884,40 @@ static void gckpti_load_commit(gckpti_loader *l)
     }
 }
 
-/* What is left when the header is here: the store holds the file's values, or is as it was. */
-GCKPTI_FN void gckpti_load_rest(gckpti_loader *l)
+static void gckpti_load_undo(gckpti_loader *l)
 {
-    const gckpti_source *s = l->source;
-    if ((!s || s->index(l)) && gckpti_load_header(l) && gckpti_load_check(l) &&
-        (!s || s->begin(l)) && gckpti_load_create(l) && gckpti_load_data(l) && (!s || s->end(l)))
+    gckpt_store *s = l->store;
+    for (size_t i = l->count; i-- > 0;)
+        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
+            gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
+    if (l->desc->partial) /* else they came before the header, and go after it */
+        gckpti_values_undo(s);
+    gckpti_store_shrink(s, l->had);
+    gckpti_notes_shrink(s, l->notes);
+}
+
+/* Loads what a header, or an index, of so many bytes says, which comes next. Then the store holds
+ * the file's values, or is as it was. */
+static gckpt_result gckpti_load_text(gckpti_loader *l, size_t bytes)
+{
+    const gckpti_source *source = l->source;
+    gckpt_store *s = l->store;
+    for (size_t i = 0; i < s->count && !l->desc->partial; i++)
+        if (gckpti_values_new(s, &s->params[i], "load") != GCKPT_OK) {
+            gckpti_values_undo(s); /* they come first, so that a block gets all the rest back */
+            return GCKPT_E_MEMORY;
+        }
+    const size_t room = gckpti_round_up(bytes, GCKPTI_ALIGN); /* so that a block gets it back */
+    char *text = (char *)gckpti_new(&s->memory, room, 1);
+    l->at = l->header = text;
+    l->end = text ? text + bytes : NULL;
+    if (!text)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
+    else if (gckpti_load_bytes(l, text, bytes) && (!source || source->index(l)) &&
+             gckpti_load_header(l) && gckpti_load_check(l) && (!source || source->begin(l)) &&
+             gckpti_load_create(l) && gckpti_load_data(l) && (!source || source->end(l)))
         gckpti_load_commit(l);
-    gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
+    gckpti_delete(&s->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
         gckpti_load_undo(l);
     else if (l->ours && !l->desc->values_only && l->contract != GCKPT_CONTRACT)
@@ -29014,121 +28925,42 @@ GCKPTI_FN void gckpti_load_rest(gckpti_loader *l)
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
-}
-#endif
-
-/* >>files/read */
-#ifndef GCKPT_NO_FILES
-GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
-{
-    uint64_t number = 0;
-    for (int i = 8; i-- > 0;)
-        number = number << 8 | bytes[i];
-    return number;
+    gckpti_delete(&s->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&s->memory, text, room, 1);
+    gckpti_values_undo(s);
+    return l->result == GCKPT_OK ? gckpti_ok(s) : l->result;
 }
 
-/* What other files begin with. */
-static const struct {
-    const char *begin, *is;
-} gckpti_others[] = {
-    { "version ", "a pointer of Git LFS: fetch what it stands for with `git lfs pull`" },
-    { "PK\3\4", "a ZIP archive, as torch.save writes: save it by safetensors.torch" },
-    { "\x80\2", "a Python pickle: save it by safetensors.torch" },
-    { "\x80\3", "a Python pickle: save it by safetensors.torch" },
-    { "\x80\4", "a Python pickle: save it by safetensors.torch" },
-    { "\x93NUMPY", "a NumPy array" },
-    { "\x89HDF", "HDF5" },
-    { "GGUF", "GGUF" },
-    { "\x1f\x8b", "compressed by gzip: unpack it" },
-    { "<", "HTML or XML: the page that was downloaded instead?" },
-    { "gckptpln", "a plan: gckpt_plan_read" },
-    { "{\"gckpt\"", "the index of a checkpoint by several ranks: " GCKPTI_RANKS_LOAD },
-};
-
-/* The error of a file whose first 8 bytes cannot be the length of its header. */
-static gckpt_result gckpti_not_safetensors(gckpti_loader *l, const unsigned char *first,
-                                           uint64_t length, size_t size)
-{
-    char next = 0, begin[9] = { 0 };
-    int text = 1;
-    for (int i = 0; i < 8; i++) {
-        begin[i] = (char)first[i];
-        text = text && ((first[i] >= 0x20 && first[i] < 0x7f) || (first[i] >= 9 && first[i] <= 13));
-    }
-    for (size_t i = 0; i < sizeof gckpti_others / sizeof *gckpti_others; i++)
-        if (!memcmp(begin, gckpti_others[i].begin, strlen(gckpti_others[i].begin)))
-            return gckpti_error(l->store, GCKPT_E_DATA, "load: not a safetensors file but %s",
-                                gckpti_others[i].is);
-    for (int i = 0; i < 8; i++)
-        begin[i] = first[i] < 0x20 ? ' ' : begin[i];
-    if (text)
-        return gckpti_error(l->store, GCKPT_E_DATA,
-                            "load: not a safetensors file but text: it begins with \"%s\"", begin);
-    if (size > 8 && gckpti_load_bytes(l, &next, 1) && next == '{' && length >= 2)
-        return gckpti_error(l->store, GCKPT_E_DATA,
-                            length > GCKPTI_HEADER_MAX
-                                ? "load: damaged: a header of %I bytes; %z are allowed"
-                                : "load: cut off: a header of %I bytes in a file of %z",
-                            (int64_t)(length & INT64_MAX),
-                            length > GCKPTI_HEADER_MAX ? (size_t)GCKPTI_HEADER_MAX : size);
-    return gckpti_error(l->store, GCKPT_E_DATA,
-                        "load: not a safetensors file: by its first 8 bytes it would have a header "
-                        "of %I bytes, in a file of %z",
-                        (int64_t)(length & INT64_MAX), size);
-}
-
-/* Loads what a header, or an index, of so many bytes says, which comes next. */
-static gckpt_result gckpti_load_text(gckpt_store *store, gckpti_loader *l, size_t header_bytes)
-{
-    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
-        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
-            return GCKPT_E_MEMORY;
-        }
-    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    char *text = (char *)gckpti_new(&store->memory, room, 1);
-    l->at = l->header = text;
-    l->end = l->header ? l->header + header_bytes : NULL;
-    if (!l->header)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (!gckpti_load_bytes(l, l->header, header_bytes))
-        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else
-        gckpti_load_rest(l);
-    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
-    gckpti_delete(&store->memory, text, room, 1);
-    gckpti_values_undo(store);
-    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
-}
-
-/* Loads a file of `size` bytes from l->read or l->file. */
 GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
                                    const gckpt_file_desc *desc)
 {
-    unsigned char little[8] = { 0 };
-    uint64_t length = 0;
+    unsigned char first[9] = { 0 };
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
     l->store = store;
     l->desc = desc ? desc : &gckpti_file_plain;
-    if (GCKPTI_ASKS_AXES)
-        l->unsaid = l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    l->unsaid = GCKPTI_ASKS_AXES && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
     l->had = store->count;
     l->notes = store->note_count;
     if (GCKPTI_ASKS_AXES && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
         return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
                             (int)l->desc->convolutions);
     if (l->source)
-        return gckpti_load_text(store, l, size);
-    if (size < 8)
-        return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
-    if (!gckpti_load_bytes(l, little, 8))
-        return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
-    length = gckpti_little(little);
-    if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
-        return gckpti_not_safetensors(l, little, length, size);
-    l->data_bytes = (int64_t)(size - 8 - (size_t)length);
-    return gckpti_load_text(store, l, (size_t)length);
+        return gckpti_load_text(l, size);
+    if (!gckpti_load_bytes(l, first, size < 8 ? size : 8))
+        return l->result;
+    const uint64_t length = gckpti_little(first);
+    if (size >= 8 && length >= 2 && length <= GCKPTI_HEADER_MAX && length <= size - 8) {
+        l->data_bytes = (int64_t)(size - 8 - (size_t)length);
+        return gckpti_load_text(l, (size_t)length);
+    }
+    for (int i = 0; i < 8; i++)
+        first[i] = first[i] < 0x20 || first[i] > 0x7e ? '?' : first[i];
+    return gckpti_error(store, GCKPT_E_DATA,
+                        "load: no safetensors file, cut off or damaged: \"%s\" begins its %z "
+                        "bytes, for a header of %u (PyTorch: save by safetensors; Git LFS: git lfs "
+                        "pull; index of ranks: " GCKPTI_RANKS_LOAD ")",
+                        (const char *)first, size, length);
 }
 
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -29236,15 +29068,15 @@ GCKPTI_FN int gckpti_follow(char *path, size_t room)
     return 0;
 }
 
-/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: no locks; -2:
- * errno. */
+/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: there are no
+ * locks. */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
     if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
         return errno == EWOULDBLOCK ? 0 : -1;
     if (fstat(fd, &a) || stat(name, &b))
-        return errno == ENOENT ? 0 : -2;
+        return errno == ENOENT ? 0 : -1;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -29254,7 +29086,9 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+/* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
+ * there, or else of `like`; -1: neither is there. */
+static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
 {
     struct stat old;
     gckpti_file_try(file, !gckpti_follow(target, room));
@@ -29264,8 +29098,7 @@ GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, uns
         file->error = EEXIST;
         file->stage = "replace a folder, device or pipe; is the path right";
     }
-    *mode = there ? old.st_mode & 0777 : *mode;
-    return there;
+    return there || !stat(like, &old) ? (int)(old.st_mode & 0777) : -1;
 }
 
 /* The folder of `path`, which is cut off, must not forget a new name in it. */
@@ -29295,48 +29128,51 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 #endif
 }
 
+/* Creates a file of this name with these permissions (-1: those of any new file). NULL: errno;
+ * EEXIST: another save has this name. */
+static FILE *gckpti_create(const char *name, int mode)
+{
+#if GCKPTI_POSIX
+    gckpti_remove_left(name);
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
+    if (fd < 0)
+        return NULL;
+    int locked = gckpti_lock(fd, name);
+    FILE *f = locked ? fdopen(fd, "wb") : NULL;
+    if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
+        (void)fchmod(fd, (mode_t)mode);
+    if (f)
+        return f;
+    if (locked) /* made a moment ago, and of no use */
+        remove(name);
+    close(fd);
+    errno = locked ? errno : EEXIST; /* in between, another took it for left over and removed it */
+    return NULL;
+#elif defined(_WIN32) /* whose msvcrt.dll ignores the x below */
+    int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+    return (void)mode, fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
+    return (void)mode, fopen(name, "wbx"); /* x: must not exist */
+#endif
+}
+
 /* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
  * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
  * when the process is killed: so a file that can be locked is left over and is removed, and saves
  * to one path at the same time never touch each other's. Without locks (other systems, some network
  * folders) a file that is there is left alone and the next N taken. (Where locks belong to
  * processes, as on NFS, threads of one must not save to one path at once.) */
-static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
+static FILE *gckpti_temporary(char *name, size_t length, int mode)
 {
-    for (int i = 0; i < 100; i++) {
+    FILE *f = NULL;
+    errno = EEXIST;
+    for (int i = 0; i < 100 && !f && errno == EEXIST; i++) {
         gckpti_text t = { name + length, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
-#if GCKPTI_POSIX
-        gckpti_remove_left(name);
-        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
-        int locked = fd >= 0 ? gckpti_lock(fd, name) : 0;
-        if (locked) {
-            FILE *f = locked == -2 ? NULL : fdopen(fd, "wb");
-            if (!f) { /* made a moment ago, and of no use */
-                remove(name);
-                close(fd);
-            }
-            return f;
-        }
-        if (fd >= 0) /* in between, another save took it for left over and removed it */
-            close(fd);
-        else if (errno != EEXIST)
-            return NULL;
-#else
-        (void)mode;
         errno = 0;
-#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
-        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
-        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
-#else
-        FILE *f = fopen(name, "wbx"); /* x: must not exist */
-#endif
-        if (f || errno != EEXIST)
-            return f;
-#endif
+        f = gckpti_create(name, mode);
     }
-    errno = EEXIST;
-    return NULL;
+    return f;
 }
 
 /* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
@@ -29352,6 +29188,7 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     gckpti_file_try(file, gckpti_sync(fileno(file->f)));
 #else
     gckpti_file_try(file, fclose(file->f));
+    file->f = NULL;
 #endif
     if (*result == GCKPT_OK && !file->error) {
         file->stage = "put it in place; is that in use";
@@ -29366,9 +29203,8 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
         file->stage = "see to it that the new file outlasts a power cut";
     else
         remove(temporary);
-#if GCKPTI_POSIX
-    gckpti_file_try(file, fclose(file->f)); /* gives the lock back */
-#endif
+    if (file->f) /* gives the lock back */
+        gckpti_file_try(file, fclose(file->f));
     return placed;
 }
 
@@ -29390,20 +29226,15 @@ GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, 
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
                          "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
-    unsigned mode = 0666;
+    int mode = -1;
     *placed = 0;
     if (!target)
         return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
                             2 * room);
-    memcpy(target, path, strlen(path) + 1);
+    memcpy(target, path, strlen(path));
     errno = 0;
 #if GCKPTI_POSIX
-    struct stat old;
-    int there = gckpti_save_over(&file, target, room - 32, &mode);
-    if (!there && !stat(like, &old)) {
-        mode = old.st_mode & 0777;
-        there = 1;
-    }
+    mode = gckpti_save_over(&file, target, room - 32, like);
 #else
     (void)like;
 #endif
@@ -29412,10 +29243,6 @@ GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, 
         file.f = gckpti_temporary(temporary, strlen(target), mode);
         gckpti_file_try(&file, !file.f);
     }
-#if GCKPTI_POSIX
-    if (file.f && there) /* it has no more than this, maybe less: the umask's */
-        (void)fchmod(fileno(file.f), (mode_t)mode);
-#endif
     if (file.f)
         *placed = gckpti_save_file(&file, temporary, target, body, what, &result);
 #if GCKPTI_POSIX
@@ -29433,18 +29260,13 @@ GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const
     return gckpti_save_like(object, memory, path, path, body, what, &placed);
 }
 
-GCKPTI_FN gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
-{
-    return gckpti_write((const gckpti_saving *)what, write, user);
-}
-
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc)
 {
     const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
+    return gckpti_save(store, &store->memory, path, gckpti_write, &saving);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
@@ -29461,13 +29283,18 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
+GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
-    if (file->error || size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
+    errno = 0;
+    file->f = gckpti_file_open(path);
+    const int64_t size = gckpti_file_size(file->f);
+    gckpti_file_try(file, size < 0 || fseek(file->f, 0, SEEK_SET));
+    if (file->error || !index)
+        return (size_t)size;
+    if (size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
         return 0;
-    gckpti_file_try(file, fseek(file->f, 0, SEEK_SET) || fread(begin, 1, 8, file->f) != 8 ||
-                              fseek(file->f, 0, SEEK_SET));
+    gckpti_file_try(file, fread(begin, 1, 8, file->f) != 8 || fseek(file->f, 0, SEEK_SET));
     return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
 }
 
@@ -29475,17 +29302,12 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, co
                                         const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
-    errno = 0;
-    file.f = gckpti_file_open(path);
-    int64_t size = gckpti_file_size(file.f);
-    gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
-    if (l->source)
-        size = (int64_t)gckpti_index_bytes(&file, size);
+    const size_t size = gckpti_file_begin(&file, path, l->source != NULL);
     gckpt_result result = GCKPT_E_FILE;
     l->read = gckpti_file_read;
     l->user = &file;
     if (!file.error)
-        result = gckpti_load(store, l, (size_t)size, desc);
+        result = gckpti_load(store, l, size, desc);
     l->user = NULL;
     if (file.f)
         fclose(file.f);
@@ -29497,8 +29319,7 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, co
                                 : "load: %s: could not read \"%s\"",
                             strerror(file.error), path);
     if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
-        gckpti_text t = { store->object.text + strlen(store->object.text), 0 };
-        t.left = sizeof store->object.text - 1 - strlen(store->object.text);
+        gckpti_text t = gckpti_said(&store->object);
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
@@ -29565,12 +29386,9 @@ enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 typedef struct {
     gckpt_store *store;
     const char *path;
-    gckpti_saving part;  /* this rank's */
-    gckpti_loader index; /* rank 0: the one that is there */
-    size_t index_bytes;
-    char *text;             /* of it */
-    gckpti_rank_files old;  /* its files */
-    gckpti_rank_file *next; /* rank 0: those of all ranks now */
+    gckpti_saving part;     /* this rank's */
+    gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
+    gckpti_rank_file *next; /* rank 0: the files of all ranks now */
     int64_t number;         /* of this save */
     int damaged;            /* what is there is no index, or cannot be read */
 } gckpti_rank_save;
@@ -29639,13 +29457,6 @@ static void gckpti_parts_close(gckpti_rank_files *x)
         }
 }
 
-GCKPTI_FN void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
-{
-    gckpti_parts_close(x);
-    gckpti_delete(memory, x->part, x->capacity, sizeof *x->part);
-    gckpti_delete(memory, x->path, 2 * x->room, 1);
-}
-
 static int gckpti_index_key(gckpti_loader *l, int *n, const char *key)
 {
     const char *found = gckpti_json_key(l, n);
@@ -29679,8 +29490,8 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
     int64_t head[3] = { 0, 0, 0 };
     int n = 0, m = 0;
     if (!gckpti_index_check(l) || !gckpti_index_key(l, &n, "gckpt") ||
-        gckpti_json_numbers(l, head, 3) != 3 || !gckpti_index_key(l, &n, "files"))
-        return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "three numbers expected");
+        gckpti_json_numbers(l, head, 3, 3) < 3 || !gckpti_index_key(l, &n, "files"))
+        return 0;
     if (head[0] != 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "an index of version %I; this library has 1",
                              head[0]);
@@ -29688,8 +29499,8 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
         int64_t file[2];
         if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= x->room)
             return gckpti_json_fail(l, "a file's name is no name in this folder");
-        if (gckpti_json_numbers(l, file, 2) != 2)
-            return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "two numbers expected");
+        if (gckpti_json_numbers(l, file, 2, 2) < 2)
+            return 0;
         if (!gckpti_grow(&l->store->memory, &x->part, &x->capacity, x->count, sizeof *x->part))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z files", x->count);
         memset(&x->part[x->count], 0, sizeof *x->part);
@@ -29730,12 +29541,12 @@ GCKPTI_FN int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *b
     uint64_t all = GCKPTI_FNV_START;
     *sum = 0;
     *bytes = gckpti_file_size(f);
-    if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8 ||
-        !gckpti_seek(f, 0) || fread(little, 1, 8, f) != 8)
+    if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8)
         return 0;
     const int64_t begin = *bytes - data - 8 * tensors;
-    if (gckpti_little(little) != (uint64_t)(begin - 8) || !gckpti_seek(f, 0) ||
-        !gckpti_sum_read(f, NULL, begin, &all) || !gckpti_seek(f, begin + data) ||
+    if (!gckpti_seek(f, 0) || !gckpti_sum_read(f, little, 8, &all) ||
+        gckpti_little(little) != (uint64_t)(begin - 8) ||
+        !gckpti_sum_read(f, NULL, begin - 8, &all) || !gckpti_seek(f, begin + data) ||
         !gckpti_sum_read(f, NULL, 8 * tensors, &all))
         return 0;
     *sum = (int64_t)(all & INT64_MAX);
@@ -29785,49 +29596,44 @@ static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
                          x->part[x->rank].name);
 }
 
-/* Reads the piece to its end: is it what was saved? */
+/* Reads the piece to its end, if there is one: is it what was saved? */
 static int gckpti_piece_end(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
     unsigned char little[8];
-    if (x->rank < 0)
+    uint64_t none = 0;
+    if (!x->end)
         return 1;
     const gckpti_rank_file *p = &x->part[x->rank];
     if (!gckpti_piece_read(l, NULL, x->end - x->at))
         return 0;
+    x->end = 0;
     if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->passed)) ||
-        fread(little, 1, 8, p->file) != 8)
+        !gckpti_sum_read(p->file, little, 8, &none))
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
                              p->name);
-    x->rank = -1;
     return gckpti_little(little) == x->sum ||
            gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry], "its data in \"%s\" are damaged",
                          p->name);
 }
 
-/* Goes to the piece that has byte `at` of the tensor, and reads what is before that. */
-static int gckpti_piece_find(gckpti_loader *l, int64_t at)
+/* Goes to the piece that has byte `at` of the tensor. */
+static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
 {
     gckpti_rank_files *x = l->parts;
     const gckpti_saved *e = &l->entries[x->entry];
     const int size = gckpti_storages[e->type].bytes;
-    if (x->rank < 0 || at >= x->end) {
-        if (!gckpti_piece_end(l))
-            return 0;
-        int64_t first;
-        int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
-        gckpti_rank_file *p = &x->part[rank];
-        if (!gckpti_part_open(l, p))
-            return 0;
-        x->end = gckpti_piece_bytes(e, x->count, rank, &first);
-        x->at = first * size;
-        x->end += x->at;
-        x->sum = GCKPTI_FNV_START;
-        x->rank = rank;
-        if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
-            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
-    }
-    return gckpti_piece_read(l, NULL, at - x->at);
+    const int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
+    gckpti_rank_file *p = &x->part[rank];
+    if (!gckpti_piece_end(l) || !gckpti_part_open(l, p))
+        return 0;
+    int64_t first, bytes = gckpti_piece_bytes(e, x->count, rank, &first);
+    x->rank = rank;
+    x->at = first * size;
+    x->end = x->at + bytes;
+    x->sum = GCKPTI_FNV_START;
+    return gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at) ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
 }
 
 /* The loader's read: it has counted the bytes already. */
@@ -29836,30 +29642,25 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     gckpti_loader *l = (gckpti_loader *)user;
     gckpti_rank_files *x = l->parts;
     unsigned char *out = (unsigned char *)bytes;
-    int64_t at = (int64_t)(l->taken - size);
-    size_t done = 0;
+    int64_t first, at = (int64_t)(l->taken - size);
     for (; at >= l->entries[x->entry].offsets[1]; x->entry++) {
-        const gckpti_saved *e = &l->entries[x->entry];
-        int64_t first;
         if (!gckpti_piece_end(l))
             return 0;
         for (size_t i = 0; i < x->count; i++) {
-            const int64_t n = gckpti_piece_bytes(e, x->count, (int)i, &first);
+            const int64_t n = gckpti_piece_bytes(&l->entries[x->entry], x->count, (int)i, &first);
             x->part[i].at += n;
             x->part[i].passed += n > 0;
         }
     }
     at -= l->entries[x->entry].offsets[0];
-    while (done < size) {
-        if (!gckpti_piece_find(l, at))
+    for (int64_t left = (int64_t)size, some; left > 0; left -= some, at += some, out += some) {
+        if (at >= x->end && !gckpti_piece_begin(l, at))
             return 0;
-        const int64_t some = gckpti_min(x->end - at, (int64_t)(size - done));
-        if (!gckpti_piece_read(l, out + done, some))
+        some = gckpti_min(x->end - at, left);
+        if (!gckpti_piece_read(l, NULL, at - x->at) || !gckpti_piece_read(l, out, some))
             return 0;
-        done += (size_t)some;
-        at += some;
     }
-    return done;
+    return size;
 }
 
 /* What each file should have. All sizes are looked at before memory is taken by what the index
@@ -29894,7 +29695,6 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     memset(&l, 0, sizeof l);
     memset(&x, 0, sizeof x);
-    x.rank = -1;
     l.source = &gckpti_by_ranks;
     l.parts = &x;
     if (gckpti_parts_path(&x, &store->memory, path))
@@ -29902,7 +29702,9 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
     else
         result = gckpti_error(store, errno == ENOMEM ? GCKPT_E_MEMORY : GCKPT_E_FILE,
                               "load: %s: \"%s\"", strerror(errno), path);
-    gckpti_parts_free(&x, &store->memory);
+    gckpti_parts_close(&x);
+    gckpti_delete(&store->memory, x.part, x.capacity, sizeof *x.part);
+    gckpti_delete(&store->memory, x.path, 2 * x.room, 1);
     return result;
 }
 #endif
@@ -30022,37 +29824,31 @@ static int gckpti_look_beside(gckpti_rank_save *x, int placed)
 /* Reads the index that is there (what is none will be replaced), and takes a number. */
 static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
 {
-    gckpti_loader *l = &x->index;
     gckpt_store *s = x->store;
     gckpti_file file = { NULL, 0, "read what is there; may it be read" };
-    errno = 0;
-#if GCKPTI_POSIX
-    char *target = x->old.path + x->old.room;
-    unsigned mode = 0;
-    memcpy(target, x->old.path, strlen(x->old.path) + 1);
-    gckpti_save_over(&file, target, x->old.room, &mode);
-#endif
-    file.f = file.error ? NULL : gckpti_file_open(x->path);
-    if (file.f || (!file.error && errno != ENOENT)) {
-        const int64_t size = gckpti_file_size(file.f);
-        gckpti_file_try(&file, size < 0);
-        x->index_bytes = gckpti_index_bytes(&file, size);
-        x->text = (char *)gckpti_new(&s->memory, x->index_bytes, 1);
-        if (x->text && !file.error)
-            gckpti_file_try(&file, fread(x->text, 1, x->index_bytes, file.f) != x->index_bytes);
-        if (file.f)
-            fclose(file.f);
-        if (!x->text)
-            return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to read what is there: \"%s\"",
-                                x->path);
-        l->store = s;
-        l->parts = &x->old;
-        l->at = l->header = x->text;
-        l->end = x->text + x->index_bytes;
-        x->damaged = !file.error && !gckpti_load_index(l);
-        if (l->result == GCKPT_E_MEMORY)
-            return l->result;
+    gckpti_loader l;
+    memset(&l, 0, sizeof l);
+    const size_t bytes = gckpti_file_begin(&file, x->path, 1);
+    if (file.error == ENOENT || file.error == EISDIR || file.error == ESPIPE)
+        file.error = 0; /* the index cannot take the place of a folder or pipe; that will say so */
+    else if (!file.error) {
+        char *text = (char *)gckpti_new(&s->memory, bytes, 1);
+        gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
+        l.store = s;
+        l.parts = &x->old;
+        l.at = l.header = text;
+        l.end = text ? text + bytes : NULL;
+        if (!text)
+            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for an index of %z bytes", bytes);
+        x->damaged = !l.result && !file.error && !gckpti_load_index(&l);
+        gckpti_delete(&s->memory, x->old.part, x->old.capacity, sizeof *x->old.part);
+        x->old.part = NULL; /* it is how many they are that counts */
+        gckpti_delete(&s->memory, text, bytes, 1);
     }
+    if (file.f)
+        fclose(file.f);
+    if (l.result == GCKPT_E_MEMORY)
+        return l.result;
     x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
     if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
         file.error = errno;
@@ -30094,7 +29890,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
     int placed;
     return gckpti_save_like(x->store, &x->store->memory,
                             gckpti_part_path(x, x->number, x->part.rank), x->path,
-                            gckpti_save_store, &x->part, &placed);
+                            gckpti_write, &x->part, &placed);
 }
 
 /* Rank 0 looks at the files of all. */
@@ -30123,6 +29919,20 @@ static gckpt_result gckpti_rank_save_look(gckpti_rank_save *x)
     return GCKPT_OK;
 }
 
+/* What is written, and the FNV-1a of it. */
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    uint64_t sum;
+} gckpti_summing;
+
+static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+{
+    gckpti_summing *s = (gckpti_summing *)user;
+    s->sum = gckpti_fnv(s->sum, bytes, size);
+    return s->write(s->user, bytes, size);
+}
+
 static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, void *user)
 {
     const gckpti_rank_save *x = (const gckpti_rank_save *)what;
@@ -30142,7 +29952,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     k.user = &summing;
     gckpti_print(&k, "{\"gckpt\":[1,%I,%I],\"files\":{", x->number, data);
     for (int i = 0; i < x->part.ranks; i++) {
-        gckpti_sink_put(&k, ",", i > 0);
+        gckpti_print(&k, i ? ",\"" : "\"");
         gckpti_sink_name(&k, x->old.path + x->old.folder);
         gckpti_print(&k, ".%I-%i.safetensors\":[%I,%I]", x->number, i, x->next[i].bytes,
                      x->next[i].sum);
@@ -30168,9 +29978,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     for (int i = x->part.ranks; i-- > 0 && !placed;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
-        if (!strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
-                    x->old.part[i].name)) /* else the index was another's */
-            remove(x->old.path + x->old.room);
+        if (gckpti_is_part(gckpti_part_path(x, x->old.number, (int64_t)i), i))
+            remove(x->old.path + x->old.room); /* where no folder can be listed, too */
     if (result == GCKPT_OK)
         gckpti_look_beside(x, 1);
     return result;
@@ -30179,10 +29988,9 @@ GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
 GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x)
 {
     gckpti_allocator *memory = &x->store->memory;
-    gckpti_delete(memory, x->text, x->index_bytes, 1);
     gckpti_delete(memory, x->next, (size_t)x->part.ranks, sizeof *x->next);
     gckpti_delete(memory, x->part.sums, 6 * x->store->count, sizeof(uint64_t));
-    gckpti_parts_free(&x->old, memory);
+    gckpti_delete(memory, x->old.path, 2 * x->old.room, 1);
 }
 
 static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)

@@ -44,6 +44,9 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
 GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
                           va_list args);
 
+/* To say more behind the object's text. */
+GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o);
+
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
 GCKPTI_FN gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...);
 #ifdef GCKPT_NO_TEXT
@@ -149,7 +152,7 @@ typedef struct {
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n);
-GCKPTI_FN void gckpti_lower(int *to, int value); /* to a value that is less */
+GCKPTI_INLINE void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
 
 /* ---- base/shape.c ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d);

@@ -141,9 +141,7 @@ GCKPTI_FN void gckpti_name_delete(gckpti_allocator *a, char *name)
 GCKPTI_FN void(gckpti_tell_block)(void *object, const char *whose, const gckpti_allocator *a,
                                   size_t would)
 {
-    gckpti_object *o = (gckpti_object *)object;
-    size_t n = strlen(o->text);
-    gckpti_text t = { o->text + n, sizeof o->text - 1 - n };
+    gckpti_text t = gckpti_said((gckpti_object *)object);
     if (a->desc.memory && a->wanted > a->desc.size)
         gckpti_text_add(&t,
                         would ? "; the %s's block has %z bytes, %z would do"

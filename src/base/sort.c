@@ -44,5 +44,3 @@ GCKPTI_FN void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
                 v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
         }
 }
-
-GCKPTI_FN void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }

@@ -122,6 +122,13 @@ GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char
         gckpti_text_format(&t, labeller, format, args);
 }
 
+GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o)
+{
+    const size_t said = strlen(o->text);
+    gckpti_text t = { o->text + said, sizeof o->text - 1 - said };
+    return t;
+}
+
 GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;

@@ -54,21 +54,15 @@ typedef struct {
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
 
-/* "NAME with what JSON wants escaped */
+/* A text with what JSON wants escaped. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
 
 /* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
  * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
 
-/* What is written, and the FNV-1a of it. */
-typedef struct {
-    gckpt_write_fn write;
-    void *user;
-    uint64_t sum;
-} gckpti_summing;
-
-GCKPTI_FN size_t gckpti_sum_write(void *user, const void *bytes, size_t size);
+/* Writes a gckpti_saving. */
+GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
 
 /* ---- files/header.c ---- */
 typedef struct {
@@ -133,8 +127,8 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
 /* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
 
-/* [a,b,...] of at most `limit` numbers: how many; -1 when wrong. */
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit);
+/* [a,b,...], `least` to `most` numbers: how many; -1 when wrong. */
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most);
 
 /* ---- files/read.c ---- */
 GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8]);
@@ -151,13 +145,14 @@ GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
 
 /* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path);
+
+/* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
+ * how it begins; else 0: it is not read. */
+GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index);
 GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
 #if GCKPTI_POSIX
 /* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
 GCKPTI_FN int gckpti_follow(char *path, size_t room);
-
-/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
-GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode);
 #endif
 
 /* Removes a temporary file, if no save has it any more. */
@@ -174,11 +169,7 @@ GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, 
                                         int *placed);
 GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
                                    gckpti_body body, const void *what);
-GCKPTI_FN gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user);
 GCKPTI_FN int64_t gckpti_file_size(FILE *f);
-
-/* Bytes of what may be an index, by its size and how it begins; else 0: it is not read. */
-GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size);
 GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
                                         const gckpt_file_desc *desc);
 #endif

@@ -5,7 +5,7 @@
 /* ---- read: the header's JSON, decoded where it stands ---- */
 
 /* A name in quotes, cut if long, control characters replaced. */
-GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
     gckpti_text_put(t, "\"", 1);
@@ -19,8 +19,7 @@ GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
-    const size_t said = strlen(l->store->object.text);
-    gckpti_text t = { l->store->object.text + said, GCKPTI_TEXT - 1 - said };
+    gckpti_text t = gckpti_said(&l->store->object);
     if (e) {
         gckpti_text_add(&t, "tensor ");
         gckpti_text_name(&t, e->name, e->slot < 0 ? "" : gckpti_suffixes[e->slot]);
@@ -98,32 +97,35 @@ static uint32_t gckpti_json_escape(gckpti_loader *l)
     return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
 }
 
+/* Writes a character as UTF-8; its bytes, 0 for the character 0. */
+static int gckpti_utf8_put(uint32_t c, char *out)
+{
+    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    out[0] = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
+    for (int i = 1; i <= more; i++)
+        out[i] = (char)(unsigned char)(0x80 | (c >> (6 * (more - i)) & 0x3f));
+    return c ? 1 + more : 0;
+}
+
 /* A string, decoded in place (it never grows) and ended by 0; NULL when wrong. */
 static char *gckpti_json_string(gckpti_loader *l)
 {
-    const char *wrong = NULL;
     if (!gckpti_json_need(l, '"'))
         return NULL;
     char *s = l->at, *out = s;
-    while (!wrong && l->at < l->end && *l->at != '"') {
+    int n = 1; /* bytes of the last character; 0: it was none */
+    for (; n && l->at < l->end && *l->at != '"'; out += n) {
         if (*l->at == '\\') {
-            uint32_t c = gckpti_json_escape(l);
-            int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-            wrong = c ? NULL : "a wrong escape in a string";
-            *out++ = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
-            while (more-- > 0)
-                *out++ = (char)(unsigned char)(0x80 | (c >> (6 * more) & 0x3f));
-        } else {
-            int n = gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
-            wrong = !n                             ? "a string is not UTF-8"
-                    : (unsigned char)*l->at < 0x20 ? "a bare control character"
-                                                   : NULL;
-            while (n-- > 0)
-                *out++ = *l->at++;
+            n = gckpti_utf8_put(gckpti_json_escape(l), out);
+            continue;
         }
+        n = (unsigned char)*l->at < 0x20 ? 0
+                                         : gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
+        memmove(out, l->at, (size_t)n);
+        l->at += n;
     }
-    if (wrong || l->at == l->end) {
-        gckpti_json_fail(l, wrong ? wrong : "a string does not end");
+    if (!n || l->at == l->end) {
+        gckpti_json_fail(l, "a string with a wrong character, or without an end");
         return NULL;
     }
     l->at++;
@@ -154,25 +156,20 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most)
 {
-    int n = 0;
-    if (!gckpti_json_need(l, '['))
-        return -1;
-    if (gckpti_json_take(l, ']'))
-        return 0;
-    do {
-        uint64_t value = 0;
+    int n = 0, more = gckpti_json_need(l, '[') && !gckpti_json_take(l, ']');
+    for (uint64_t value = 0; more; more = gckpti_json_take(l, ',')) {
         gckpti_json_space(l);
-        char *end = gckpti_digits(l->at, l->end, &value);
-        if (n == limit || !end || value > INT64_MAX) {
-            gckpti_json_fail(l, n == limit ? "too many numbers" : "a whole number < 2^63 expected");
-            return -1;
-        }
+        char *end = n < most ? gckpti_digits(l->at, l->end, &value) : NULL;
+        if (!end || value > INT64_MAX)
+            break;
         l->at = end;
         v[n++] = (int64_t)value;
-    } while (gckpti_json_take(l, ','));
-    return gckpti_json_need(l, ']') ? n : -1;
+    }
+    if (l->result == GCKPT_OK && (more || n < least || (n && !gckpti_json_take(l, ']'))))
+        gckpti_json_fail(l, "a list of whole numbers < 2^63, of the right length, expected");
+    return l->result == GCKPT_OK ? n : -1;
 }
 
 static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
@@ -210,45 +207,42 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
 static int gckpti_load_metadata(gckpti_loader *l)
 {
     const char *const *keys = gckpti_metadata_keys;
-    size_t tensors = l->count;
-    const char *axes = NULL;
+    const size_t tensors = l->count;
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
-    for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
-        char *value = gckpti_json_string(l);
-        for (int i = 0; value && i < GCKPTI_METADATA_KEYS; i++) {
+    char *key, *value, *found[] = { NULL, NULL, NULL, NULL, NULL, NULL };
+    for (int n = 0; (key = gckpti_json_key(l, &n)) && (value = gckpti_json_string(l));) {
+        for (int i = 0; i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
             if (found[i])
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
-        if (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key))
-            axes = value;
-        if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
+        if (!l->desc->values_only && !gckpti_note_reserved(key) &&
             !gckpti_note_add(l->store, key, value))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
-        if (!value || !gckpti_load_updates(l, key, value))
+        if (!gckpti_load_updates(l, key, value))
             return 0;
     }
+    if (l->result != GCKPT_OK)
+        return 0;
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
-    if (GCKPTI_ASKS_AXES)
-        l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
+    l->count = l->ours ? l->count : tensors;
+    const char *axes = found[GCKPTI_AXES];
+    l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "
                              GCKPTI_RANKS_LOAD);
-    l->count = l->ours ? l->count : tensors;
-    for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
+    for (int i = 1; l->ours && i < GCKPTI_AXES; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
+        if (!end || gckpti_digits(found[i], end, numbers[i]) != end ||
+            l->optimiser > GCKPT_OWN_OPTIMISER + 1)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                                 "__metadata__: %s must be a whole number < 2^64, in quotes",
-                                 keys[i]);
+                                 "__metadata__: %s must be a whole number < %s, in quotes", keys[i],
+                                 numbers[i] == &l->optimiser ? "5" : "2^64");
     }
-    if (l->optimiser > GCKPT_OWN_OPTIMISER + 1)
-        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
-    return l->result == GCKPT_OK;
+    return 1;
 }
 
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
@@ -261,16 +255,16 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(l);
         else if (axes < 0 && !strcmp(key, "shape"))
-            axes = gckpti_json_numbers(l, e->shape.d, GCKPT_MAX_DIMS);
+            axes = gckpti_json_numbers(l, e->shape.d, 0, GCKPT_MAX_DIMS);
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
-            offsets = gckpti_json_numbers(l, e->offsets, 2);
+            offsets = gckpti_json_numbers(l, e->offsets, 2, 2);
         else
             gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
     }
     if (l->result != GCKPT_OK)
         return 0;
-    if (!type || axes < 0 || offsets != 2)
-        return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
+    if (!type || axes < 0 || offsets < 0)
+        return gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)

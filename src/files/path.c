@@ -76,15 +76,15 @@ GCKPTI_FN int gckpti_follow(char *path, size_t room)
     return 0;
 }
 
-/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: no locks; -2:
- * errno. */
+/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: there are no
+ * locks. */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
     if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
         return errno == EWOULDBLOCK ? 0 : -1;
     if (fstat(fd, &a) || stat(name, &b))
-        return errno == ENOENT ? 0 : -2;
+        return errno == ENOENT ? 0 : -1;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -94,7 +94,9 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+/* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
+ * there, or else of `like`; -1: neither is there. */
+static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
 {
     struct stat old;
     gckpti_file_try(file, !gckpti_follow(target, room));
@@ -104,8 +106,7 @@ GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, uns
         file->error = EEXIST;
         file->stage = "replace a folder, device or pipe; is the path right";
     }
-    *mode = there ? old.st_mode & 0777 : *mode;
-    return there;
+    return there || !stat(like, &old) ? (int)(old.st_mode & 0777) : -1;
 }
 
 /* The folder of `path`, which is cut off, must not forget a new name in it. */
@@ -135,48 +136,51 @@ GCKPTI_FN int gckpti_remove_left(const char *name)
 #endif
 }
 
+/* Creates a file of this name with these permissions (-1: those of any new file). NULL: errno;
+ * EEXIST: another save has this name. */
+static FILE *gckpti_create(const char *name, int mode)
+{
+#if GCKPTI_POSIX
+    gckpti_remove_left(name);
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
+    if (fd < 0)
+        return NULL;
+    int locked = gckpti_lock(fd, name);
+    FILE *f = locked ? fdopen(fd, "wb") : NULL;
+    if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
+        (void)fchmod(fd, (mode_t)mode);
+    if (f)
+        return f;
+    if (locked) /* made a moment ago, and of no use */
+        remove(name);
+    close(fd);
+    errno = locked ? errno : EEXIST; /* in between, another took it for left over and removed it */
+    return NULL;
+#elif defined(_WIN32) /* whose msvcrt.dll ignores the x below */
+    int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
+    return (void)mode, fd < 0 ? NULL : _fdopen(fd, "wb");
+#else
+    return (void)mode, fopen(name, "wbx"); /* x: must not exist */
+#endif
+}
+
 /* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
  * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
  * when the process is killed: so a file that can be locked is left over and is removed, and saves
  * to one path at the same time never touch each other's. Without locks (other systems, some network
  * folders) a file that is there is left alone and the next N taken. (Where locks belong to
  * processes, as on NFS, threads of one must not save to one path at once.) */
-static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
+static FILE *gckpti_temporary(char *name, size_t length, int mode)
 {
-    for (int i = 0; i < 100; i++) {
+    FILE *f = NULL;
+    errno = EEXIST;
+    for (int i = 0; i < 100 && !f && errno == EEXIST; i++) {
         gckpti_text t = { name + length, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
-#if GCKPTI_POSIX
-        gckpti_remove_left(name);
-        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
-        int locked = fd >= 0 ? gckpti_lock(fd, name) : 0;
-        if (locked) {
-            FILE *f = locked == -2 ? NULL : fdopen(fd, "wb");
-            if (!f) { /* made a moment ago, and of no use */
-                remove(name);
-                close(fd);
-            }
-            return f;
-        }
-        if (fd >= 0) /* in between, another save took it for left over and removed it */
-            close(fd);
-        else if (errno != EEXIST)
-            return NULL;
-#else
-        (void)mode;
         errno = 0;
-#ifdef _WIN32 /* whose msvcrt.dll ignores the x */
-        int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
-        FILE *f = fd < 0 ? NULL : _fdopen(fd, "wb");
-#else
-        FILE *f = fopen(name, "wbx"); /* x: must not exist */
-#endif
-        if (f || errno != EEXIST)
-            return f;
-#endif
+        f = gckpti_create(name, mode);
     }
-    errno = EEXIST;
-    return NULL;
+    return f;
 }
 
 /* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
@@ -192,6 +196,7 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     gckpti_file_try(file, gckpti_sync(fileno(file->f)));
 #else
     gckpti_file_try(file, fclose(file->f));
+    file->f = NULL;
 #endif
     if (*result == GCKPT_OK && !file->error) {
         file->stage = "put it in place; is that in use";
@@ -206,9 +211,8 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
         file->stage = "see to it that the new file outlasts a power cut";
     else
         remove(temporary);
-#if GCKPTI_POSIX
-    gckpti_file_try(file, fclose(file->f)); /* gives the lock back */
-#endif
+    if (file->f) /* gives the lock back */
+        gckpti_file_try(file, fclose(file->f));
     return placed;
 }
 
@@ -230,20 +234,15 @@ GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, 
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
                          "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
-    unsigned mode = 0666;
+    int mode = -1;
     *placed = 0;
     if (!target)
         return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
                             2 * room);
-    memcpy(target, path, strlen(path) + 1);
+    memcpy(target, path, strlen(path));
     errno = 0;
 #if GCKPTI_POSIX
-    struct stat old;
-    int there = gckpti_save_over(&file, target, room - 32, &mode);
-    if (!there && !stat(like, &old)) {
-        mode = old.st_mode & 0777;
-        there = 1;
-    }
+    mode = gckpti_save_over(&file, target, room - 32, like);
 #else
     (void)like;
 #endif
@@ -252,10 +251,6 @@ GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, 
         file.f = gckpti_temporary(temporary, strlen(target), mode);
         gckpti_file_try(&file, !file.f);
     }
-#if GCKPTI_POSIX
-    if (file.f && there) /* it has no more than this, maybe less: the umask's */
-        (void)fchmod(fileno(file.f), (mode_t)mode);
-#endif
     if (file.f)
         *placed = gckpti_save_file(&file, temporary, target, body, what, &result);
 #if GCKPTI_POSIX
@@ -273,18 +268,13 @@ GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const
     return gckpti_save_like(object, memory, path, path, body, what, &placed);
 }
 
-GCKPTI_FN gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
-{
-    return gckpti_write((const gckpti_saving *)what, write, user);
-}
-
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc)
 {
     const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
+    return gckpti_save(store, &store->memory, path, gckpti_write, &saving);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
@@ -301,13 +291,18 @@ GCKPTI_FN int64_t gckpti_file_size(FILE *f)
 #endif
 }
 
-GCKPTI_FN size_t gckpti_index_bytes(gckpti_file *file, int64_t size)
+GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
-    if (file->error || size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
+    errno = 0;
+    file->f = gckpti_file_open(path);
+    const int64_t size = gckpti_file_size(file->f);
+    gckpti_file_try(file, size < 0 || fseek(file->f, 0, SEEK_SET));
+    if (file->error || !index)
+        return (size_t)size;
+    if (size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
         return 0;
-    gckpti_file_try(file, fseek(file->f, 0, SEEK_SET) || fread(begin, 1, 8, file->f) != 8 ||
-                              fseek(file->f, 0, SEEK_SET));
+    gckpti_file_try(file, fread(begin, 1, 8, file->f) != 8 || fseek(file->f, 0, SEEK_SET));
     return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
 }
 
@@ -315,17 +310,12 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, co
                                         const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
-    errno = 0;
-    file.f = gckpti_file_open(path);
-    int64_t size = gckpti_file_size(file.f);
-    gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
-    if (l->source)
-        size = (int64_t)gckpti_index_bytes(&file, size);
+    const size_t size = gckpti_file_begin(&file, path, l->source != NULL);
     gckpt_result result = GCKPT_E_FILE;
     l->read = gckpti_file_read;
     l->user = &file;
     if (!file.error)
-        result = gckpti_load(store, l, (size_t)size, desc);
+        result = gckpti_load(store, l, size, desc);
     l->user = NULL;
     if (file.f)
         fclose(file.f);
@@ -337,8 +327,7 @@ GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, co
                                 : "load: %s: could not read \"%s\"",
                             strerror(file.error), path);
     if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
-        gckpti_text t = { store->object.text + strlen(store->object.text), 0 };
-        t.left = sizeof store->object.text - 1 - strlen(store->object.text);
+        gckpti_text t = gckpti_said(&store->object);
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;

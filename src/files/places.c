@@ -3,30 +3,29 @@
 
 #ifndef GCKPT_NO_FILES
 /* ---- read: what concerns several tensors, or the store ---- */
-GCKPTI_FN int gckpti_saved_by_param(const void *first, const void *second, const void *context)
+static int gckpti_saved_before(const void *first, const void *second, const void *by_param)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    (void)context;
-    if (a->param != b->param)
+    if (by_param && a->param != b->param)
         return a->param < b->param;
-    return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
-}
-
-GCKPTI_FN int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
-{
-    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    (void)context;
+    if (by_param && a->slot != b->slot)
+        return a->slot < b->slot;
     return a->offsets[0] < b->offsets[0] ||
            (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
+}
+
+/* Orders the entries as their data lie; first by parameter and slot, if `by_param`: so values come
+ * before what else there is of them. */
+GCKPTI_FN void gckpti_load_sort(gckpti_loader *l, int by_param)
+{
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_before,
+                by_param ? l : NULL);
 }
 
 /* Something that belongs to values which are not there, or cannot have it. */
 static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
 {
-    return gckpti_refuse(l, GCKPT_E_DATA, e,
-                         e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
-                         : e->slot == GCKPTI_SCALE ? "scales without values of I8"
-                                                   : "optimiser state without its parameter");
+    return gckpti_refuse(l, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
 }
 
 /* Which parameter a tensor is for; values for an empty store create it. */
@@ -57,7 +56,7 @@ static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
 static int gckpti_load_offsets(gckpti_loader *l)
 {
     int64_t at = 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
+    gckpti_load_sort(l, 0);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         if (e->slot == GCKPTI_UPDATES)
@@ -143,19 +142,14 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     }
     if (!gckpti_load_offsets(l))
         return 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    gckpti_load_sort(l, 1);
     while (l->count && l->entries[l->count - 1].ignored)
         l->count--;
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
-        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot) {
-            char other[80] = "";
-            gckpti_text t = { other, sizeof other - 1 };
-            gckpti_text_name(&t, e[1].name, "");
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "%s%s",
-                                 strcmp(e->name, e[1].name) ? "so is " : "comes twice: ", other);
-        }
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice, maybe by another name");
         if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
             return 0;
         next += e->slot < 0 && e->param == next;

@@ -1,7 +1,9 @@
 #include "files/own.h"
+#include "num/num.h"
 #include "store/store.h"
 
 #ifndef GCKPT_NO_FILES
+/* ---- read: the bytes, in the order of the file ---- */
 GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
 {
     uint64_t number = 0;
@@ -10,108 +12,246 @@ GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8])
     return number;
 }
 
-/* What other files begin with. */
-static const struct {
-    const char *begin, *is;
-} gckpti_others[] = {
-    { "version ", "a pointer of Git LFS: fetch what it stands for with `git lfs pull`" },
-    { "PK\3\4", "a ZIP archive, as torch.save writes: save it by safetensors.torch" },
-    { "\x80\2", "a Python pickle: save it by safetensors.torch" },
-    { "\x80\3", "a Python pickle: save it by safetensors.torch" },
-    { "\x80\4", "a Python pickle: save it by safetensors.torch" },
-    { "\x93NUMPY", "a NumPy array" },
-    { "\x89HDF", "HDF5" },
-    { "GGUF", "GGUF" },
-    { "\x1f\x8b", "compressed by gzip: unpack it" },
-    { "<", "HTML or XML: the page that was downloaded instead?" },
-    { "gckptpln", "a plan: gckpt_plan_read" },
-    { "{\"gckpt\"", "the index of a checkpoint by several ranks: " GCKPTI_RANKS_LOAD },
-};
-
-/* The error of a file whose first 8 bytes cannot be the length of its header. */
-static gckpt_result gckpti_not_safetensors(gckpti_loader *l, const unsigned char *first,
-                                           uint64_t length, size_t size)
+/* The next n bytes of the file, to `out` (NULL: nowhere). */
+static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
-    char next = 0, begin[9] = { 0 };
-    int text = 1;
-    for (int i = 0; i < 8; i++) {
-        begin[i] = (char)first[i];
-        text = text && ((first[i] >= 0x20 && first[i] < 0x7f) || (first[i] >= 9 && first[i] <= 13));
+    unsigned char nowhere[256];
+    int done = 1;
+    if (l->file && out)
+        memcpy(out, l->file + l->taken, n);
+    l->taken += n;
+    if (l->source && !out)
+        return 1;
+    for (size_t some; n > 0 && !l->file && done; n -= some) {
+        some = out || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, out ? out : nowhere, some) == some;
     }
-    for (size_t i = 0; i < sizeof gckpti_others / sizeof *gckpti_others; i++)
-        if (!memcmp(begin, gckpti_others[i].begin, strlen(gckpti_others[i].begin)))
-            return gckpti_error(l->store, GCKPT_E_DATA, "load: not a safetensors file but %s",
-                                gckpti_others[i].is);
-    for (int i = 0; i < 8; i++)
-        begin[i] = first[i] < 0x20 ? ' ' : begin[i];
-    if (text)
-        return gckpti_error(l->store, GCKPT_E_DATA,
-                            "load: not a safetensors file but text: it begins with \"%s\"", begin);
-    if (size > 8 && gckpti_load_bytes(l, &next, 1) && next == '{' && length >= 2)
-        return gckpti_error(l->store, GCKPT_E_DATA,
-                            length > GCKPTI_HEADER_MAX
-                                ? "load: damaged: a header of %I bytes; %z are allowed"
-                                : "load: cut off: a header of %I bytes in a file of %z",
-                            (int64_t)(length & INT64_MAX),
-                            length > GCKPTI_HEADER_MAX ? (size_t)GCKPTI_HEADER_MAX : size);
-    return gckpti_error(l->store, GCKPT_E_DATA,
-                        "load: not a safetensors file: by its first 8 bytes it would have a header "
-                        "of %I bytes, in a file of %z",
-                        (int64_t)(length & INT64_MAX), size);
+    if (l->result != GCKPT_OK) /* the source has said why */
+        return 0;
+    return done ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL, "it could not be read to byte %z", l->taken);
 }
 
-/* Loads what a header, or an index, of so many bytes says, which comes next. */
-static gckpt_result gckpti_load_text(gckpt_store *store, gckpti_loader *l, size_t header_bytes)
+/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size)
 {
-    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
-        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
+    if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
+        return 0;
+    unsigned char *b = (unsigned char *)out;
+    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
+        for (int k = 0; k < size / 2; k++) {
+            unsigned char low = b[k];
+            b[k] = b[size - 1 - k];
+            b[size - 1 - k] = low;
+        }
+    return 1;
+}
+
+/* The next n elements as floats (those of I8 without their scales), unpacked where they are read:
+ * at the end of x. */
+static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
+{
+    const int size = gckpti_storages[type].bytes;
+    unsigned char *end = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
+    if (!gckpti_load_elements(l, end, n, size))
+        return 0;
+    if (type != GCKPT_STORED_F32)
+        gckpti_unpack(&u, 0, n, x);
+    return 1;
+}
+
+/* Values that are not the store's to change: are they the file's? */
+static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+{
+    unsigned char room[256];
+    const int64_t count = gckpti_elements(&e->shape);
+    const int size = gckpti_storages[e->type].bytes;
+    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
+    int same = e->type == (int)stored;
+    const void *values = q->p.packed ? q->p.packed : q->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    for (int64_t at = 0, n; at < count && same; at += n) {
+        n = gckpti_min(count - at, (int64_t)sizeof room / size);
+        if (!gckpti_load_elements(l, room, n, size))
+            return 0;
+        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+    }
+    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is external, not writable, and not what the file has; bind it as "
+                                 "writable, or leave it out");
+}
+
+static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    int64_t first = 0, count = gckpti_elements(&e->shape);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    if (!e->to)
+        return gckpti_load_compare(l, e, q);
+    if (e->slot != GCKPTI_SCALE)
+        count = gckpti_own(l->store, q, e->slot, &first);
+    if (!gckpti_load_bytes(l, NULL, (size_t)(first * gckpti_storages[e->type].bytes)))
+        return 0;
+    if (e->slot >= 0)
+        return gckpti_load_elements(l, e->to, count, 4);
+    gckpti_set_block(&to, e->to);
+    if ((int)to.p.storage == e->type)
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
+                                    gckpti_storages[e->type].bytes);
+    if (to.p.storage == GCKPT_STORED_F32)
+        return gckpti_load_floats(l, e->type, to.p.values, count);
+    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    float *x = scaled ? l->row : room;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : (int64_t)GCKPTI_DRAWN);
+        if (!gckpti_load_floats(l, e->type, x, n))
+            return 0;
+        if (!gckpti_pack_row(&to, at, n, x))
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                 gckpti_storage_name(to.p.storage),
+                                 scaled ? "not finite" : "beyond 65504");
+    }
+    return 1;
+}
+
+/* Reads all data, in the order of the file. */
+static int gckpti_load_data(gckpti_loader *l)
+{
+    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
+    gckpti_load_sort(l, 0);
+    for (size_t i = 0; i < l->count; i++) {
+        const gckpti_saved *e = &l->entries[i];
+        if (e->ignored)
+            continue;
+        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
+            !gckpti_load_tensor(l, e))
+            return 0;
+    }
+    return gckpti_load_bytes(l, NULL, end - l->taken);
+}
+
+/* Nothing can fail any more: the store becomes what the file says. */
+static void gckpti_load_commit(gckpti_loader *l)
+{
+    const int values_only = l->desc->values_only;
+    gckpti_load_sort(l, 1);
+    for (size_t i = 0; i < l->count; i++) {
+        const gckpti_saved *e = &l->entries[i];
+        gckpti_param *q = &l->store->params[e->param];
+        const size_t bytes = gckpti_array_bytes(l->store, q, 1); /* of a state */
+        void *to = e->to;
+        gckpti_pull(l->store, q);
+        gckpti_changed(l->store, q, GCKPTI_HOST);
+        if (e->slot == GCKPTI_SCALE) {
+            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
+            int64_t first, own = gckpti_own(l->store, q, GCKPTI_VALUES, &first);
+            for (int64_t k = 0; to && q->p.values && k < own; k++)
+                q->p.values[k] *= ((const float *)to)[(first + k) / row];
+            continue;
+        }
+        if (e->slot >= 0) {
+            if (to && to != gckpti_array(q, e->slot))
+                memcpy(gckpti_array(q, e->slot), to, bytes);
+            continue;
+        }
+        if (to && to != gckpti_values_block(q))
+            memcpy(gckpti_values_block(q), to, gckpti_array_bytes(l->store, q, 0));
+        q->raw = 0;
+        if (GCKPTI_ASKS_AXES)
+            q->unsaid = l->unsaid;
+        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
+            memset(gckpti_array(q, k), 0, bytes);
+        if (!values_only) {
+            q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
+            q->updates = q->optimiser ? e->updates : 0;
+        }
+    }
+    gckpti_notes_settle(l->store, l->notes);
+    if (l->ours && !values_only) {
+        l->store->step = l->step;
+        l->store->seed = l->seed;
+    }
+}
+
+static void gckpti_load_undo(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    for (size_t i = l->count; i-- > 0;)
+        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
+            gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
+    if (l->desc->partial) /* else they came before the header, and go after it */
+        gckpti_values_undo(s);
+    gckpti_store_shrink(s, l->had);
+    gckpti_notes_shrink(s, l->notes);
+}
+
+/* Loads what a header, or an index, of so many bytes says, which comes next. Then the store holds
+ * the file's values, or is as it was. */
+static gckpt_result gckpti_load_text(gckpti_loader *l, size_t bytes)
+{
+    const gckpti_source *source = l->source;
+    gckpt_store *s = l->store;
+    for (size_t i = 0; i < s->count && !l->desc->partial; i++)
+        if (gckpti_values_new(s, &s->params[i], "load") != GCKPT_OK) {
+            gckpti_values_undo(s); /* they come first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
-    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    char *text = (char *)gckpti_new(&store->memory, room, 1);
+    const size_t room = gckpti_round_up(bytes, GCKPTI_ALIGN); /* so that a block gets it back */
+    char *text = (char *)gckpti_new(&s->memory, room, 1);
     l->at = l->header = text;
-    l->end = l->header ? l->header + header_bytes : NULL;
-    if (!l->header)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (!gckpti_load_bytes(l, l->header, header_bytes))
-        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else
-        gckpti_load_rest(l);
-    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
-    gckpti_delete(&store->memory, text, room, 1);
-    gckpti_values_undo(store);
-    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+    l->end = text ? text + bytes : NULL;
+    if (!text)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
+    else if (gckpti_load_bytes(l, text, bytes) && (!source || source->index(l)) &&
+             gckpti_load_header(l) && gckpti_load_check(l) && (!source || source->begin(l)) &&
+             gckpti_load_create(l) && gckpti_load_data(l) && (!source || source->end(l)))
+        gckpti_load_commit(l);
+    gckpti_delete(&s->memory, l->spare, l->spare_bytes, 1);
+    if (l->result != GCKPT_OK)
+        gckpti_load_undo(l);
+    else if (l->ours && !l->desc->values_only && l->contract != GCKPT_CONTRACT)
+        gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
+                      "done, but the file is of numeric contract %u, this library of %i: training "
+                      "goes on to other bits than it would have there",
+                      l->contract, GCKPT_CONTRACT);
+    gckpti_delete(&s->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&s->memory, text, room, 1);
+    gckpti_values_undo(s);
+    return l->result == GCKPT_OK ? gckpti_ok(s) : l->result;
 }
 
-/* Loads a file of `size` bytes from l->read or l->file. */
 GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
                                    const gckpt_file_desc *desc)
 {
-    unsigned char little[8] = { 0 };
-    uint64_t length = 0;
+    unsigned char first[9] = { 0 };
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
     l->store = store;
     l->desc = desc ? desc : &gckpti_file_plain;
-    if (GCKPTI_ASKS_AXES)
-        l->unsaid = l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    l->unsaid = GCKPTI_ASKS_AXES && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
     l->had = store->count;
     l->notes = store->note_count;
     if (GCKPTI_ASKS_AXES && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
         return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
                             (int)l->desc->convolutions);
     if (l->source)
-        return gckpti_load_text(store, l, size);
-    if (size < 8)
-        return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
-    if (!gckpti_load_bytes(l, little, 8))
-        return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
-    length = gckpti_little(little);
-    if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
-        return gckpti_not_safetensors(l, little, length, size);
-    l->data_bytes = (int64_t)(size - 8 - (size_t)length);
-    return gckpti_load_text(store, l, (size_t)length);
+        return gckpti_load_text(l, size);
+    if (!gckpti_load_bytes(l, first, size < 8 ? size : 8))
+        return l->result;
+    const uint64_t length = gckpti_little(first);
+    if (size >= 8 && length >= 2 && length <= GCKPTI_HEADER_MAX && length <= size - 8) {
+        l->data_bytes = (int64_t)(size - 8 - (size_t)length);
+        return gckpti_load_text(l, (size_t)length);
+    }
+    for (int i = 0; i < 8; i++)
+        first[i] = first[i] < 0x20 || first[i] > 0x7e ? '?' : first[i];
+    return gckpti_error(store, GCKPT_E_DATA,
+                        "load: no safetensors file, cut off or damaged: \"%s\" begins its %z "
+                        "bytes, for a header of %u (PyTorch: save by safetensors; Git LFS: git lfs "
+                        "pull; index of ranks: " GCKPTI_RANKS_LOAD ")",
+                        (const char *)first, size, length);
 }
 
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,

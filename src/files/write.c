@@ -35,7 +35,6 @@ GCKPTI_FN int gckpti_little_endian(void)
 /* ---- write ---- */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
-    gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
         unsigned u = (unsigned char)*c;
         char code[] = "\\u00??";
@@ -44,6 +43,14 @@ GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
         int plain = u >= 0x20 && u != '"' && u != '\\';
         gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
     }
+}
+
+/* ,"NAME and the suffix of a slot */
+static void gckpti_sink_key(gckpti_sink *k, const char *name, int slot)
+{
+    gckpti_sink_put(k, ",\"", 2);
+    gckpti_sink_name(k, name);
+    gckpti_print(k, "%s", slot < 0 ? "" : gckpti_suffixes[slot]);
 }
 
 /* A tensor to be written: values of a parameter, their scales or a state. */
@@ -55,6 +62,7 @@ typedef struct {
     gckpt_storage type;
     gckpt_shape shape;
     int64_t first, count; /* its elements */
+    uint64_t *sum;        /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_outgoing;
 
 /* Makes w the next one in the order of the header. 0: there is none. Of a part, those that it has
@@ -94,9 +102,8 @@ static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
                  gckpti_part_format, v->rank, v->ranks);
     for (w.next = 0; gckpti_next_outgoing(v, &w);) {
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, w.name);
-        gckpti_print(k, "%s#first\":\"%I\"", w.slot < 0 ? "" : gckpti_suffixes[w.slot], w.first);
+        gckpti_sink_key(k, w.name, w.slot);
+        gckpti_print(k, "#first\":\"%I\"", w.first);
     }
     gckpti_print(k, "}");
 }
@@ -115,7 +122,8 @@ static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
         unsaid |= q->unsaid;
     }
     if (v->desc->values_only ? weights && !unsaid : unsaid)
-        gckpti_print(k, ",\"%s\":\"%s\"", gckpti_axes_key, unsaid ? "unsaid" : "HWIO");
+        gckpti_print(k, ",\"%s\":\"%s\"", gckpti_metadata_keys[GCKPTI_AXES],
+                     unsaid ? "unsaid" : "HWIO");
 }
 
 static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
@@ -137,16 +145,14 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
         const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
         if (!name)
             continue;
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, name);
-        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+        gckpti_sink_key(k, name, GCKPTI_UPDATES);
+        gckpti_print(k, "\":\"%i:%u\"", q->optimiser, q->updates);
     }
     for (size_t i = 0; i < s->note_count; i++) {
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, s->notes[i]);
-        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_key(k, s->notes[i], GCKPTI_VALUES);
+        gckpti_print(k, "\":\"");
         gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
-        gckpti_sink_put(k, "\"", 1);
+        gckpti_print(k, "\"");
     }
     gckpti_print(k, "}");
 }
@@ -166,31 +172,29 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, siz
     for (w.next = 0; gckpti_next_outgoing(v, &w);) {
         const int64_t begin = at[w.size];
         at[w.size] += w.count * w.size;
-        gckpti_sink_put(k, ",", 1);
-        gckpti_sink_name(k, w.name);
-        gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                     w.slot < 0 ? "" : gckpti_suffixes[w.slot], gckpti_storages[w.type].name,
-                     &w.shape, begin, at[w.size]);
+        gckpti_sink_key(k, w.name, w.slot);
+        gckpti_print(k, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                     gckpti_storages[w.type].name, &w.shape, begin, at[w.size]);
     }
-    const int64_t end = v->sums ? at[1] + 8 * (int64_t)*tensors : at[1];
+    const int64_t sums = v->sums ? 8 * (int64_t)*tensors : 0;
     if (v->sums)
         gckpti_print(k, ",\"__sums__\":{\"dtype\":\"U8\",\"shape\":[%I],\"data_offsets\":[%I,%I]}",
-                     end - at[1], at[1], end);
+                     sums, at[1], at[1] + sums);
     gckpti_print(k, "}");
-    return end;
+    return at[1] + sums;
 }
 
-/* n elements of `size` bytes, little-endian. */
-static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int size)
+/* n of its elements, little-endian: all at once, or each byte from where it stands. */
+static void gckpti_sink_elements(gckpti_sink *k, const gckpti_outgoing *w, const void *x, int64_t n)
 {
-    const unsigned char *b = (const unsigned char *)x;
-    if (gckpti_little_endian()) {
-        gckpti_sink_put(k, b, (size_t)n * (size_t)size);
-        return;
+    const size_t size = (size_t)w->size, all = (size_t)n * size;
+    const int little = gckpti_little_endian();
+    for (size_t i = 0, some = little ? all : 1; i < all && !k->failed; i += some) {
+        const unsigned char *b = (const unsigned char *)x + (little ? i : i ^ (size - 1));
+        gckpti_sink_put(k, b, some);
+        if (w->sum)
+            *w->sum = gckpti_fnv(*w->sum, b, some);
     }
-    for (int64_t i = 0; i < n && !k->failed; i++, b += size)
-        for (int last = size; last-- > 0;)
-            gckpti_sink_put(k, b + last, 1);
 }
 
 /* The data of a tensor. 0: F16 cannot hold a value. */
@@ -204,60 +208,51 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
                                                      : gckpti_array(w->q, w->slot);
     int64_t skip = 0; /* elements that are in memory and not wanted */
     int fits = 1;
+    if (w->sum)
+        *w->sum = GCKPTI_FNV_START;
     if (w->slot == GCKPTI_SCALE || (as_it_is && !gckpti_array_cut(s, w->q, w->slot)))
         skip = w->first;
     if (as_it_is)
-        gckpti_sink_elements(k, (const char *)as_it_is + skip * w->size, w->count, w->size);
+        gckpti_sink_elements(k, w, (const char *)as_it_is + skip * w->size, w->count);
     for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
         const float *x = gckpti_values_at(s, w->q, at, room, &n);
         n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
         if (w->type != GCKPT_STORED_F32)
             fits &= gckpti_to_halves(w->type, x, n, half);
-        gckpti_sink_elements(k, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n, w->size);
+        gckpti_sink_elements(k, w, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n);
     }
     return fits;
-}
-
-/* A name in the file, by its hash. */
-typedef struct {
-    uint64_t hash;
-    size_t param;
-} gckpti_named;
-
-static int gckpti_by_hash(const void *first, const void *second, const void *context)
-{
-    const gckpti_named *a = (const gckpti_named *)first, *b = (const gckpti_named *)second;
-    (void)context;
-    return a->hash < b->hash || (a->hash == b->hash && a->param < b->param);
 }
 
 /* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
 static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
 {
     size_t n = 0;
-    gckpti_named *names =
-        d->rename ? (gckpti_named *)gckpti_new(&s->memory, s->count, sizeof *names) : NULL;
+    gckpti_keyed *names; /* by hash; and room to sort them */
     gckpt_result result = GCKPT_OK;
-    if (d->rename && !names)
+    if (!d->rename)
+        return GCKPT_OK;
+    names = (gckpti_keyed *)gckpti_new(&s->memory, s->count, 2 * sizeof *names);
+    if (!names)
         return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
-    for (size_t i = 0; names && i < s->count && result == GCKPT_OK; i++) {
-        const char *name = d->rename(d->user, s->params[i].p.name);
+    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
+        const char *name = gckpti_renamed(d, s->params[i].p.name);
         const char *problem = name ? gckpti_name_problem(name) : NULL;
         if (problem)
             result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
                                   s->params[i].p.name, problem);
         else if (name) {
-            names[n].hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-            names[n++].param = i;
+            names[n].key = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+            names[n++].item = (int)i;
         }
     }
-    gckpti_sort(names, n, sizeof *names, gckpti_by_hash, NULL);
+    gckpti_sort_keys(names, names + s->count, n);
     for (size_t i = 1; i < n && result == GCKPT_OK; i++)
-        if (names[i].hash == names[i - 1].hash)
+        if (names[i].key == names[i - 1].key)
             result = gckpti_error(
                 s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
-                s->params[names[i - 1].param].p.name, s->params[names[i].param].p.name);
-    gckpti_delete(&s->memory, names, s->count, sizeof *names);
+                s->params[names[i - 1].item].p.name, s->params[names[i].item].p.name);
+    gckpti_delete(&s->memory, names, s->count, 2 * sizeof *names);
     return result;
 }
 
@@ -290,15 +285,8 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     return result;
 }
 
-GCKPTI_FN size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
-{
-    gckpti_summing *s = (gckpti_summing *)user;
-    s->sum = gckpti_fnv(s->sum, bytes, size);
-    return s->write(s->user, bytes, size);
-}
-
 /* The data of all tensors; of a part, their sums behind them. */
-static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gckpti_summing *s)
+static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
 {
     gckpt_result result = GCKPT_OK;
     gckpti_outgoing w;
@@ -307,52 +295,42 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v, gck
         for (w.next = 0; result == GCKPT_OK && gckpti_next_outgoing(v, &w);) {
             if (w.size != size)
                 continue;
-            if (v->sums)
-                gckpti_sink_flush(k);
-            s->sum = GCKPTI_FNV_START;
+            w.sum = v->sums ? &v->sums[done++] : NULL;
             if (!gckpti_sink_tensor(k, v->store, &w))
                 result = gckpti_error(v->store, GCKPT_E_DATA,
                                       "save: \"%s\" has values beyond 65504, the greatest of F16 "
                                       "(BF16 holds them); what was written is no complete file",
                                       w.q->p.name);
-            if (!v->sums)
-                continue;
-            gckpti_sink_flush(k);
-            v->sums[done++] = s->sum;
         }
     for (size_t i = 0; i < done; i++)
         gckpti_sink_number(k, v->sums[i], 8);
     return result;
 }
 
-GCKPTI_FN gckpt_result gckpti_write(const gckpti_saving *v, gckpt_write_fn write, void *user)
+GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
+    const gckpti_saving *v = (const gckpti_saving *)what;
     gckpt_store *store = v->store;
-    gckpti_summing summing = { write, user, 0 };
     gckpti_sink k;
     size_t tensors;
     gckpt_result result = gckpti_save_start(v);
     if (result != GCKPT_OK)
         return result;
-    memset(&k, 0, sizeof k);
-    size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
-    size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
+    memset(&k, 0, sizeof k); /* it only counts */
+    const size_t data = (size_t)gckpti_sink_header(&k, v, &tensors);
+    const size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
                             "save: the header takes %z bytes, %z are allowed; use shorter names "
                             "or notes",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
-    k.write = gckpti_sum_write;
-    k.user = &summing;
-    if (!v->sums) {
-        k.write = write;
-        k.user = user;
-    }
+    k.write = write;
+    k.user = user;
     gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, v, &tensors);
     gckpti_sink_put(&k, "       ", padding);
-    result = gckpti_sink_data(&k, v, &summing);
+    result = gckpti_sink_data(&k, v);
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,

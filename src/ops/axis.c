@@ -65,7 +65,7 @@ static void gckpti_slice_by(const gckpt_call *call, int backward)
         gckpti_start(x->grad, v.outer * all, x->accumulate);
         gckpti_put_blocks(x->grad + at, all, call->grad_out, n, v.outer, n, x->accumulate);
     } else if (!backward && stored)
-        gckpti_stored_read(stored, at, n, call->out);
+        gckpti_unpack(stored, at, n, call->out);
     else if (!backward)
         gckpti_put_blocks(call->out, n, x->data + at, all, v.outer, n, 0);
 }

@@ -31,7 +31,7 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
     const gckpt_unpacking *stored = gckpti_stored_of(call);
     if (stored)
-        gckpti_stored_read(stored, at, n, call->out + r * n);
+        gckpti_unpack(stored, at, n, call->out + r * n);
     else if (gckpti_is_wide(call->out))
         memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
     else

@@ -67,13 +67,6 @@ static void gckpti_parts_close(gckpti_rank_files *x)
         }
 }
 
-GCKPTI_FN void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory)
-{
-    gckpti_parts_close(x);
-    gckpti_delete(memory, x->part, x->capacity, sizeof *x->part);
-    gckpti_delete(memory, x->path, 2 * x->room, 1);
-}
-
 static int gckpti_index_key(gckpti_loader *l, int *n, const char *key)
 {
     const char *found = gckpti_json_key(l, n);
@@ -107,8 +100,8 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
     int64_t head[3] = { 0, 0, 0 };
     int n = 0, m = 0;
     if (!gckpti_index_check(l) || !gckpti_index_key(l, &n, "gckpt") ||
-        gckpti_json_numbers(l, head, 3) != 3 || !gckpti_index_key(l, &n, "files"))
-        return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "three numbers expected");
+        gckpti_json_numbers(l, head, 3, 3) < 3 || !gckpti_index_key(l, &n, "files"))
+        return 0;
     if (head[0] != 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "an index of version %I; this library has 1",
                              head[0]);
@@ -116,8 +109,8 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
         int64_t file[2];
         if (!*name || strpbrk(name, gckpti_separators) || strlen(name) >= x->room)
             return gckpti_json_fail(l, "a file's name is no name in this folder");
-        if (gckpti_json_numbers(l, file, 2) != 2)
-            return l->result != GCKPT_OK ? 0 : gckpti_json_fail(l, "two numbers expected");
+        if (gckpti_json_numbers(l, file, 2, 2) < 2)
+            return 0;
         if (!gckpti_grow(&l->store->memory, &x->part, &x->capacity, x->count, sizeof *x->part))
             return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z files", x->count);
         memset(&x->part[x->count], 0, sizeof *x->part);
@@ -158,12 +151,12 @@ GCKPTI_FN int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *b
     uint64_t all = GCKPTI_FNV_START;
     *sum = 0;
     *bytes = gckpti_file_size(f);
-    if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8 ||
-        !gckpti_seek(f, 0) || fread(little, 1, 8, f) != 8)
+    if (*bytes < 8 || data > *bytes - 8 || tensors > (*bytes - 8 - data) / 8)
         return 0;
     const int64_t begin = *bytes - data - 8 * tensors;
-    if (gckpti_little(little) != (uint64_t)(begin - 8) || !gckpti_seek(f, 0) ||
-        !gckpti_sum_read(f, NULL, begin, &all) || !gckpti_seek(f, begin + data) ||
+    if (!gckpti_seek(f, 0) || !gckpti_sum_read(f, little, 8, &all) ||
+        gckpti_little(little) != (uint64_t)(begin - 8) ||
+        !gckpti_sum_read(f, NULL, begin - 8, &all) || !gckpti_seek(f, begin + data) ||
         !gckpti_sum_read(f, NULL, 8 * tensors, &all))
         return 0;
     *sum = (int64_t)(all & INT64_MAX);
@@ -213,49 +206,44 @@ static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
                          x->part[x->rank].name);
 }
 
-/* Reads the piece to its end: is it what was saved? */
+/* Reads the piece to its end, if there is one: is it what was saved? */
 static int gckpti_piece_end(gckpti_loader *l)
 {
     gckpti_rank_files *x = l->parts;
     unsigned char little[8];
-    if (x->rank < 0)
+    uint64_t none = 0;
+    if (!x->end)
         return 1;
     const gckpti_rank_file *p = &x->part[x->rank];
     if (!gckpti_piece_read(l, NULL, x->end - x->at))
         return 0;
+    x->end = 0;
     if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->passed)) ||
-        fread(little, 1, 8, p->file) != 8)
+        !gckpti_sum_read(p->file, little, 8, &none))
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
                              p->name);
-    x->rank = -1;
     return gckpti_little(little) == x->sum ||
            gckpti_refuse(l, GCKPT_E_DATA, &l->entries[x->entry], "its data in \"%s\" are damaged",
                          p->name);
 }
 
-/* Goes to the piece that has byte `at` of the tensor, and reads what is before that. */
-static int gckpti_piece_find(gckpti_loader *l, int64_t at)
+/* Goes to the piece that has byte `at` of the tensor. */
+static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
 {
     gckpti_rank_files *x = l->parts;
     const gckpti_saved *e = &l->entries[x->entry];
     const int size = gckpti_storages[e->type].bytes;
-    if (x->rank < 0 || at >= x->end) {
-        if (!gckpti_piece_end(l))
-            return 0;
-        int64_t first;
-        int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
-        gckpti_rank_file *p = &x->part[rank];
-        if (!gckpti_part_open(l, p))
-            return 0;
-        x->end = gckpti_piece_bytes(e, x->count, rank, &first);
-        x->at = first * size;
-        x->end += x->at;
-        x->sum = GCKPTI_FNV_START;
-        x->rank = rank;
-        if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
-            return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
-    }
-    return gckpti_piece_read(l, NULL, at - x->at);
+    const int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
+    gckpti_rank_file *p = &x->part[rank];
+    if (!gckpti_piece_end(l) || !gckpti_part_open(l, p))
+        return 0;
+    int64_t first, bytes = gckpti_piece_bytes(e, x->count, rank, &first);
+    x->rank = rank;
+    x->at = first * size;
+    x->end = x->at + bytes;
+    x->sum = GCKPTI_FNV_START;
+    return gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at) ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
 }
 
 /* The loader's read: it has counted the bytes already. */
@@ -264,30 +252,25 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     gckpti_loader *l = (gckpti_loader *)user;
     gckpti_rank_files *x = l->parts;
     unsigned char *out = (unsigned char *)bytes;
-    int64_t at = (int64_t)(l->taken - size);
-    size_t done = 0;
+    int64_t first, at = (int64_t)(l->taken - size);
     for (; at >= l->entries[x->entry].offsets[1]; x->entry++) {
-        const gckpti_saved *e = &l->entries[x->entry];
-        int64_t first;
         if (!gckpti_piece_end(l))
             return 0;
         for (size_t i = 0; i < x->count; i++) {
-            const int64_t n = gckpti_piece_bytes(e, x->count, (int)i, &first);
+            const int64_t n = gckpti_piece_bytes(&l->entries[x->entry], x->count, (int)i, &first);
             x->part[i].at += n;
             x->part[i].passed += n > 0;
         }
     }
     at -= l->entries[x->entry].offsets[0];
-    while (done < size) {
-        if (!gckpti_piece_find(l, at))
+    for (int64_t left = (int64_t)size, some; left > 0; left -= some, at += some, out += some) {
+        if (at >= x->end && !gckpti_piece_begin(l, at))
             return 0;
-        const int64_t some = gckpti_min(x->end - at, (int64_t)(size - done));
-        if (!gckpti_piece_read(l, out + done, some))
+        some = gckpti_min(x->end - at, left);
+        if (!gckpti_piece_read(l, NULL, at - x->at) || !gckpti_piece_read(l, out, some))
             return 0;
-        done += (size_t)some;
-        at += some;
     }
-    return done;
+    return size;
 }
 
 /* What each file should have. All sizes are looked at before memory is taken by what the index
@@ -322,7 +305,6 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     memset(&l, 0, sizeof l);
     memset(&x, 0, sizeof x);
-    x.rank = -1;
     l.source = &gckpti_by_ranks;
     l.parts = &x;
     if (gckpti_parts_path(&x, &store->memory, path))
@@ -330,7 +312,9 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
     else
         result = gckpti_error(store, errno == ENOMEM ? GCKPT_E_MEMORY : GCKPT_E_FILE,
                               "load: %s: \"%s\"", strerror(errno), path);
-    gckpti_parts_free(&x, &store->memory);
+    gckpti_parts_close(&x);
+    gckpti_delete(&store->memory, x.part, x.capacity, sizeof *x.part);
+    gckpti_delete(&store->memory, x.path, 2 * x.room, 1);
     return result;
 }
 #endif

@@ -16,12 +16,9 @@ enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 typedef struct {
     gckpt_store *store;
     const char *path;
-    gckpti_saving part;  /* this rank's */
-    gckpti_loader index; /* rank 0: the one that is there */
-    size_t index_bytes;
-    char *text;             /* of it */
-    gckpti_rank_files old;  /* its files */
-    gckpti_rank_file *next; /* rank 0: those of all ranks now */
+    gckpti_saving part;     /* this rank's */
+    gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
+    gckpti_rank_file *next; /* rank 0: the files of all ranks now */
     int64_t number;         /* of this save */
     int damaged;            /* what is there is no index, or cannot be read */
 } gckpti_rank_save;
@@ -34,7 +31,6 @@ typedef struct {
 
 /* ranks/load.c */
 GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path);
-GCKPTI_FN void gckpti_parts_free(gckpti_rank_files *x, gckpti_allocator *memory);
 GCKPTI_FN int gckpti_load_index(gckpti_loader *l);
 GCKPTI_FN int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum);
 

@@ -120,37 +120,31 @@ static int gckpti_look_beside(gckpti_rank_save *x, int placed)
 /* Reads the index that is there (what is none will be replaced), and takes a number. */
 static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
 {
-    gckpti_loader *l = &x->index;
     gckpt_store *s = x->store;
     gckpti_file file = { NULL, 0, "read what is there; may it be read" };
-    errno = 0;
-#if GCKPTI_POSIX
-    char *target = x->old.path + x->old.room;
-    unsigned mode = 0;
-    memcpy(target, x->old.path, strlen(x->old.path) + 1);
-    gckpti_save_over(&file, target, x->old.room, &mode);
-#endif
-    file.f = file.error ? NULL : gckpti_file_open(x->path);
-    if (file.f || (!file.error && errno != ENOENT)) {
-        const int64_t size = gckpti_file_size(file.f);
-        gckpti_file_try(&file, size < 0);
-        x->index_bytes = gckpti_index_bytes(&file, size);
-        x->text = (char *)gckpti_new(&s->memory, x->index_bytes, 1);
-        if (x->text && !file.error)
-            gckpti_file_try(&file, fread(x->text, 1, x->index_bytes, file.f) != x->index_bytes);
-        if (file.f)
-            fclose(file.f);
-        if (!x->text)
-            return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to read what is there: \"%s\"",
-                                x->path);
-        l->store = s;
-        l->parts = &x->old;
-        l->at = l->header = x->text;
-        l->end = x->text + x->index_bytes;
-        x->damaged = !file.error && !gckpti_load_index(l);
-        if (l->result == GCKPT_E_MEMORY)
-            return l->result;
+    gckpti_loader l;
+    memset(&l, 0, sizeof l);
+    const size_t bytes = gckpti_file_begin(&file, x->path, 1);
+    if (file.error == ENOENT || file.error == EISDIR || file.error == ESPIPE)
+        file.error = 0; /* the index cannot take the place of a folder or pipe; that will say so */
+    else if (!file.error) {
+        char *text = (char *)gckpti_new(&s->memory, bytes, 1);
+        gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
+        l.store = s;
+        l.parts = &x->old;
+        l.at = l.header = text;
+        l.end = text ? text + bytes : NULL;
+        if (!text)
+            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for an index of %z bytes", bytes);
+        x->damaged = !l.result && !file.error && !gckpti_load_index(&l);
+        gckpti_delete(&s->memory, x->old.part, x->old.capacity, sizeof *x->old.part);
+        x->old.part = NULL; /* it is how many they are that counts */
+        gckpti_delete(&s->memory, text, bytes, 1);
     }
+    if (file.f)
+        fclose(file.f);
+    if (l.result == GCKPT_E_MEMORY)
+        return l.result;
     x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
     if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
         file.error = errno;
@@ -192,7 +186,7 @@ GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
     int placed;
     return gckpti_save_like(x->store, &x->store->memory,
                             gckpti_part_path(x, x->number, x->part.rank), x->path,
-                            gckpti_save_store, &x->part, &placed);
+                            gckpti_write, &x->part, &placed);
 }
 
 /* Rank 0 looks at the files of all. */
@@ -221,6 +215,20 @@ static gckpt_result gckpti_rank_save_look(gckpti_rank_save *x)
     return GCKPT_OK;
 }
 
+/* What is written, and the FNV-1a of it. */
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    uint64_t sum;
+} gckpti_summing;
+
+static size_t gckpti_sum_write(void *user, const void *bytes, size_t size)
+{
+    gckpti_summing *s = (gckpti_summing *)user;
+    s->sum = gckpti_fnv(s->sum, bytes, size);
+    return s->write(s->user, bytes, size);
+}
+
 static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, void *user)
 {
     const gckpti_rank_save *x = (const gckpti_rank_save *)what;
@@ -240,7 +248,7 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
     k.user = &summing;
     gckpti_print(&k, "{\"gckpt\":[1,%I,%I],\"files\":{", x->number, data);
     for (int i = 0; i < x->part.ranks; i++) {
-        gckpti_sink_put(&k, ",", i > 0);
+        gckpti_print(&k, i ? ",\"" : "\"");
         gckpti_sink_name(&k, x->old.path + x->old.folder);
         gckpti_print(&k, ".%I-%i.safetensors\":[%I,%I]", x->number, i, x->next[i].bytes,
                      x->next[i].sum);
@@ -266,9 +274,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
     for (int i = x->part.ranks; i-- > 0 && !placed;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
-        if (!strcmp(gckpti_part_path(x, x->old.number, (int64_t)i) + x->old.folder,
-                    x->old.part[i].name)) /* else the index was another's */
-            remove(x->old.path + x->old.room);
+        if (gckpti_is_part(gckpti_part_path(x, x->old.number, (int64_t)i), i))
+            remove(x->old.path + x->old.room); /* where no folder can be listed, too */
     if (result == GCKPT_OK)
         gckpti_look_beside(x, 1);
     return result;
@@ -277,10 +284,9 @@ GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
 GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x)
 {
     gckpti_allocator *memory = &x->store->memory;
-    gckpti_delete(memory, x->text, x->index_bytes, 1);
     gckpti_delete(memory, x->next, (size_t)x->part.ranks, sizeof *x->next);
     gckpti_delete(memory, x->part.sums, 6 * x->store->count, sizeof(uint64_t));
-    gckpti_parts_free(&x->old, memory);
+    gckpti_delete(memory, x->old.path, 2 * x->old.room, 1);
 }
 
 static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)

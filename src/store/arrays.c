@@ -1,4 +1,54 @@
 #include "store/own.h"
+#include "num/num.h"
+
+/* ---- shares of ranks ---- */
+GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
+    for (int bit = 1; GCKPTI_CUTS && bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        *(rank & bit ? &low : &high) = middle;
+    }
+    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
+    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
+}
+
+GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
+                                   int64_t elements)
+{
+    int64_t first;
+    if (!GCKPTI_CUTS || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return elements;
+    return gckpti_share(elements, 0, ranks, &first);
+}
+
+GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+{
+    return GCKPTI_CUTS && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
+           elements > GCKPT_UPDATE_BLOCK;
+}
+
+GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_is_cut(s, q->p.elements) &&
+           (slot >= 0 ||
+            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
+}
+
+GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
+{
+    const int cut = gckpti_array_cut(s, q, slot);
+    *first = cut ? q->p.first : 0;
+    return cut ? q->p.count : q->p.elements;
+}
+
+/* For how many of them there is memory. */
+GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
+{
+    return gckpti_array_cut(s, q, slot)
+               ? gckpti_in_memory(s->ranks, s->shard, GCKPT_SHARD_STATE, q->p.elements)
+               : q->p.elements;
+}
 
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
@@ -75,4 +125,78 @@ GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
         }
     }
     return 1;
+}
+
+/* ---- floats to BF16 and F16, and from these and I8: of files, and of what is packed ---- */
+GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
+{
+    int large = 0;
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_BF16; i++)
+        half[i] = gckpti_to_bf16(x[i]);
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_F16; i++) {
+        large |= x[i] > 65504 || x[i] < -65504;
+        half[i] = gckpti_to_f16(x[i]);
+    }
+    return !large;
+}
+
+GCKPTI_INLINE uint16_t gckpti_half_at(const void *from, int k)
+{
+    uint16_t half;
+    memcpy(&half, (const unsigned char *)from + 2 * k, sizeof half);
+    return half;
+}
+
+/* 16 packed values: a count that compilers make vectors of, since it is fixed. */
+static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scale, float *to)
+{
+    float y[16];
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_BF16; k++)
+        y[k] = gckpti_from_bf16(gckpti_half_at(from, k));
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_F16; k++)
+        y[k] = gckpti_from_f16(gckpti_half_at(from, k));
+    for (int k = 0; k < 16 && storage == GCKPT_STORED_I8; k++)
+        y[k] = (float)((const int8_t *)from)[k] * scale;
+    memcpy(to, y, sizeof y);
+}
+
+GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+{
+    const int64_t each = gckpti_storages[u->storage].bytes;
+    const unsigned char *from = (const unsigned char *)u->packed + at * each;
+    uint16_t last[16] = { 0 };
+    float y[16];
+    for (int64_t row; n > 0; n -= row, at += row) {
+        float scale = u->scales ? u->scales[at / u->row] : 1;
+        row = gckpti_min(n, u->row - at % u->row);
+        int64_t i = 0;
+        for (; i + 16 <= row; i += 16, from += 16 * each)
+            gckpti_unpack_16(u->storage, from, scale, x + i);
+        memcpy(last, from, (size_t)((row - i) * each));
+        gckpti_unpack_16(u->storage, last, scale, y);
+        memcpy(x + i, y, (size_t)(row - i) * sizeof *x);
+        from += (row - i) * each;
+        x += row;
+    }
+}
+
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
+{
+    gckpt_unpacking u;
+    u.storage = q->p.storage;
+    u.packed = q->p.packed;
+    u.scales = q->p.scales;
+    u.row = gckpti_row_length(&q->p);
+    u.n = q->p.elements;
+    u.to = NULL;
+    return u;
+}
+
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    const gckpt_unpacking u = gckpti_unpacking_of(q);
+    if (q->p.storage == GCKPT_STORED_F32)
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    else
+        gckpti_unpack(&u, at, n, x);
 }

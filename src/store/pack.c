@@ -2,6 +2,146 @@
 #include "num/num.h"
 
 #ifndef GCKPT_NO_PACK
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+
+/* Stores n floats; those of I8 divided by `scale`. 0: F16 cannot hold one. */
+static int gckpti_pack(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
+{
+    if (storage == GCKPT_STORED_F32)
+        return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
+    if (storage != GCKPT_STORED_I8)
+        return gckpti_to_halves(storage, x, n, (uint16_t *)to);
+    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+        float y = scale > 0 ? x[i] / scale : 0;
+        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+        ((int8_t *)to)[i] = (int8_t)(y - 12582912.0f);
+    }
+    return 1;
+}
+
+/* The same from element `at` on of q's memory. */
+static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
+    const float scale = q->p.scales ? q->p.scales[at / gckpti_row_length(&q->p)] : 1;
+    return gckpti_pack(q->p.storage, scale, x, n, to + at * gckpti_storages[q->p.storage].bytes);
+}
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+/* The scale of a row of such a peak. */
+static float gckpti_scale(uint32_t peak) { return gckpti_float(peak) / 127; }
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = gckpti_values_block(q);
+    const float scale = ((float *)scales)[at / gckpti_row_length(&q->p)] = gckpti_scale(peak);
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    return (q->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(q, at, gckpti_peak(0, x, n))) &&
+           gckpti_pack_piece(q, at, n, x);
+}
+
+/* The peak of the row of `row` values that begins at element `at`. */
+static uint32_t gckpti_row_peak(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                int64_t row)
+{
+    float room[GCKPTI_DRAWN];
+    uint32_t peak = 0;
+    for (int64_t end = at + row, n; at < end; at += n) {
+        const float *x = gckpti_values_at(s, q, at, room, &n);
+        n = gckpti_min(n, end - at);
+        peak = gckpti_peak(peak, x, n);
+    }
+    return peak;
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                  int64_t *n, float *x)
+{
+    uint32_t packed[GCKPTI_DRAWN];
+    float scale = 1;
+    gckpti_param drawn = *q;
+    drawn.raw = 1;
+    if (q->p.storage == GCKPT_STORED_I8) {
+        const int64_t row = gckpti_row_length(&q->p), in_row = at % row;
+        *n = gckpti_min(*n, row - in_row);
+        scale = gckpti_scale(gckpti_row_peak(s, &drawn, at - in_row, row));
+    }
+    const gckpt_unpacking u = { q->p.storage, packed, &scale, *n, *n, NULL };
+    (void)gckpti_pack(q->p.storage, scale, x, *n, packed);
+    gckpti_unpack(&u, 0, *n, x);
+}
+
+/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
+ * twice, first for their scale. 0: a value does not fit. */
+GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    float room[GCKPTI_DRAWN];
+    const int64_t row = gckpti_row_length(&to->p);
+    const int scaled = to->p.storage == GCKPT_STORED_I8;
+    int fits = 1;
+    for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
+        if (scaled && at % row == 0)
+            fits = gckpti_set_scale(to, at, gckpti_row_peak(s, from, at, row));
+        const float *x = gckpti_values_at(s, from, at, room, &n);
+        n = gckpti_min(n, row - at % row);
+        fits = fits && gckpti_pack_piece(to, at, n, x);
+    }
+    return fits;
+}
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpt_unpacking *u = (const gckpt_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
+}
+
+GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
+{
+    gckpt_unpacking u = *unpacking;
+    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
+}
+
+/* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
+{
+    const gckpt_unpacking *u = t->b.stored;
+    const int links = t->b.row != 1; /* what lies side by side */
+    const int64_t width = links ? t->k : t->n;
+    float w[64];
+    for (int64_t i = 0; i < t->m * t->n; i++)
+        t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
+    for (int64_t at = 0, n; at < u->n; at += n) {
+        const int64_t row = at / width, first = at % width;
+        n = gckpti_min(64, width - first);
+        gckpti_unpack(u, at, n, w);
+        for (int64_t i = 0; i < t->m; i++) {
+            const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;
+            float *c = t->c + i * t->n + (links ? row : first);
+            if (!links)
+                gckpti_link(*a, w, n, c);
+            for (int64_t p = 0; links && p < n; p++)
+                *c = gckpti_fma(a[p * t->a.step], w[p], *c);
+        }
+    }
+}
 /* Takes memory for q's values as they will be stored. Values that are not made will fit (the
  * magnitude of a normal value is below 6). */
 static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)

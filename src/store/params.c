@@ -1,21 +1,6 @@
 #include "store/own.h"
 #include "num/num.h"
 
-GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
-{
-    const int cut = gckpti_array_cut(s, q, slot);
-    *first = cut ? q->p.first : 0;
-    return cut ? q->p.count : q->p.elements;
-}
-
-/* For how many of them there is memory. */
-GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_array_cut(s, q, slot)
-               ? gckpti_in_memory(s->ranks, s->shard, GCKPT_SHARD_STATE, q->p.elements)
-               : q->p.elements;
-}
-
 /* ---- names, as files can have them ---- */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
@@ -70,8 +55,7 @@ GCKPTI_FN const char *gckpti_name_problem(const char *name)
 
 GCKPTI_FN int gckpti_note_reserved(const char *key)
 {
-    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]) ||
-                   (GCKPTI_ASKS_AXES && !strcmp(key, gckpti_axes_key));
+    int reserved = !*key || gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
     for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
         reserved |= !strcmp(key, gckpti_metadata_keys[i]);
     return reserved;
@@ -101,4 +85,114 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+/* ---- the list of parameters ---- */
+
+/* Where the list of the names begins that this one is or would be in. */
+static int *gckpti_names_like(const gckpt_store *s, const char *name)
+{
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    return &s->params[(size_t)hash % s->capacity].first;
+}
+
+GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
+{
+    int i = s->count ? *gckpti_names_like(s, name) : -1;
+    for (; i >= 0; i = s->params[i].next) { /* strcmp can take more of a device's flash than this */
+        const char *a = s->params[i].p.name, *b = name;
+        while (*a && *a == *b)
+            a++, b++;
+        if (*a == *b)
+            break;
+    }
+    return i;
+}
+
+/* Gives back the memory of values that the store owns. */
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+{
+    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
+    gckpti_set_block(q, NULL);
+}
+
+GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
+{
+    while (s->count > count) {
+        gckpti_param *q = &s->params[--s->count];
+        size_t n = (size_t)q->p.elements;
+        char *name;
+        *gckpti_names_like(s, q->p.name) = q->next;
+        gckpti_unmirror(s, q);
+        gckpti_state_shrink(s, q, 0);
+        if (!q->external) {
+            gckpti_values_free(s, q);
+            s->elements -= n;
+        }
+        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
+        gckpti_name_delete(&s->memory, name);
+    }
+}
+
+/* Lets the newest parameter be found, or all, in new lists, when the capacity is a new one. */
+static void gckpti_link_names(gckpt_store *s, int all)
+{
+    for (size_t i = 0; all && i < s->capacity; i++)
+        s->params[i].first = -1;
+    for (size_t i = all ? 0 : s->count - 1; i < s->count; i++) {
+        int *first = gckpti_names_like(s, s->params[i].p.name);
+        s->params[i].next = *first;
+        *first = (int)i;
+    }
+}
+
+/* What this rank updates of a parameter. */
+GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
+{
+    p->first = 0;
+    p->count = p->elements;
+    if (gckpti_is_cut(s, p->elements))
+        p->count = gckpti_share(p->elements, s->rank, s->ranks, &p->first);
+}
+
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init)
+{
+    gckpti_param q;
+    size_t n = (size_t)gckpti_elements(shape), had = s->capacity;
+    memset(&q, 0, sizeof q);
+    if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
+        return NULL;
+    char *copy = gckpti_name_new(&s->memory, name);
+    if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
+        gckpti_name_delete(&s->memory, copy);
+        return NULL;
+    }
+    q.p.elements = (int64_t)n;
+    q.p.name = copy;
+    q.external = external != 0;
+    q.init = init;
+    q.p.shape = *shape;
+    q.p.lr_scale = 1;
+    q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
+    gckpti_param_share(s, &q.p);
+    q.first = had < s->capacity ? -1 : s->params[s->count].first;
+    s->params[s->count++] = q;
+    gckpti_link_names(s, had < s->capacity);
+    s->elements += external ? 0 : n;
+    return &s->params[s->count - 1];
+}
+
+GCKPT_API void gckpt_store_free(gckpt_store *store)
+{
+    if (!store)
+        return;
+    gckpti_store_shrink(store, 0);
+    for (gckpti_binding *b = store->bindings; b; b = b->next)
+        b->store = NULL;
+    gckpti_notes_shrink(store, 0);
+    gckpti_allocator memory = store->memory;
+    gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
+    gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
+    gckpti_delete(&memory, store, 1, sizeof *store);
 }

@@ -89,8 +89,7 @@ struct gckpt_store {
     size_t note_count, note_capacity;
 };
 
-/* ---- store/ranks.c ---- */
-#ifndef GCKPT_NO_RANKS
+/* ---- store/arrays.c ---- */
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
  * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
@@ -109,37 +108,11 @@ GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
  * them, are in memory then, with room for the largest share. Neither values that are the program's
  * nor packed ones are. */
 GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
-#else /* all is whole */
-static inline int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
-{
-    (void)rank, (void)ranks;
-    *first = 0;
-    return elements;
-}
-
-static inline int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                       int64_t elements)
-{
-    (void)ranks, (void)shard, (void)least;
-    return elements;
-}
-
-static inline int gckpti_is_cut(const gckpt_store *s, int64_t elements)
-{
-    return (void)s, (void)elements, 0;
-}
-
-static inline int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return (void)s, (void)q, (void)slot, 0;
-}
-#endif
-
-/* ---- store/params.c ---- */
 
 /* How many of them are this rank's own, and which is the first. */
 GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
 
+/* ---- store/params.c ---- */
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left);
 /* What else a file has of a parameter, as "NAME#...", by slot: states (no optimiser has more than
@@ -159,22 +132,19 @@ GCKPTI_FN int gckpti_is_utf8(const char *text);
 
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 GCKPTI_FN const char *gckpti_name_problem(const char *name);
-/* What a file says of itself beside notes. */
-static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
-                                                    "optimiser" };
-
-enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+/* What a file says of itself beside notes. The last says, with "HWIO", that convolutions can read
+ * its weights; with another value, or where the file is not this library's and has no such key,
+ * that is not known. A device does not ask: its weights come from this library, and its flash is
+ * short. */
+static const char *const gckpti_metadata_keys[] = { "format", "contract",  "step",
+                                                    "seed",   "optimiser", "convolution_axes" };
 
 #ifdef GCKPT_NO_STDIO
-/* a device's weights come from this library, and its flash is short */
 enum { GCKPTI_ASKS_AXES = 0 };
 #else
 enum { GCKPTI_ASKS_AXES = 1 };
 #endif
-
-/* Says of a file, with "HWIO", that convolutions can read its weights; with another value, or where
- * the file is not this library's and has no such key, that is not known. */
-static const char gckpti_axes_key[] = "convolution_axes";
+enum { GCKPTI_AXES = 5, GCKPTI_METADATA_KEYS = GCKPTI_AXES + GCKPTI_ASKS_AXES };
 
 #define GCKPTI_AXES_PROBLEM                                                                        \
     "convolutions read (KH,KW,I,O), PyTorch writes (O,I,KH,KW), the file does not say: load with " \
@@ -185,6 +155,16 @@ GCKPTI_FN int gckpti_note_reserved(const char *key);
 /* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
  * that reads or writes them asks here. */
 GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
+
+GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
+
+/* Takes the newest parameters away until `count` are left. */
+GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
+
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
+ * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
+GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                         int external, gckpt_init init);
 
 /* ---- store/arrays.c ---- */
 /* Name (in files, too) and bytes of an element, by gckpt_storage. */
@@ -218,17 +198,20 @@ GCKPTI_FN void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots);
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
 GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots);
 
-/* ---- store/unpack.c ---- */
-#if !defined(GCKPT_NO_PACK) || !defined(GCKPT_NO_FILES)
 /* n floats as BF16 or F16. 0: F16 cannot hold one. */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half);
 
 /* Elements at..at+n-1 of what u says, to x. They may stand at the end of x: each is read before a
  * float is written over it. No scales: 1. */
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
-#endif
 
-/* ---- store/packed.c ---- */
+/* A parameter's, on the host, to nowhere yet. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
+
+/* The floats that n values from element `at` on stand for. */
+GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+
+/* ---- store/pack.c ---- */
 /* Whether values of this gckpt_storage are packed; whether there may be such. */
 static inline int gckpti_is_packed(int storage)
 {
@@ -240,56 +223,23 @@ static inline int gckpti_has_storage(int storage)
 }
 
 #ifndef GCKPT_NO_PACK
-/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
-GCKPTI_FN uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n);
+/* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets. 0:
+ * one cannot be held. */
+GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
-/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
-GCKPTI_FN int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak);
-
-/* Stores n values from element `at` on as q's memory has them; I8: of one row, whose scale is set.
- * 0: F16 cannot hold one. */
-GCKPTI_FN int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x);
-
-/* On the host, to nowhere yet. */
-GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
-
-/* The floats that n stored values from element `at` on stand for; all of them, to u->to. */
-GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x);
+/* All floats of what is stored so, to u->to. */
 GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
 
-/* What reads a parameter as it is stored: elements at..at+n-1; a product whose b that is. */
-static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-    gckpti_unpack(u, at, n, x);
-}
+/* A product whose b is read as it is stored. */
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
 #else /* nothing is packed */
-static inline uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+static inline int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    (void)x, (void)n;
-    return seen;
-}
-static inline int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
-{
-    (void)q, (void)at, (void)peak;
-    return 0;
-}
-static inline int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
-{
-    (void)q, (void)at, (void)n, (void)x;
-    return 0;
-}
-static inline void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
-{
-    (void)q, (void)at, (void)n, (void)x;
+    return (void)q, (void)at, (void)n, (void)x, 0;
 }
 static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
 {
     (void)call, (void)unpacking;
-}
-static inline void gckpti_stored_read(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
-{
-    (void)u, (void)at, (void)n, (void)x;
 }
 static inline void gckpti_fp32_stored(const gckpti_factors *t) { (void)t; }
 #endif
@@ -309,18 +259,6 @@ GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_b
 
 /* When the last executor with a backend goes, the parameters leave it. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
-
-/* ---- store/names.c ---- */
-GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
-
-/* Takes the newest parameters away until `count` are left. */
-GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count);
-
-/* ---- store/create.c ---- */
-/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for
- * its entry, or no machine of this kind has memory for it all (values, four states, the arena). */
-GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                         int external, gckpt_init init);
 
 /* ---- store/notes.c ---- */
 #ifndef GCKPT_NO_NOTES

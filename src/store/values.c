@@ -29,7 +29,7 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 }
 
 /* As gckpti_draw_values, from any index on. */
-GCKPTI_FN float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
+static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float room[GCKPTI_DRAWN])
 {
     int64_t odd = at & 1;
@@ -42,7 +42,6 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
     int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         float *x = gckpti_draw_from(s, q, at, n, room);
@@ -50,6 +49,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
             gckpti_draw_packed(s, q, at, n, x);
         return x;
     }
+    const gckpti_mirror *m = gckpti_mirror_of(s, q);
     const int away = m && m->newest == GCKPTI_MIRROR;
     at -= first;
     *n = own - at;
@@ -88,7 +88,7 @@ GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
             gckpti_draw_values(s, q, first, own, q->p.values);
         else if (q->raw)
-            gckpti_packed_draw(s, q);
+            (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
         q->raw = 0;
     }
 }

@@ -402,8 +402,8 @@ static void test_wrong_counts(void)
         const char *to, *text;
     } wrong[] = {
         { "\"b#updates\":\"1:7\",\"b#updates\":\"1:7\"", "twice" },
-        { "\"c#updates\":\"1:7\"", "\"c#updates\": there is no such optimiser state" },
-        { "\"a#updates#updates\":\"1:7\"", "no such optimiser state" },
+        { "\"c#updates\":\"1:7\"", "\"c#updates\": without its parameter" },
+        { "\"a#updates#updates\":\"1:7\"", "without its parameter, state" },
         { "\"b#state0#updates\":\"1:7\"", "the name ends like" },
         { "\"#updates\":\"1:7\"", "reserved" },
         { "\"b#updates\":\"\"", "\"b#updates\": OPTIMISER:COUNT" },

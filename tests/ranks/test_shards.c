@@ -180,7 +180,7 @@ static void fill(gckpt_store *s, unsigned salt)
             void *to = gckpti_values_block(q);
             if (p.storage == GCKPT_STORED_I8)
                 ((float *)to)[k / model[i].d[1]] = scale_of(i, k);
-            CHECK(p.storage == GCKPT_STORED_I8 || gckpti_pack_piece(q, k, 1, &x));
+            CHECK(p.storage == GCKPT_STORED_I8 || gckpti_pack_row(q, k, 1, &x));
             if (p.storage == GCKPT_STORED_I8)
                 ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
         }
@@ -732,7 +732,7 @@ static void test_damage(void)
         const char *from, *to, *text;
     } wrong[] = {
         { "{\"gckpt\":[1,", "{\"gckpt\":[2,", "version 2" },
-        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,", "three numbers" },
+        { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,", "a list of whole numbers" },
         { "{\"gckpt\":[1,2,", "{\"gckpt\":[1,2,9", "of data" },
         { "\"files\"", "\"filed\"", "another key" },
         { "\"ckpt.2-0.safetensors\":", "\"../shards/ckpt.2-0.safetensors\":",
@@ -743,7 +743,7 @@ static void test_damage(void)
         { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[9",
           "expected" },
         { "\"files\":{\"ckpt.2-0.safetensors\":[", "\"files\":{\"ckpt.2-0.safetensors\":[1,",
-          "too many numbers" },
+          "a list of whole numbers" },
         { "\"b\":{\"dtype\":\"F32\",\"shape\":[7]", "\"b\":{\"dtype\":\"F32\",\"shape\":[8]",
           "data_offsets" },
         { "\"odd\":{", "\"even\":{", "even" },
@@ -1030,7 +1030,7 @@ static void test_no_index(void)
         CHECK(soon(RANKS_LOAD, large, GCKPT_E_DATA,
                    "load: not the index of a checkpoint by ranks, or damaged; "
                    "gckpt_store_load reads files of one process (\"shards/large\")"));
-        CHECK(soon(STORE_LOAD, large, GCKPT_E_DATA, "load: not a safetensors file"));
+        CHECK(soon(STORE_LOAD, large, GCKPT_E_DATA, "load: no safetensors file"));
         CHECK(soon(RANKS_SAVE, large, GCKPT_OK, "")); /* replaced, as by gckpt_store_save */
         CHECK(soon(RANKS_LOAD, large, GCKPT_OK, ""));
     }
