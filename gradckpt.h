@@ -27,12 +27,12 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1220
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1212
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1541
+ *     >>store     parameters and optimiser state, however they are stored                     1537
  *                 arrays, mirror, params, ranks, notes, values, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
@@ -59,9 +59,9 @@
  *                 stream, values
  *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1742
+ *     >>files     safetensors                                                                 1738
  *                 write, header, places, read, path
- *     >>ranks     checkpoints of several ranks                                                 698
+ *     >>ranks     checkpoints of several ranks                                                 677
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
@@ -2347,11 +2347,10 @@ GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_pro
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
 
-/* What is wrong with one that does not fit, for a text. */
+/* NULL when all sizes are positive and the bytes of a few such tensors cannot overflow anything;
+ * else what is wrong, for a text. */
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
-
-/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
-GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s);
+GCKPTI_INLINE int gckpti_shape_fits(const gckpt_shape *s) { return !gckpti_shape_problem(s); }
 
 /* An input gradient's element: add to it or store it first (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
@@ -2950,23 +2949,16 @@ GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
 {
-    for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++)
+    const uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
+    int large = s->n < 0 || s->n > GCKPT_MAX_DIMS;
+    uint64_t n = 1;
+    for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++) {
         if (s->d[i] <= 0)
             return "sizes must be positive";
-    return "that is more than this machine can address";
-}
-
-GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s)
-{
-    uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64, n = 1;
-    if (s->n < 0 || s->n > GCKPT_MAX_DIMS)
-        return 0;
-    for (int i = 0; i < s->n; i++) {
-        if (s->d[i] <= 0 || (uint64_t)s->d[i] > limit / n)
-            return 0;
-        n *= (uint64_t)s->d[i];
+        large |= (uint64_t)s->d[i] > limit / n;
+        n *= large ? 1 : (uint64_t)s->d[i];
     }
-    return 1;
+    return large ? "that is more than this machine can address" : NULL;
 }
 
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x) { gckpti_sum_add(sum, low, x); }
@@ -4522,7 +4514,10 @@ GCKPTI_FN int gckpti_note_reserved(const char *key);
 
 /* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
  * that reads or writes them asks here. */
-GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
+static inline float *gckpti_array(const gckpti_param *q, int slot)
+{
+    return slot < 0 ? q->p.values : q->p.state[slot];
+}
 
 GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
 
@@ -4552,7 +4547,7 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
 /* Bytes in memory of array i: values, as they are stored, or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
-GCKPTI_FN int gckpti_is_made(const gckpti_param *q);
+static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
@@ -4770,8 +4765,6 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
     return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
                                               : gckpti_values_bytes(&q->p);
 }
-
-GCKPTI_FN int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
@@ -5084,11 +5077,6 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
-{
-    return slot < 0 ? q->p.values : q->p.state[slot];
-}
-
 /* ---- the list of parameters ---- */
 
 /* Where the list of the names begins that this one is or would be in. */
@@ -5296,15 +5284,15 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 {
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
-    if (!gckpti_is_utf8(key))
-        return gckpti_error(store, GCKPT_E_ARG, "note: the key is not UTF-8");
-    if (gckpti_note_reserved(key) || (value && !gckpti_is_utf8(value)))
-        return gckpti_error(store, GCKPT_E_ARG,
-                            !*key ? "note: the key is empty%s"
-                            : gckpti_note_reserved(key)
-                                ? "note \"%s\": files mean something else by this; choose another"
-                                : "note \"%s\": the value is not UTF-8",
-                            key);
+    const int utf8 = gckpti_is_utf8(key);
+    const char *problem = !*key                       ? "the key is empty"
+                          : !utf8                     ? "the key is not UTF-8"
+                          : gckpti_note_reserved(key) ? "files mean something else by this; "
+                                                        "choose another"
+                          : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
+                                                            : NULL;
+    if (problem)
+        return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", utf8 ? key : "", problem);
     size_t old = gckpti_note_find(store, key), count = store->note_count;
     if (value && !gckpti_note_add(store, key, value)) {
         gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
@@ -27696,10 +27684,10 @@ struct gckpti_loader {
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
-    size_t count, capacity, values; /* values: how many entries are that */
-    size_t had;                     /* parameters that the store had; 0: it gets all */
-    size_t notes;                   /* that it had; those behind them are the file's */
-    unsigned char *spare;           /* for what the store has already, until all is read */
+    size_t count, capacity;
+    size_t had;           /* parameters that the store had; 0: it gets all */
+    size_t notes;         /* that it had; those behind them are the file's */
+    unsigned char *spare; /* for what the store has already, until all is read */
     size_t spare_bytes;
     float *row;           /* at its end: room for a row that is packed */
     int ours;             /* written by this library */
@@ -28544,7 +28532,6 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     const gckpti_param *q = &l->store->params[e->param];
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    l->values++;
     if (GCKPTI_ASKS_AXES && l->unsaid && q->convolution)
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
@@ -28615,8 +28602,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     missing.name = l->store->params[next].p.name;
     missing.slot = GCKPTI_VALUES;
     missing.param = next;
-    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                         "is missing; the file has %z of the store's %z parameters", l->values,
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing, "is missing among the store's %z parameters",
                          l->had);
 }
 
@@ -28860,13 +28846,11 @@ static void gckpti_load_commit(gckpti_loader *l)
                 q->p.values[k] *= ((const float *)to)[(first + k) / row];
             continue;
         }
-        if (e->slot >= 0) {
-            if (to && to != gckpti_array(q, e->slot))
-                memcpy(gckpti_array(q, e->slot), to, bytes);
+        void *block = e->slot < 0 ? (void *)gckpti_values_block(q) : gckpti_array(q, e->slot);
+        if (to && to != block)
+            memcpy(block, to, gckpti_array_bytes(l->store, q, e->slot + 1));
+        if (e->slot >= 0)
             continue;
-        }
-        if (to && to != gckpti_values_block(q))
-            memcpy(gckpti_values_block(q), to, gckpti_array_bytes(l->store, q, 0));
         q->raw = 0;
         if (GCKPTI_ASKS_AXES)
             q->unsaid = l->unsaid;
@@ -29724,34 +29708,6 @@ GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t ra
     return path;
 }
 
-/* What a file beside the index is, whose path it puts behind that of the index: 0: another's; 1: by
- * its name that of a rank; 2: a temporary one, also of the index (then *number is 0). */
-static int gckpti_beside(gckpti_rank_save *x, char *name, uint64_t *number, uint64_t *rank)
-{
-    static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
-    const size_t length = strlen(x->old.path + x->old.folder), all = strlen(name);
-    char *c = name + length, *end = name + all, *next;
-    uint64_t n;
-    *number = *rank = 0;
-    if (all <= length || all - length >= GCKPTI_PART_NAME ||
-        memcmp(name, x->old.path + x->old.folder, length))
-        return 0;
-    memcpy(x->old.path + x->old.room + x->old.folder, name, all + 1);
-    next = *c == '.' ? gckpti_digits(c + 1, end, number) : NULL;
-    if (next && *next == '-') {
-        next = gckpti_digits(next + 1, end, rank);
-        if (!next || strncmp(next, type, sizeof type - 1))
-            return 0;
-        c = next + sizeof type - 1;
-    }
-    if (c == end)
-        return 1;
-    return !strncmp(c, temporary, sizeof temporary - 1) &&
-                   gckpti_digits(c + sizeof temporary - 1, end, &n) == end
-               ? 2
-               : 0;
-}
-
 /* Whether the file at this path begins as that of this rank. */
 static int gckpti_is_part(const char *path, uint64_t rank)
 {
@@ -29767,18 +29723,31 @@ static int gckpti_is_part(const char *path, uint64_t rank)
     return is;
 }
 
-/* Before the index is placed: a number that this file has is passed over. Then: what is of another
- * save is removed. 1: so it was. */
+/* Looks at a file beside the index. Before that is placed: a number that the file has, by its name
+ * a rank's, is passed over. Then: what is of another save is removed. 1: so it was. */
 static int gckpti_look_at(gckpti_rank_save *x, char *name, int placed)
 {
-    uint64_t number, rank;
-    const char *path = x->old.path + x->old.room;
-    const int what = gckpti_beside(x, name, &number, &rank);
-    const int now = what == 1 && number == (uint64_t)x->number;
-    if (what == 2)
-        return placed && gckpti_remove_left(path);
+    static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
+    const char *index = x->old.path + x->old.folder;
+    const size_t length = strlen(index), all = strlen(name);
+    char *path = x->old.path + x->old.room, *c = name, *end = name + all, *next;
+    uint64_t number = 0, rank = 0, n;
+    if (strncmp(name, index, length) || all - length >= GCKPTI_PART_NAME)
+        return 0;
+    memcpy(path + x->old.folder, name, all + 1);
+    c += length;
+    if (*c == '.' && (next = gckpti_digits(c + 1, end, &number)) != NULL && *next == '-' &&
+        (next = gckpti_digits(next + 1, end, &rank)) != NULL &&
+        !strncmp(next, type, sizeof type - 1))
+        c = next + sizeof type - 1;
+    if (!strncmp(c, temporary, sizeof temporary - 1) &&
+        gckpti_digits(c + sizeof temporary - 1, end, &n) == end)
+        return placed && gckpti_remove_left(path); /* of the index, too */
+    const int now = number == (uint64_t)x->number;
+    if (c < end || all == length) /* another's */
+        return 0;
     if (placed)
-        return what && (!now || rank >= (uint64_t)x->part.ranks) && gckpti_is_part(path, rank) &&
+        return (!now || rank >= (uint64_t)x->part.ranks) && gckpti_is_part(path, rank) &&
                !remove(path);
     if (!now || (!x->damaged && gckpti_is_part(path, rank)))
         return 0;
@@ -30010,23 +29979,17 @@ static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result
     return gckpti_crew_call(e, GCKPTI_CALL_SAVE, stage, result);
 }
 
-/* The number that rank 0 chose. */
-static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
-{
-    int64_t heard;
-    x->number = x->part.rank ? 0 : x->number;
-    return gckpti_crew_merge(e, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
-}
-
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 {
     gckpti_rank_save x;
+    int64_t heard;
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
     gckpt_result result =
         gckpti_rank_save_meet(exec, 1, gckpti_rank_save_start(&x, exec->store, path));
+    x.number = x.part.rank ? 0 : x.number; /* that of rank 0 counts */
     if (result == GCKPT_OK)
-        result = gckpti_rank_save_number(exec, &x);
+        result = gckpti_crew_merge(exec, &x.number, &heard, sizeof heard, gckpti_merge_numbers);
     if (result == GCKPT_OK) {
         result = gckpti_rank_save_meet(exec, 2, gckpti_rank_save_part(&x));
         if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */

@@ -171,11 +171,10 @@ GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_pro
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b);
 
-/* What is wrong with one that does not fit, for a text. */
+/* NULL when all sizes are positive and the bytes of a few such tensors cannot overflow anything;
+ * else what is wrong, for a text. */
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s);
-
-/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
-GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s);
+GCKPTI_INLINE int gckpti_shape_fits(const gckpt_shape *s) { return !gckpti_shape_problem(s); }
 
 /* An input gradient's element: add to it or store it first (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }

@@ -33,23 +33,16 @@ GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
 {
-    for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++)
+    const uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64;
+    int large = s->n < 0 || s->n > GCKPT_MAX_DIMS;
+    uint64_t n = 1;
+    for (int i = 0; i < s->n && i < GCKPT_MAX_DIMS; i++) {
         if (s->d[i] <= 0)
             return "sizes must be positive";
-    return "that is more than this machine can address";
-}
-
-GCKPTI_FN int gckpti_shape_fits(const gckpt_shape *s)
-{
-    uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64, n = 1;
-    if (s->n < 0 || s->n > GCKPT_MAX_DIMS)
-        return 0;
-    for (int i = 0; i < s->n; i++) {
-        if (s->d[i] <= 0 || (uint64_t)s->d[i] > limit / n)
-            return 0;
-        n *= (uint64_t)s->d[i];
+        large |= (uint64_t)s->d[i] > limit / n;
+        n *= large ? 1 : (uint64_t)s->d[i];
     }
-    return 1;
+    return large ? "that is more than this machine can address" : NULL;
 }
 
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x) { gckpti_sum_add(sum, low, x); }

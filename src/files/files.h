@@ -103,10 +103,10 @@ struct gckpti_loader {
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
-    size_t count, capacity, values; /* values: how many entries are that */
-    size_t had;                     /* parameters that the store had; 0: it gets all */
-    size_t notes;                   /* that it had; those behind them are the file's */
-    unsigned char *spare;           /* for what the store has already, until all is read */
+    size_t count, capacity;
+    size_t had;           /* parameters that the store had; 0: it gets all */
+    size_t notes;         /* that it had; those behind them are the file's */
+    unsigned char *spare; /* for what the store has already, until all is read */
     size_t spare_bytes;
     float *row;           /* at its end: room for a row that is packed */
     int ours;             /* written by this library */

@@ -88,7 +88,6 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     const gckpti_param *q = &l->store->params[e->param];
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    l->values++;
     if (GCKPTI_ASKS_AXES && l->unsaid && q->convolution)
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
@@ -159,8 +158,7 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     missing.name = l->store->params[next].p.name;
     missing.slot = GCKPTI_VALUES;
     missing.param = next;
-    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                         "is missing; the file has %z of the store's %z parameters", l->values,
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing, "is missing among the store's %z parameters",
                          l->had);
 }
 

@@ -151,13 +151,11 @@ static void gckpti_load_commit(gckpti_loader *l)
                 q->p.values[k] *= ((const float *)to)[(first + k) / row];
             continue;
         }
-        if (e->slot >= 0) {
-            if (to && to != gckpti_array(q, e->slot))
-                memcpy(gckpti_array(q, e->slot), to, bytes);
+        void *block = e->slot < 0 ? (void *)gckpti_values_block(q) : gckpti_array(q, e->slot);
+        if (to && to != block)
+            memcpy(block, to, gckpti_array_bytes(l->store, q, e->slot + 1));
+        if (e->slot >= 0)
             continue;
-        }
-        if (to && to != gckpti_values_block(q))
-            memcpy(gckpti_values_block(q), to, gckpti_array_bytes(l->store, q, 0));
         q->raw = 0;
         if (GCKPTI_ASKS_AXES)
             q->unsaid = l->unsaid;

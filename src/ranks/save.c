@@ -20,34 +20,6 @@ GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t ra
     return path;
 }
 
-/* What a file beside the index is, whose path it puts behind that of the index: 0: another's; 1: by
- * its name that of a rank; 2: a temporary one, also of the index (then *number is 0). */
-static int gckpti_beside(gckpti_rank_save *x, char *name, uint64_t *number, uint64_t *rank)
-{
-    static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
-    const size_t length = strlen(x->old.path + x->old.folder), all = strlen(name);
-    char *c = name + length, *end = name + all, *next;
-    uint64_t n;
-    *number = *rank = 0;
-    if (all <= length || all - length >= GCKPTI_PART_NAME ||
-        memcmp(name, x->old.path + x->old.folder, length))
-        return 0;
-    memcpy(x->old.path + x->old.room + x->old.folder, name, all + 1);
-    next = *c == '.' ? gckpti_digits(c + 1, end, number) : NULL;
-    if (next && *next == '-') {
-        next = gckpti_digits(next + 1, end, rank);
-        if (!next || strncmp(next, type, sizeof type - 1))
-            return 0;
-        c = next + sizeof type - 1;
-    }
-    if (c == end)
-        return 1;
-    return !strncmp(c, temporary, sizeof temporary - 1) &&
-                   gckpti_digits(c + sizeof temporary - 1, end, &n) == end
-               ? 2
-               : 0;
-}
-
 /* Whether the file at this path begins as that of this rank. */
 static int gckpti_is_part(const char *path, uint64_t rank)
 {
@@ -63,18 +35,31 @@ static int gckpti_is_part(const char *path, uint64_t rank)
     return is;
 }
 
-/* Before the index is placed: a number that this file has is passed over. Then: what is of another
- * save is removed. 1: so it was. */
+/* Looks at a file beside the index. Before that is placed: a number that the file has, by its name
+ * a rank's, is passed over. Then: what is of another save is removed. 1: so it was. */
 static int gckpti_look_at(gckpti_rank_save *x, char *name, int placed)
 {
-    uint64_t number, rank;
-    const char *path = x->old.path + x->old.room;
-    const int what = gckpti_beside(x, name, &number, &rank);
-    const int now = what == 1 && number == (uint64_t)x->number;
-    if (what == 2)
-        return placed && gckpti_remove_left(path);
+    static const char type[] = ".safetensors", temporary[] = ".gckpt-tmp";
+    const char *index = x->old.path + x->old.folder;
+    const size_t length = strlen(index), all = strlen(name);
+    char *path = x->old.path + x->old.room, *c = name, *end = name + all, *next;
+    uint64_t number = 0, rank = 0, n;
+    if (strncmp(name, index, length) || all - length >= GCKPTI_PART_NAME)
+        return 0;
+    memcpy(path + x->old.folder, name, all + 1);
+    c += length;
+    if (*c == '.' && (next = gckpti_digits(c + 1, end, &number)) != NULL && *next == '-' &&
+        (next = gckpti_digits(next + 1, end, &rank)) != NULL &&
+        !strncmp(next, type, sizeof type - 1))
+        c = next + sizeof type - 1;
+    if (!strncmp(c, temporary, sizeof temporary - 1) &&
+        gckpti_digits(c + sizeof temporary - 1, end, &n) == end)
+        return placed && gckpti_remove_left(path); /* of the index, too */
+    const int now = number == (uint64_t)x->number;
+    if (c < end || all == length) /* another's */
+        return 0;
     if (placed)
-        return what && (!now || rank >= (uint64_t)x->part.ranks) && gckpti_is_part(path, rank) &&
+        return (!now || rank >= (uint64_t)x->part.ranks) && gckpti_is_part(path, rank) &&
                !remove(path);
     if (!now || (!x->damaged && gckpti_is_part(path, rank)))
         return 0;
@@ -306,23 +291,17 @@ static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result
     return gckpti_crew_call(e, GCKPTI_CALL_SAVE, stage, result);
 }
 
-/* The number that rank 0 chose. */
-static gckpt_result gckpti_rank_save_number(gckpt_exec *e, gckpti_rank_save *x)
-{
-    int64_t heard;
-    x->number = x->part.rank ? 0 : x->number;
-    return gckpti_crew_merge(e, &x->number, &heard, sizeof heard, gckpti_merge_numbers);
-}
-
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 {
     gckpti_rank_save x;
+    int64_t heard;
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
     gckpt_result result =
         gckpti_rank_save_meet(exec, 1, gckpti_rank_save_start(&x, exec->store, path));
+    x.number = x.part.rank ? 0 : x.number; /* that of rank 0 counts */
     if (result == GCKPT_OK)
-        result = gckpti_rank_save_number(exec, &x);
+        result = gckpti_crew_merge(exec, &x.number, &heard, sizeof heard, gckpti_merge_numbers);
     if (result == GCKPT_OK) {
         result = gckpti_rank_save_meet(exec, 2, gckpti_rank_save_part(&x));
         if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */

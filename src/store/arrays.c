@@ -80,8 +80,6 @@ GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q,
                                               : gckpti_values_bytes(&q->p);
 }
 
-GCKPTI_FN int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
-
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
 {
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;

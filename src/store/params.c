@@ -82,11 +82,6 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot)
-{
-    return slot < 0 ? q->p.values : q->p.state[slot];
-}
-
 /* ---- the list of parameters ---- */
 
 /* Where the list of the names begins that this one is or would be in. */

@@ -154,7 +154,10 @@ GCKPTI_FN int gckpti_note_reserved(const char *key);
 
 /* Its values (slot GCKPTI_VALUES) on the host, or one of its states; NULL: not made, or packed. All
  * that reads or writes them asks here. */
-GCKPTI_FN float *gckpti_array(const gckpti_param *q, int slot);
+static inline float *gckpti_array(const gckpti_param *q, int slot)
+{
+    return slot < 0 ? q->p.values : q->p.state[slot];
+}
 
 GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name);
 
@@ -184,7 +187,7 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p);
 
 /* Bytes in memory of array i: values, as they are stored, or state i - 1. */
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i);
-GCKPTI_FN int gckpti_is_made(const gckpti_param *q);
+static inline int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q);
