@@ -59,9 +59,9 @@
  *                 stream, values
  *     >>check     gradients against finite differences; what ops cost here; races              706
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1738
+ *     >>files     safetensors                                                                 1740
  *                 write, header, places, read, path
- *     >>ranks     checkpoints of several ranks                                                 677
+ *     >>ranks     checkpoints of several ranks                                                 672
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
@@ -28287,35 +28287,41 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int m
     return l->result == GCKPT_OK ? n : -1;
 }
 
-static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
+/* A new entry; its name ends where the suffix of its slot begins. NULL: no memory. */
+static gckpti_saved *gckpti_load_add(gckpti_loader *l, char *name, size_t length, int slot)
 {
-    if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof *e))
-        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", l->count);
-    l->entries[l->count++] = *e;
-    return 1;
+    const int state = slot >= 0 && slot != GCKPTI_SCALE;
+    gckpti_saved *e;
+    if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof *e)) {
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", l->count);
+        return NULL;
+    }
+    e = (gckpti_saved *)memset(&l->entries[l->count++], 0, sizeof *e);
+    name[length] = 0;
+    e->name = name;
+    e->slot = (signed char)slot;
+    e->param = SIZE_MAX;
+    e->ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
+    return e;
 }
 
 /* "NAME#updates":"OPTIMISER:COUNT" becomes an entry, to be checked when all parameters are known */
 static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
 {
-    gckpti_saved e;
     const char *suffix = gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    const char *end = value + strlen(value);
     uint64_t optimiser = 0;
     if (!suffix)
         return 1;
-    key[suffix - key] = 0;
-    memset(&e, 0, sizeof e);
-    e.name = key;
-    e.slot = GCKPTI_UPDATES;
-    e.param = SIZE_MAX;
-    e.ignored = l->desc->values_only || !gckpti_renamed(l->desc, key);
-    const char *end = value + strlen(value);
+    gckpti_saved *e = gckpti_load_add(l, key, (size_t)(suffix - key), GCKPTI_UPDATES);
+    if (!e)
+        return 0;
     char *colon = gckpti_digits(value, end, &optimiser);
-    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
-               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
-    e.optimiser = (signed char)(good ? (int)optimiser : -1);
-    e.offsets[0] = e.offsets[1] = l->data_bytes;
-    return gckpti_load_add(l, &e);
+    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e->updates) == end &&
+               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e->updates);
+    e->optimiser = (signed char)(good ? (int)optimiser : -1);
+    e->offsets[0] = e->offsets[1] = l->data_bytes;
+    return 1;
 }
 
 /* What the file says of itself; keys that mean nothing here are notes. */
@@ -28363,7 +28369,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
-    const char *key;
+    const char *key = NULL;
     char *type = NULL;
     int axes = -1, offsets = -1;
     for (int n = 0; l->result == GCKPT_OK && (key = gckpti_json_key(l, &n)) != NULL;) {
@@ -28374,12 +28380,12 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
             offsets = gckpti_json_numbers(l, e->offsets, 2, 2);
         else
-            gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
+            break;
     }
+    if (l->result == GCKPT_OK && (key || !type || axes < 0 || offsets < 0))
+        gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
     if (l->result != GCKPT_OK)
         return 0;
-    if (!type || axes < 0 || offsets < 0)
-        return gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
@@ -28418,7 +28424,6 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
     if (*l->header != '{')
         return gckpti_json_fail(l, "'{' expected");
     for (int n = 0; (name = gckpti_json_key(l, &n)) != NULL;) {
-        gckpti_saved e;
         if (!strcmp(name, "__metadata__")) {
             if (metadata++)
                 return gckpti_json_fail(l, "__metadata__ comes twice");
@@ -28426,15 +28431,10 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
                 return 0;
             continue;
         }
-        memset(&e, 0, sizeof e);
         size_t length;
-        e.slot = (signed char)gckpti_slot_of(name, &length);
-        name[length] = 0;
-        e.name = name;
-        e.param = SIZE_MAX;
-        int state = e.slot >= 0 && e.slot != GCKPTI_SCALE;
-        e.ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
-        if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
+        const int slot = gckpti_slot_of(name, &length);
+        gckpti_saved *e = gckpti_load_add(l, name, length, slot);
+        if (!e || !gckpti_load_entry(l, e))
             return 0;
     }
     gckpti_json_space(l); /* the padding */
@@ -28639,7 +28639,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
 {
     gckpti_saved *head = l->entries;
-    size_t used = 0, row = 0;
+    size_t used = 0, row = 0; /* row: floats of the longest that is packed */
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         const gckpti_param *q = &l->store->params[e->param];
@@ -28733,12 +28733,14 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
     if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
         return 0;
     unsigned char *b = (unsigned char *)out;
-    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
-        for (int k = 0; k < size / 2; k++) {
-            unsigned char low = b[k];
-            b[k] = b[size - 1 - k];
-            b[size - 1 - k] = low;
+    for (size_t i = 0; i < (size_t)(n * size) && !gckpti_little_endian(); i++) {
+        const size_t other = i ^ (size_t)(size - 1);
+        const unsigned char low = b[i];
+        if (i < other) {
+            b[i] = b[other];
+            b[other] = low;
         }
+    }
     return 1;
 }
 
@@ -29355,18 +29357,14 @@ typedef struct gckpti_rank_files {
     int64_t at, end;
     uint64_t sum;
 } gckpti_rank_files;
-
 #endif
 
 /* What the files of ranks share; no other folder uses it. */
 
-/* ---- ranks/load.c ---- */
-#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
-#endif
-
 /* ---- ranks/save.c ---- */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+
 typedef struct {
     gckpt_store *store;
     const char *path;
@@ -29376,7 +29374,6 @@ typedef struct {
     int64_t number;         /* of this save */
     int damaged;            /* what is there is no index, or cannot be read */
 } gckpti_rank_save;
-
 #endif
 
 /* >>ranks/load */

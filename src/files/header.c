@@ -172,35 +172,41 @@ GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int m
     return l->result == GCKPT_OK ? n : -1;
 }
 
-static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
+/* A new entry; its name ends where the suffix of its slot begins. NULL: no memory. */
+static gckpti_saved *gckpti_load_add(gckpti_loader *l, char *name, size_t length, int slot)
 {
-    if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof *e))
-        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", l->count);
-    l->entries[l->count++] = *e;
-    return 1;
+    const int state = slot >= 0 && slot != GCKPTI_SCALE;
+    gckpti_saved *e;
+    if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof *e)) {
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", l->count);
+        return NULL;
+    }
+    e = (gckpti_saved *)memset(&l->entries[l->count++], 0, sizeof *e);
+    name[length] = 0;
+    e->name = name;
+    e->slot = (signed char)slot;
+    e->param = SIZE_MAX;
+    e->ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
+    return e;
 }
 
 /* "NAME#updates":"OPTIMISER:COUNT" becomes an entry, to be checked when all parameters are known */
 static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
 {
-    gckpti_saved e;
     const char *suffix = gckpti_ending(key, gckpti_suffixes[GCKPTI_UPDATES]);
+    const char *end = value + strlen(value);
     uint64_t optimiser = 0;
     if (!suffix)
         return 1;
-    key[suffix - key] = 0;
-    memset(&e, 0, sizeof e);
-    e.name = key;
-    e.slot = GCKPTI_UPDATES;
-    e.param = SIZE_MAX;
-    e.ignored = l->desc->values_only || !gckpti_renamed(l->desc, key);
-    const char *end = value + strlen(value);
+    gckpti_saved *e = gckpti_load_add(l, key, (size_t)(suffix - key), GCKPTI_UPDATES);
+    if (!e)
+        return 0;
     char *colon = gckpti_digits(value, end, &optimiser);
-    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
-               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
-    e.optimiser = (signed char)(good ? (int)optimiser : -1);
-    e.offsets[0] = e.offsets[1] = l->data_bytes;
-    return gckpti_load_add(l, &e);
+    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e->updates) == end &&
+               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e->updates);
+    e->optimiser = (signed char)(good ? (int)optimiser : -1);
+    e->offsets[0] = e->offsets[1] = l->data_bytes;
+    return 1;
 }
 
 /* What the file says of itself; keys that mean nothing here are notes. */
@@ -248,7 +254,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
-    const char *key;
+    const char *key = NULL;
     char *type = NULL;
     int axes = -1, offsets = -1;
     for (int n = 0; l->result == GCKPT_OK && (key = gckpti_json_key(l, &n)) != NULL;) {
@@ -259,12 +265,12 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         else if (offsets < 0 && !strcmp(key, "data_offsets"))
             offsets = gckpti_json_numbers(l, e->offsets, 2, 2);
         else
-            gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
+            break;
     }
+    if (l->result == GCKPT_OK && (key || !type || axes < 0 || offsets < 0))
+        gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
     if (l->result != GCKPT_OK)
         return 0;
-    if (!type || axes < 0 || offsets < 0)
-        return gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
@@ -303,7 +309,6 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
     if (*l->header != '{')
         return gckpti_json_fail(l, "'{' expected");
     for (int n = 0; (name = gckpti_json_key(l, &n)) != NULL;) {
-        gckpti_saved e;
         if (!strcmp(name, "__metadata__")) {
             if (metadata++)
                 return gckpti_json_fail(l, "__metadata__ comes twice");
@@ -311,15 +316,10 @@ GCKPTI_FN int gckpti_load_header(gckpti_loader *l)
                 return 0;
             continue;
         }
-        memset(&e, 0, sizeof e);
         size_t length;
-        e.slot = (signed char)gckpti_slot_of(name, &length);
-        name[length] = 0;
-        e.name = name;
-        e.param = SIZE_MAX;
-        int state = e.slot >= 0 && e.slot != GCKPTI_SCALE;
-        e.ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
-        if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
+        const int slot = gckpti_slot_of(name, &length);
+        gckpti_saved *e = gckpti_load_add(l, name, length, slot);
+        if (!e || !gckpti_load_entry(l, e))
             return 0;
     }
     gckpti_json_space(l); /* the padding */

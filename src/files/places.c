@@ -195,7 +195,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
 {
     gckpti_saved *head = l->entries;
-    size_t used = 0, row = 0;
+    size_t used = 0, row = 0; /* row: floats of the longest that is packed */
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         const gckpti_param *q = &l->store->params[e->param];

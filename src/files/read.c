@@ -38,12 +38,14 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
     if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
         return 0;
     unsigned char *b = (unsigned char *)out;
-    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
-        for (int k = 0; k < size / 2; k++) {
-            unsigned char low = b[k];
-            b[k] = b[size - 1 - k];
-            b[size - 1 - k] = low;
+    for (size_t i = 0; i < (size_t)(n * size) && !gckpti_little_endian(); i++) {
+        const size_t other = i ^ (size_t)(size - 1);
+        const unsigned char low = b[i];
+        if (i < other) {
+            b[i] = b[other];
+            b[other] = low;
         }
+    }
     return 1;
 }
 

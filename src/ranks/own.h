@@ -6,13 +6,10 @@
 
 /* What the files of ranks share; no other folder uses it. */
 
-/* ---- ranks/load.c ---- */
-#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
-#endif
-
 /* ---- ranks/save.c ---- */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+
 typedef struct {
     gckpt_store *store;
     const char *path;
@@ -22,7 +19,6 @@ typedef struct {
     int64_t number;         /* of this save */
     int damaged;            /* what is there is no index, or cannot be read */
 } gckpti_rank_save;
-
 #endif
 
 #ifdef GCKPTI_ROOMS

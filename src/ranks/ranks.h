@@ -31,5 +31,4 @@ typedef struct gckpti_rank_files {
     int64_t at, end;
     uint64_t sum;
 } gckpti_rank_files;
-
 #endif
