@@ -27,12 +27,12 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1212
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1207
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1537
+ *     >>store     parameters and optimiser state, however they are stored                     1526
  *                 arrays, mirror, params, ranks, notes, values, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
@@ -2939,12 +2939,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
 
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 {
-    if (a->n != b->n)
-        return 0;
-    for (int i = 0; i < a->n; i++)
-        if (a->d[i] != b->d[i])
-            return 0;
-    return 1;
+    return a->n == b->n && !memcmp(a->d, b->d, (size_t)a->n * sizeof *a->d);
 }
 
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)
@@ -4978,12 +4973,12 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
     int others = 0;
     if (!s)
         return;
-    for (gckpti_binding **at = &s->bindings; *at; at = &(*at)->next) {
+    for (gckpti_binding **at = &s->bindings; *at;) {
+        others += *at != binding && (*at)->backend == binding->backend;
         if (*at == binding)
             *at = binding->next;
-        if (!*at)
-            break;
-        others += (*at)->backend == binding->backend;
+        else
+            at = &(*at)->next;
     }
     for (size_t i = 0; i < s->mirror_count && !others; i++)
         if (s->mirrors[i].backend == binding->backend)
@@ -5314,9 +5309,9 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 /* >>store/values */
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
 
-/* Initial values from the even index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
- * seed, name and element (5j). So they are the same whenever they are drawn, and as often. Philox:
- * key = FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
+/* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
+ * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
+ * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
  * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
 static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
                                float *out)
@@ -5324,29 +5319,19 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
     const gckpt_init *init = &q->init;
     uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
     key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
-    for (int64_t i = 0; i < n; i += 2) {
+    for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
         float normal[2] = { 0, 0 };
         uint32_t word[4] = { 0, 0, 0, 0 };
         if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
             gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
         if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
-        for (int j = 0; j < 2 && i + j < n; j++) {
+        for (int j = i < 0; j < 2 && i + j < n; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
             out[i + j] = gckpti_fma(init->uniform, uniform,
                                     gckpti_fma(init->normal, normal[j], init->constant));
         }
     }
-}
-
-/* As gckpti_draw_values, from any index on. */
-static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t *n, float room[GCKPTI_DRAWN])
-{
-    int64_t odd = at & 1;
-    *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
-    gckpti_draw_values(s, q, at - odd, *n + odd, room);
-    return room + odd;
 }
 
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
@@ -5355,10 +5340,11 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
-        float *x = gckpti_draw_from(s, q, at, n, room);
+        *n = gckpti_min(*n, GCKPTI_DRAWN);
+        gckpti_draw_values(s, q, at, *n, room);
         if (!q->raw && gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_packed(s, q, at, n, x);
-        return x;
+            gckpti_draw_packed(s, q, at, n, room);
+        return room;
     }
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     const int away = m && m->newest == GCKPTI_MIRROR;
@@ -5419,7 +5405,7 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 static int gckpti_match(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
-    while (*name) {
+    while (*name || *pattern == '*') {
         if (*pattern == '*') {
             star = pattern++;
             resume = name;
@@ -5432,8 +5418,6 @@ static int gckpti_match(const char *pattern, const char *name)
             return 0;
         }
     }
-    while (*pattern == '*')
-        pattern++;
     return !*pattern;
 }
 

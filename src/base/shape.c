@@ -23,12 +23,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
 
 GCKPTI_FN int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 {
-    if (a->n != b->n)
-        return 0;
-    for (int i = 0; i < a->n; i++)
-        if (a->d[i] != b->d[i])
-            return 0;
-    return 1;
+    return a->n == b->n && !memcmp(a->d, b->d, (size_t)a->n * sizeof *a->d);
 }
 
 GCKPTI_FN const char *gckpti_shape_problem(const gckpt_shape *s)

@@ -5,7 +5,7 @@
 static int gckpti_match(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
-    while (*name) {
+    while (*name || *pattern == '*') {
         if (*pattern == '*') {
             star = pattern++;
             resume = name;
@@ -18,8 +18,6 @@ static int gckpti_match(const char *pattern, const char *name)
             return 0;
         }
     }
-    while (*pattern == '*')
-        pattern++;
     return !*pattern;
 }
 

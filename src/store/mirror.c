@@ -92,12 +92,12 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
     int others = 0;
     if (!s)
         return;
-    for (gckpti_binding **at = &s->bindings; *at; at = &(*at)->next) {
+    for (gckpti_binding **at = &s->bindings; *at;) {
+        others += *at != binding && (*at)->backend == binding->backend;
         if (*at == binding)
             *at = binding->next;
-        if (!*at)
-            break;
-        others += (*at)->backend == binding->backend;
+        else
+            at = &(*at)->next;
     }
     for (size_t i = 0; i < s->mirror_count && !others; i++)
         if (s->mirrors[i].backend == binding->backend)

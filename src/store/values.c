@@ -3,9 +3,9 @@
 
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
 
-/* Initial values from the even index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
- * seed, name and element (5j). So they are the same whenever they are drawn, and as often. Philox:
- * key = FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
+/* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
+ * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
+ * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
  * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
 static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
                                float *out)
@@ -13,29 +13,19 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
     const gckpt_init *init = &q->init;
     uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
     key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
-    for (int64_t i = 0; i < n; i += 2) {
+    for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
         float normal[2] = { 0, 0 };
         uint32_t word[4] = { 0, 0, 0, 0 };
         if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
             gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
         if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
-        for (int j = 0; j < 2 && i + j < n; j++) {
+        for (int j = i < 0; j < 2 && i + j < n; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
             out[i + j] = gckpti_fma(init->uniform, uniform,
                                     gckpti_fma(init->normal, normal[j], init->constant));
         }
     }
-}
-
-/* As gckpti_draw_values, from any index on. */
-static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                  int64_t *n, float room[GCKPTI_DRAWN])
-{
-    int64_t odd = at & 1;
-    *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
-    gckpti_draw_values(s, q, at - odd, *n + odd, room);
-    return room + odd;
 }
 
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
@@ -44,10 +34,11 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
-        float *x = gckpti_draw_from(s, q, at, n, room);
+        *n = gckpti_min(*n, GCKPTI_DRAWN);
+        gckpti_draw_values(s, q, at, *n, room);
         if (!q->raw && gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_packed(s, q, at, n, x);
-        return x;
+            gckpti_draw_packed(s, q, at, n, room);
+        return room;
     }
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     const int away = m && m->newest == GCKPTI_MIRROR;
