@@ -52,12 +52,11 @@
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1818
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     5097
- *                 exchange, call, backend, checks, layout, crew, rounds, memory, bind, params,
- *                 caches, open, host, feeds, losses, mixed, portions, recompute, paint,
- *                 instruction, offload, finite, packed, update, picks, begin, advance, step,
- *                 stream, values
- *     >>check     gradients against finite differences; what ops cost here; races              706
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4824
+ *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
+ *                 feeds, mixed, portions, debug, instruction, packed, update, picks, advance,
+ *                 step
+ *     >>check     gradients against finite differences; what ops cost here; races              704
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 1740
  *                 write, header, places, read, path
@@ -21774,29 +21773,27 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
  * A step, from gckpt_step to a kernel and an update:
- *   gckpt_step          (step) prepares: gckpti_begin (begin) refuses what does not fit the plan,
- *                       gckpti_take_feeds (feeds) checks the rows, losses what they will count.
+ *   gckpt_step          (step) prepares: gckpti_begin refuses what does not fit the plan,
+ *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
  *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
  *                       the epilogue that turns back to the body while there are rows.
  *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
- *   gckpti_run_copies   (offload) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
+ *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
  *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
  * Read step, advance and instruction first. The others:
- *   open                an executor is made and freed; checks: what can be refused before
+ *   open                an executor is made, bound to a store, and freed; checks: what can be
+ *                       refused before
  *   backend             which one it has, and kernels of it; what that may repeat by itself
- *   layout, memory      what takes how much memory, and lies where in it; that memory itself
- *   bind                the plan's parameters in the store, their values and state
+ *   memory              what takes how much memory, and lies where in it; that memory itself
  *   call                addresses of operands; calls that have none yet
- *   losses              what they count and sum up, and what a gradient of them is worth
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
- *   stream, values      rows that come bit by bit; values that several ranks have shares of
  *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
- *   recompute, paint, finite: debug aids
+ *   debug               what desc.debug asks for
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
@@ -21810,13 +21807,24 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (blocks.copies), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (gckpti_copies).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
+/* STREAMING: rows may come; then the step is RUNNING to its end, as others are all the time. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+
+/* What a run is for: a step; one whose rows stream in, so that nothing is known of those to come;
+ * what of a step comes before its first update; all of it but updates; a call without training. */
+typedef enum {
+    GCKPTI_STEP,
+    GCKPTI_STREAM,
+    GCKPTI_GRADIENTS,
+    GCKPTI_NO_UPDATES,
+    GCKPTI_FORWARD
+} gckpti_goal;
 
 typedef struct { /* what a loss's kernels add to, in the backend's memory */
     double sum;
@@ -21828,8 +21836,6 @@ typedef struct {
     gckpt_precision precision;      /* that they compute in */
     const void *data;               /* of a leaf or cache: its values, where the backend has them */
 } gckpti_exec_node;
-
-typedef struct gckpti_crew gckpti_crew;
 
 typedef struct {
     int index;     /* in the store */
@@ -21845,9 +21851,9 @@ typedef struct {
 } gckpti_exec_input;
 
 typedef struct {
-    int ready;   /* the instruction it is complete with; the plan's length: the end of the step */
     float *to;   /* gckpt_collect; NULL: it is not collected */
     size_t size; /* floats that are there */
+    float *copy; /* own memory: what gckpt_fetch returns */
 } gckpti_exec_pick;
 
 typedef struct {
@@ -21855,118 +21861,91 @@ typedef struct {
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
-/* What an executor has, by who writes it. A table's length is that of the plan's. */
-typedef struct {           /* backend, open */
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    gckpt_isa isa;
-    int team; /* threads of a run */
-} gckpti_exec_on;
-
-typedef struct { /* memory, layout: tables and copies are the host's, the others the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size;
-    unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
-} gckpti_exec_blocks;
-
-typedef struct { /* bind; of a leaf or cache, `data` by who has it */
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-} gckpti_exec_bound;
-
-typedef struct {            /* begin, advance: where this step is */
-    uint64_t number, packs; /* the store's when it began */
-    int64_t row, row_end;   /* this micro-batch; end of the rows fed */
-    int state, streamed;    /* streamed: rows stream in, nothing is known of those to come */
-    int pc, finished;       /* finished: it came to its end */
-} gckpti_exec_step;
-
-typedef struct { /* feeds */
-    gckpti_exec_input *inputs;
-    int64_t first; /* row of the feeds */
-} gckpti_exec_feeds;
-
-typedef struct { /* losses */
-    gckpti_exec_term *terms;
-    gckpti_loss_total *totals; /* by term and leaf */
-    int settled; /* what they counted was checked, or is promised: a step may update */
-} gckpti_exec_losses;
-
-typedef struct { /* update */
-    double grad_norm;
-    double rest[2];    /* 1 - beta^number, */
-    uint64_t unbiased; /* of the update with this number, or 0 */
-    gckpt_hyper hyper;
-    float clip_scale;
-    float *squares; /* square sums by block, of all parameters */
-    size_t square_count;
-    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-    int cleared;         /* accumulators of this step are */
-    int begun;           /* a parameter was changed, or the sums were divided */
-    int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
-} gckpti_exec_update;
-
-typedef struct {              /* advance: micro-batches that the backend repeats */
-    gckpt_loss_scale *scales; /* by term */
-    int possible;             /* it may, */
-    int asked;                /* and is asked to: this run is not in pieces; */
-    int now;                  /* it had none, and is told at this one's end */
-} gckpti_exec_recording;
-
-typedef struct {        /* offload */
-    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
-} gckpti_exec_offload;
-
-typedef struct {           /* picks */
-    gckpti_exec_pick *at;  /* by pick of the plan */
-    unsigned char *copies; /* own memory: what gckpt_fetch returns */
-} gckpti_exec_picks;
-
-typedef struct {    /* caches */
-    gckpt_exec *of; /* whose they are: this executor, if they are its own */
-    unsigned char *memory;
-    size_t size;
-    int64_t capacity, news; /* positions of each; those that a call adds */
-    int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
-} gckpti_exec_caches;
-
-typedef struct {       /* recompute, paint */
-    uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    size_t next_death; /* of plan->lives */
-    size_t touched;    /* GCKPT_DEBUG_MEASURE */
-    int painted_steps;
-} gckpti_exec_debug;
-
+/* By who writes it. A table's length is that of the plan's. */
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
     const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
-    gckpti_exec_on on;
-    gckpti_exec_blocks blocks;
-    gckpti_exec_bound bound;
+    struct {                   /* backend, open */
+        gckpt_backend backend; /* complete */
+        gckpti_binding binding;
+        const void *kernels; /* of that instruction set, for the processor's backends */
+        gckpti_runner runner;
+        gckpt_isa isa;
+        int team; /* threads of a run */
+    } on;
+    struct { /* memory */
+        unsigned char *arena;
+        void *owned, *host, *side; /* owned: arena and canary, when taken here */
+        size_t owned_size, host_size, side_size;
+        unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
+    } blocks;
+    struct { /* memory, open; of a leaf or cache, `data` by who has it */
+        gckpti_exec_node *nodes;
+        gckpti_exec_param *params;
+    } bound;
+    struct {                    /* step, advance: where this step is */
+        uint64_t number, packs; /* the store's when it began */
+        int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+        int state;              /* GCKPTI_IDLE, .. */
+        gckpti_goal goal;
+        int pc, finished; /* finished: it came to its end */
+    } step;
+    struct { /* feeds */
+        gckpti_exec_input *inputs;
+        int64_t first; /* row of the feeds */
+    } feeds;
+    struct { /* feeds, of losses */
+        gckpti_exec_term *terms;
+        gckpti_loss_total *totals; /* by term and leaf */
+        int settled; /* what they counted was checked, or is promised: a step may update */
+    } losses;
+    struct { /* update */
+        double grad_norm;
+        double rest[2];    /* 1 - beta^number, */
+        uint64_t unbiased; /* of the update with this number, or 0 */
+        gckpt_hyper hyper;
+        float clip_scale;
+        float *squares; /* square sums by block, of all parameters */
+        size_t square_count;
+        uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
+        int cleared;         /* accumulators of this step are */
+        int begun;           /* a parameter was changed, or the sums were divided */
+        int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+    } update;
+    struct {                      /* advance: micro-batches that the backend repeats */
+        gckpt_loss_scale *scales; /* by term */
+        int possible;             /* it may, */
+        int asked;                /* and is asked to: this run is not in pieces; */
+        int now;                  /* it had none, and is told at this one's end */
+    } recording;
+    struct {                /* host */
+        unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+        int moves, due; /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+    } offload;
 #ifndef GCKPT_NO_RANKS
-    gckpti_crew *crew; /* NULL: one leaf and one rank */
+    struct gckpti_crew *crew; /* NULL: one leaf and one rank */
 #endif
-    gckpti_exec_step step;
-    gckpti_exec_feeds feeds;
-    gckpti_exec_losses losses;
-    gckpti_exec_update update;
-    gckpti_exec_recording recording;
-    gckpti_exec_offload offload;
 #ifndef GCKPT_NO_PICKS
-    gckpti_exec_picks picks;
+    gckpti_exec_pick *picks; /* by pick of the plan */
 #endif
 #ifndef GCKPT_NO_CACHES
-    gckpti_exec_caches caches;
+    struct {
+        gckpt_exec *of; /* whose they are: this executor, if they are its own */
+        unsigned char *memory;
+        int64_t capacity, news; /* positions of each; those that a call adds */
+        int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
+    } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
-    gckpti_exec_debug debug;
+    struct {
+        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+        size_t next_death; /* of plan->lives */
+        size_t touched;    /* GCKPT_DEBUG_MEASURE */
+        int painted_steps;
+    } debug;
 #endif
 };
 
@@ -21981,6 +21960,25 @@ enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
+}
+
+/* Bytes between the host and where the backend has them. */
+static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
+{
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, to, from, n);
+}
+static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
+{
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
+}
+
+/* Rows stream in: how many, and what losses will count, is not known before the end. */
+static inline int gckpti_streams(const gckpt_exec *e) { return e->step.goal == GCKPTI_STREAM; }
+
+/* The plan's parameter i, in the store. */
+static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
+{
+    return &e->store->params[e->bound.params[i].index];
 }
 
 /* ---- run/call.c ---- */
@@ -22006,11 +22004,7 @@ GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
  * header, of the ops that are linked now, or for this build. */
 GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
 
-/* ---- run/layout.c ---- */
-/* The next n * size bytes of a block that begins at base; *used moves on behind them, aligned;
- * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
-GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
-
+/* ---- run/memory.c ---- */
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
  * a device whose pointers may be larger than those here (gckpti_c_needs). */
 GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
@@ -22026,7 +22020,6 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* ---- run/losses.c ---- */
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 
@@ -22038,36 +22031,28 @@ typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
 
-/* ---- run/begin.c ---- */
-/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
- * that instructions before `end` add to, with their low parts, start at +0. */
-GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
-
 /* ---- run/advance.c ---- */
-/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
-typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
-
 /* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
- * the first one. Returns MORE, OK at the end of the extent (or of the rows at hand when streaming),
- * CANCELLED or an error; with these two e is idle. */
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c);
+ * the first one. Returns MORE, OK where the goal is reached (or at the end of the rows at hand when
+ * streaming), CANCELLED or an error; with these two e is idle. */
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
 
 /* As gckpti_advance, but so many instructions at most, with a team. INT64_MAX: this run is
  * not in pieces, so the backend may repeat micro-batches. */
-GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent);
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
 
 /* ---- run/step.c ---- */
 /* 1, and an error: other ranks are within a step that is under way, so it cannot be left. One rank
  * may begin another step, or anything, at any time: 0. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
-/* Everything before the first instruction of a step that ends before its updates. */
-GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                              int64_t rows);
+/* Everything before the first instruction of a run over `rows` rows (STREAM: none yet). */
+GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
 
-/* Its end, when all micro-batches have run, or failed with `result`. */
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
-                                            gckpt_report *report);
+/* The end of a run that reached its goal: divides gradients, if they are that; waits for the
+ * backend, adds up the losses, counts the step, and reports. */
+GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */
@@ -22093,7 +22078,7 @@ GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard,
                                          void (*merge)(void *mine, const void *heard,
                                                        size_t bytes));
 
-/* ---- run/values.c ---- */
+/* ---- run/exchange.c ---- */
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
 #else
@@ -22103,14 +22088,42 @@ static inline int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 }
 #endif
 
-/* What the files of run share; no other folder uses it. */
+/* What the files of run share; no other folder uses it. What stands in the place of a part that is
+ * left out does nothing, finds nothing, and hands on the result it is given; it is a macro where a
+ * function would take more than a line. */
 
-/* Defined further down than they are used. */
+/* ---- run/memory.c ---- */
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+
+/* Memory that is cut into pieces; base NULL: they are only counted. */
+typedef struct {
+    unsigned char *base;
+    size_t used;
+} gckpti_block;
+
+/* The next n * size bytes of a block, aligned; more than PTRDIFF_MAX / 2 becomes that. NULL: only
+ * counted. */
+GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size);
+
+/* ---- run/open.c ---- */
+/* The plan's parameter i: is it as it was when the plan was made? begun: a step begins, else the
+ * executor is being made, and the error is its store's. */
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun);
+
+/* Brings a parameter's newest values and state to where this executor has them. */
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
+
+/* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
+/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+
+/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
+ * the rows at hand are done, others may come. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 
-/* ---- run/layout.c ---- */
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
+ * that instructions before `end` add to, with their low parts, start at +0. */
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
 /* ---- run/exchange.c ---- */
 enum { GCKPTI_ALIKE = 7 };
@@ -22156,7 +22169,7 @@ typedef struct {
  * largest of those that other ranks run at this time has micro-batches, one at least; those that
  * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
  * meeting of all. */
-struct gckpti_crew {
+typedef struct gckpti_crew {
     gckpti_peers peers;
     int64_t rows;       /* of the step, those of all ranks */
     int64_t first, end; /* this rank's */
@@ -22176,7 +22189,7 @@ struct gckpti_crew {
     uint64_t listed;    /* hash of what is run */
     gckpti_loss_total *totals, *heard;
     size_t room; /* bytes of peers.out, and of peers.in */
-};
+} gckpti_crew;
 
 #ifndef GCKPT_NO_RANKS
 /* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
@@ -22189,14 +22202,20 @@ static inline int gckpti_own_leaves(const gckpt_plan *p)
     return p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
 }
 
+/* Ranks have leaves of their own: else each runs all rows, as generating does. */
+static inline int gckpti_shares_rows(const gckpt_plan *p)
+{
+    return p->ranks > 1 && p->leaves >= p->ranks;
+}
+
 /* All of these but `tables` and `bind` find the executor complete, and the last three a parameter's
  * pass or values. Whether a step goes on all ranks decide together, where they meet: a rank that
  * fails says so at the next meeting, and up to there goes on without computing. So whatever could
  * end a step on this rank goes through gckpti_drain, or gckpti_meet. An error's text is in the
  * executor or, while that is being made, in its store.
  *
- * An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+ * An executor is made: carves e->crew and its tables. */
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b);
 
 /* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
@@ -22258,77 +22277,35 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
 /* A parameter was updated: where each rank has all its values, brings them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
-static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e)
-{
-    (void)e;
-    return NULL;
-}
-
+static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return (void)e, (gckpti_crew *)0; }
 static inline int gckpti_own_leaves(const gckpt_plan *p) { return (void)p, 1; }
-static inline void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
+static inline void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline gckpt_result gckpti_crew_bind(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline void gckpti_leave(gckpt_exec *e) { (void)e; }
 static inline int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows) { return (void)e, rows; }
-static inline gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
-{
-    return (void)e, (void)rows, result;
-}
-
-static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
-{
-    return (void)e, result;
-}
-
+#define gckpti_crew_begin(e, rows, result) (result)
+static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
-{
-    return (void)e, result;
-}
-
-static inline int gckpti_set_round(gckpt_exec *e)
-{
-    gckpti_feed_rows(e);
-    return 1;
-}
-
+static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
+static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
-{
-    return (void)e, (void)ins, 0;
-}
-
-static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins) { (void)e, (void)ins; }
+static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
-static inline int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
-                                    float *to)
-{
-    return (void)e, (void)q, (void)share, (void)to, 0;
-}
-
-static inline void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
-{
-    (void)e, (void)ins, (void)pass;
-}
-
+#define gckpti_run_gather(...)             0
+#define gckpti_pass_share(...)             ((void)0)
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
-/* ---- run/picks.c: all of these, without picks, too ---- */
+/* ---- run/picks.c ---- */
 #ifndef GCKPT_NO_PICKS
-/* Carve what the host has of picks out of base, as gckpti_exec_tables, gckpti_exec_copies. */
-GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used);
+/* Carve what the host has of picks: tables, and room for what gckpt_fetch returns. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b);
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b);
 
 /* Whether updates must leave divided gradients where they are, since one of them is picked. */
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
-
-/* An executor is made, its nodes are bound: finds the instruction each pick is complete with. */
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
 
 /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of this
  * rank in the step up to then? Changes nothing. */
@@ -22340,32 +22317,16 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 /* At the end of a step: adds up gradients that no instruction does. */
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
 #else
-static inline void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
-static inline void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
+static inline void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
+static inline void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline int gckpti_picks_write_back(const gckpt_plan *p) { return (void)p, 0; }
-static inline void gckpti_bind_picks(gckpt_exec *e) { (void)e; }
-static inline gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
-{
-    return (void)e, (void)rows, GCKPT_OK;
-}
-
+#define gckpti_check_collected(e, rows) ((void)(rows), GCKPT_OK)
 static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
 static inline void gckpti_add_uses(gckpt_exec *e) { (void)e; }
 #endif
 
-/* ---- run/caches.c: all of these but cache_at, without caches, too ---- */
+/* ---- run/caches.c ---- */
 #ifndef GCKPT_NO_CACHES
-/* Bytes of an executor's own caches. */
-GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e);
-
 /* An executor is made and has all but its arena: takes the caches, or finds another's. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
 GCKPTI_FN void gckpti_free_caches(gckpt_exec *e);
@@ -22385,25 +22346,14 @@ GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
 /* The place of cache `id` in the caches, to be written. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
 #else
-static inline size_t gckpti_size_caches(gckpt_exec *e) { return (void)e, 0; }
 static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline void gckpti_free_caches(gckpt_exec *e) { (void)e; }
-static inline gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
-{
-    return (void)e, (void)rows, GCKPT_OK;
-}
-
+#define gckpti_check_caches(...) GCKPT_OK
 static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
-static inline void *gckpti_cache_at(const gckpt_exec *e, int id)
-{
-    (void)e, (void)id;
-    return NULL;
-}
-
+#define gckpti_cache_at(...)     ((void *)0)
 #endif
 
-/* ---- run/recompute.c, run/paint.c, run/finite.c: by gckpti_debug(e) ---- */
 /* ---- run/mixed.c, run/portions.c ---- */
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
  * streams below 2^31. */
@@ -22412,11 +22362,24 @@ static inline uint32_t gckpti_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
+/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
+static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
+                                gckpt_conversion_kind kind, const uint16_t *from, float *x,
+                                int64_t n)
+{
+    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
+    gckpti_on(e)->convert(c, &widening);
+}
+
+/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
+static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                                uint16_t *to, int64_t n)
+{
+    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
+    gckpti_on(e)->convert(c, &rounding);
+}
+
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                            const uint16_t *from, float *x, int64_t n);
-GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                            uint16_t *to, int64_t n);
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                                 const gckpti_operands *o, gckpti_copies *c);
 
@@ -22435,136 +22398,50 @@ GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                   const gckpt_call *call, gckpt_kernel kernel, int portions);
 #else /* nothing is bf16, nor rounded */
-static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
-                                gckpt_conversion_kind kind, const uint16_t *from, float *x,
-                                int64_t n)
-{
-    (void)e, (void)c, (void)kind, (void)from, (void)x, (void)n;
-}
-static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                                uint16_t *to, int64_t n)
-{
-    (void)e, (void)c, (void)stream, (void)x, (void)to, (void)n;
-}
-static inline void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
-                                    const gckpti_operands *o, gckpti_copies *c)
-{
-    (void)e, (void)ins, (void)o;
-    c->bytes = 0;
-    c->portions = 0;
-}
-static inline int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
-                                       const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
-{
-    (void)e, (void)ins, (void)o, (void)narrow, (void)c;
-    return 0;
-}
-static inline void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
-                                         const gckpti_operands *o, const gckpti_copies *copies,
-                                         gckpt_call *c)
-{
-    (void)e, (void)ins, (void)o, (void)copies, (void)c;
-}
-static inline void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                         const gckpti_operands *o, const gckpti_copies *copies,
-                                         gckpt_call *c, int i)
-{
-    (void)e, (void)ins, (void)o, (void)copies, (void)c, (void)i;
-}
-static inline int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                      const gckpt_call *call, gckpt_kernel kernel, int portions)
-{
-    (void)e, (void)ins, (void)call, (void)kernel, (void)portions;
-    return 0;
-}
+#define gckpti_copies_at(e, ins, o, c)                   ((c)->bytes = 0, (c)->portions = 0)
+#define gckpti_mixed_forward(...)                        0
+#define gckpti_mixed_backward(...)                       ((void)0)
+#define gckpti_mixed_gradient(...)                       ((void)0)
+#define gckpti_run_portions(e, ins, c, kernel, portions) ((void)(portions), 0)
 #endif
-
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
-typedef struct {
-    unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
-    double value;
-} gckpti_look;
 
 /* No NaN, no infinity. */
 static inline int gckpti_finite(double x) { return x - x == 0; }
 
+/* ---- run/debug.c: each does nothing unless its bit of desc.debug is set ---- */
 #ifndef GCKPT_NO_DEBUG
-GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at);
-
-/* Carves hashes of values out of base, as gckpti_exec_tables; none without RECOMPUTE. */
-GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-
-/* RECOMPUTE: what an instruction has made, or a reload brought, must be what it was. */
+/* RECOMPUTE: carves hashes of values; what an instruction has made, or a reload brought, must be
+ * what it was. */
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b);
 GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                                       const uint16_t *narrow);
 
-/* PAINT: what died with this instruction. */
+/* PAINT: what died with instruction step.pc. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e);
 
 /* MEASURE, PAINT: before a step; after it. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
 
-/* FINITE: looks at what an instruction is about to read, or has written. */
-GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                   int written);
-
-/* FINITE: what an instruction wrote, when it had read such kinds; a parameter's gradient before its
- * update, and what that made of it; what a step begins with; what is fed. */
+/* FINITE: what kinds an instruction is about to read; what it wrote, when it had read these; a
+ * parameter's gradient before its update, and what that made of it; the parameters and constants
+ * that a step begins with; what is fed. */
+GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins);
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
 GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
-GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
-                                         int64_t n, int trained);
-GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows);
+GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows);
 #else
-static inline void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
-{
-    (void)s, (void)x, (void)id, (void)gradient, (void)at;
-}
-
-static inline void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
-static inline gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                          const uint16_t *narrow)
-{
-    return (void)e, (void)ins, (void)c, (void)narrow, GCKPT_OK;
-}
-
+static inline void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
+#define gckpti_compare(...)               GCKPT_OK
 static inline void gckpti_paint_dead(gckpt_exec *e) { (void)e; }
 static inline void gckpti_measure_start(gckpt_exec *e) { (void)e; }
 static inline void gckpti_measure_end(gckpt_exec *e) { (void)e; }
-static inline void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                       int written)
-{
-    (void)e, (void)s, (void)ins, (void)written;
-}
-
-static inline gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
-{
-    return (void)e, (void)ins, (void)read, GCKPT_OK;
-}
-
-static inline gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
-{
-    return (void)e, (void)ins, (void)done, GCKPT_OK;
-}
-
-static inline gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
-                                             int64_t first, int64_t n, int trained)
-{
-    return (void)e, (void)id, (void)values, (void)first, (void)n, (void)trained, GCKPT_OK;
-}
-
-static inline gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
-                                            int64_t rows)
-{
-    return (void)e, (void)in, (void)rows, GCKPT_OK;
-}
+#define gckpti_kinds_read(...)            0u
+#define gckpti_check_finite(e, ins, read) ((void)(read), (gckpt_result)GCKPT_OK)
+#define gckpti_check_update(...)          GCKPT_OK
+static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+#define gckpti_check_fed(...)             GCKPT_OK
 #endif
 
 /* ---- run/packed.c ---- */
@@ -22573,23 +22450,9 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
                                  float *to, gckpt_call *c);
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
                                   gckpt_unpacking *stored);
-GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id);
 #else
-static inline void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
-                                     float *to, gckpt_call *c)
-{
-    (void)e, (void)q, (void)here, (void)to, (void)c;
-}
-static inline void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                      gckpt_unpacking *stored)
-{
-    (void)e, (void)node, (void)c, (void)stored;
-}
-static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, int id)
-{
-    (void)e, (void)s, (void)id;
-    return 0;
-}
+#define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
+#define gckpti_call_stored(e, node, c, stored) ((void)(stored))
 #endif
 
 /* >>run/exchange */
@@ -22618,8 +22481,8 @@ GCKPTI_FN void gckpti_break(gckpti_peers *s)
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                               size_t m)
+static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
+                            size_t m)
 {
     s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
@@ -22644,7 +22507,7 @@ static int gckpti_is_done(gckpti_peers *s)
 }
 
 /* Until it is done; 0: it never will be. */
-GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
+static int gckpti_wait_for(gckpti_peers *s)
 {
     const gckpt_ranks *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
@@ -22654,40 +22517,29 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
-/* Begins to send n floats from where the backend has them, and to receive m. */
+/* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
+ * own sum of the n floats `from` over all ranks, to the same place. */
 static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = s->on;
-    int copies = b->own_memory && !s->engine->on_backend;
-    size_t size = (size_t)n * sizeof *from;
+    const int copies = b->own_memory && !s->engine->on_backend;
+    const size_t size = (size_t)n * sizeof *from;
+    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
+    void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
     if (copies && n)
-        b->copy_out(b->context, s->out, from, size);
+        b->copy_out(b->context, out, from, size);
     else if (b->own_memory)
         (void)b->finish(b->context); /* what failed it says again in each later call */
-    gckpti_exchange(s, peer, copies ? (void *)s->out : (void *)(uintptr_t)from, size,
-                    copies ? (void *)s->in : (void *)to, s->bytes);
-}
-
-/* Begins a sum of the engine's own. */
-static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
-{
-    const gckpt_backend *b = s->on;
-    void *here = x;
-    s->peer = -1;
-    s->to = NULL;
-    s->bytes = (size_t)n * sizeof *x;
-    if (b->own_memory && !s->engine->on_backend) {
-        s->to = x;
-        here = s->in;
-        b->copy_out(b->context, here, x, s->bytes);
-    } else if (b->own_memory) {
-        (void)b->finish(b->context);
+    if (peer >= 0) {
+        gckpti_exchange(s, peer, out, size, in, s->bytes);
+        return;
     }
+    s->peer = peer;
     s->busy = 1;
-    if (!s->engine->all_reduce(s->engine->user, (float *)here, (size_t)n))
+    if (!s->engine->all_reduce(s->engine->user, (float *)in, (size_t)n))
         gckpti_break(s);
 }
 
@@ -22704,55 +22556,21 @@ GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t
     }
 }
 
-/* A merge: adds. */
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
-{
-    gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
-}
-
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
-{
-    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
-                                                     "rows",
-                                                     "the store's step",
-                                                     "the store's seed",
-                                                     "plans, or how they are run",
-                                                     "hyper",
-                                                     "what they hold that should be the same" };
-    gckpti_meeting *a = (gckpti_meeting *)mine;
-    const gckpti_meeting *b = (const gckpti_meeting *)heard;
-    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
-    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
-        memcpy(a, b, bytes);
-    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
-        gckpti_object text;
-        if (a->alike[i] == b->alike[i])
-            continue;
-        memset(&text, 0, sizeof text);
-        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
-                                          (int)low, (int)high, names[i]);
-        memcpy(a->text, text.text, sizeof a->text);
-        low = -1;
-    }
-    if (a->result == GCKPT_OK || low < 0)
-        a->rank = low;
-}
-
 /* ---- large ones, level by level, while something else is computed ---- */
 static void gckpti_tree_level(gckpti_peers *s)
 {
     gckpti_tree *t = &s->tree;
-    int peer = s->rank ^ t->bit;
+    int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
     int64_t first = 0, n = t->n;
     t->first = 0; /* one block goes whole */
     t->count = n;
-    if (n > GCKPT_UPDATE_BLOCK) {
+    if (n > GCKPT_UPDATE_BLOCK && peer >= 0) {
         t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
         n = gckpti_share(t->n, peer, 2 * t->bit, &first);
     }
-    if (t->kind == GCKPTI_GATHER)
+    if (peer < 0)
+        gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
+    else if (t->kind == GCKPTI_GATHER)
         gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
     else
         gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
@@ -22764,15 +22582,10 @@ static void gckpti_tree_level(gckpti_peers *s)
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work)
 {
-    gckpti_tree *t = &s->tree;
-    t->kind = kind;
-    t->x = x;
-    t->work = work;
-    t->n = n;
-    t->bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    if (t->bit && kind == GCKPTI_ENGINE)
-        gckpti_all_reduce(s, x, n);
-    else if (t->bit)
+    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
+    s->tree = begun;
+    if (bit)
         gckpti_tree_level(s);
 }
 
@@ -22803,6 +22616,86 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
+}
+
+/* ---- values of which each rank has a share ---- */
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
+{
+    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
+    int rank = 0;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
+        *(second ? &low : &high) = middle;
+        rank |= second ? bit : 0;
+    }
+    return rank;
+}
+
+/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
+static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n)
+{
+    int64_t first, end, some;
+    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+        return gckpti_values_at(e->store, q, at, room, n);
+    gckpti_peers *s = &e->crew->peers;
+    void *out = s->out;
+    const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
+    end = gckpti_share(q->p.elements, owner, e->store->ranks, &first) + first;
+    *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
+    for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
+        const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
+        some = gckpti_min(some, *n - i);
+        memcpy((float *)out + i, x, (size_t)some * sizeof *x);
+    }
+    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
+        int has = (s->rank ^ owner) < bit, gets = (s->rank ^ bit ^ owner) < bit;
+        gckpti_exchange(s, s->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
+                        gets ? (size_t)*n * sizeof(float) : 0);
+        gckpti_wait_for(s);
+    }
+    return (const float *)out;
+}
+
+/* All values of parameters first..last, where they are wanted. */
+static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+{
+    float room[GCKPTI_DRAWN];
+    gckpt_result result = GCKPT_OK;
+    if (gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    if (first < 0 || last >= (int)e->store->count)
+        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
+    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
+    for (int i = first; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &e->store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
+            const float *x = gckpti_gather_piece(e, q, at, room, &n);
+            if (to)
+                memcpy(to + at, x, (size_t)n * sizeof *x);
+            if (hash)
+                *hash = gckpti_hash_floats(*hash, x, n);
+            result = gckpti_drain(e, GCKPT_OK);
+        }
+    }
+    return result == GCKPT_OK ? gckpti_ok(e) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
+{
+    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
+}
+
+GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
+{
+    uint64_t all = GCKPTI_FNV_START;
+    if (!exec)
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
+    if (hash)
+        *hash = result == GCKPT_OK ? all : 0;
+    return result;
 }
 #endif
 
@@ -22883,10 +22776,8 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
     for (int i = inputs; i < c->inputs; i++)
         memset(&c->in[i], 0, sizeof c->in[i]);
     for (int i = 0; i < inputs; i++) {
-        gckpt_arg *arg = &c->in[i];
-        arg->data = NULL, arg->index = NULL, arg->grad = NULL, arg->low = NULL;
-        arg->accumulate = 0;
-        arg->bf16 = NULL, arg->grad_bf16 = NULL;
+        memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
+        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL;
     }
     c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;
@@ -23011,6 +22902,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
+    gckpt_backend *on = &e->on.backend;
     b = e->desc.backend;
     if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
@@ -23019,21 +22911,20 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
                             b->name);
-
     e->on.isa = GCKPT_ISA_PLAIN;
     e->on.kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->on.backend.unpack;
-    e->on.backend = *b;
-    e->on.backend.writes_back = b->update ? b->writes_back : plain->writes_back;
-    e->on.backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    e->on.backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    e->on.backend.copy = b->copy ? b->copy : plain->copy;
-    e->on.backend.fill = b->fill ? b->fill : plain->fill;
-    e->on.backend.add = b->add ? b->add : plain->add;
-    e->on.backend.convert = b->convert ? b->convert : plain->convert;
-    e->on.backend.update = b->update ? b->update : plain->update;
-    e->on.backend.finish = b->finish ? b->finish : plain->finish;
-    e->on.backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = on->unpack;
+    *on = *b;
+    on->writes_back = b->update ? b->writes_back : plain->writes_back;
+    on->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    on->copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    on->copy = b->copy ? b->copy : plain->copy;
+    on->fill = b->fill ? b->fill : plain->fill;
+    on->add = b->add ? b->add : plain->add;
+    on->convert = b->convert ? b->convert : plain->convert;
+    on->update = b->update ? b->update : plain->update;
+    on->finish = b->finish ? b->finish : plain->finish;
+    on->unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
 
@@ -23144,61 +23035,97 @@ GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                                             const gckpt_exec_desc *desc)
 {
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d = desc ? *desc : d;
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
-    const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
-                                    { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      2 * GCKPT_DEBUG_FINITE - 1 } };
+    const gckpti_range ranges[] = { { "isa", (int)d.isa, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", (int64_t)d.debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_check_plan(s, p);
-    if (result == GCKPT_OK && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: the plan was made for %i ranks and shard %i, the store is for "
-                              "%i and %i (gckpt_store_ranks): make a new plan",
-                              p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (result == GCKPT_OK)
-        result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
-    if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
-        (!desc || !desc->own_optimiser))
-        result =
-            gckpti_error(s, GCKPT_E_ARG,
-                         "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
-        result = gckpti_error(
+    if (gckpti_check_plan(s, p) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %i ranks and shard %i, the store is for "
+                            "%i and %i (gckpt_store_ranks): make a new plan",
+                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
+    if (gckpti_check_backend(s, p, d.backend) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d.own_optimiser)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (d.skip_nonfinite && p->update_in_backward)
+        return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (result == GCKPT_OK && !GCKPTI_RUNS_BACKENDS && desc &&
-        (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
-    if (result == GCKPT_OK && desc && desc->debug && !GCKPTI_RUNS_DEBUG)
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: desc.debug: this build leaves out debug modes "
-                              "(GCKPT_NO_DEBUG)");
-    if (result == GCKPT_OK && desc && desc->caches_of && !GCKPTI_RUNS_CACHES)
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: desc.caches_of: this build leaves out caches "
-                              "(GCKPT_NO_CACHES)");
-    if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: desc.offload and desc.reload come together, or not at all");
-    return result;
+    if (!GCKPTI_RUNS_BACKENDS && (d.copy_feeds || d.own_optimiser || d.parallel_for))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (d.debug && !GCKPTI_RUNS_DEBUG)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
+    if (d.caches_of && !GCKPTI_RUNS_CACHES)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
+    if (!d.offload != !d.reload)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.offload and desc.reload come together, or not at all");
+    return GCKPT_OK;
 }
 
-/* >>run/layout */
-GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
+/* >>run/memory */
+GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size)
 {
-    size_t at = *used, most = (size_t)PTRDIFF_MAX / 2;
+    size_t at = b->used, most = (size_t)PTRDIFF_MAX / 2;
     size_t bytes = n < most / size ? n * size : most;
-    *used = bytes < most - at ? gckpti_round_up(at + bytes, GCKPTI_ALIGN) : most;
-    return base ? base + at : NULL;
+    b->used = bytes < most - at ? gckpti_round_up(at + bytes, GCKPTI_ALIGN) : most;
+    return b->base ? b->base + at : NULL;
+}
+
+/* More about a lack of the backend's memory. */
+GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
+{
+    return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
+}
+
+/* Memory where the backend computes; NULL: there is none, or the size was too much to count.
+ * alignment: of memory of its own; the host's is as its allocator has it. */
+GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
+{
+    if (bytes >= (size_t)PTRDIFF_MAX / 2)
+        return NULL;
+    if (gckpti_on(e)->own_memory)
+        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
+    return gckpti_resize(&e->memory, NULL, 0, bytes);
+}
+
+/* Frees what gckpti_take took; NULL: nothing. */
+GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
+{
+    if (memory && gckpti_on(e)->own_memory)
+        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
+    else
+        gckpti_delete(&e->memory, memory, bytes, 1);
+}
+
+/* Repeats a word over so many bytes, the last ones in part. */
+GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
+{
+    gckpt_call c;
+    gckpti_call_between(e, &c);
+    if (bytes / 4)
+        gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
+    if (bytes % 4)
+        gckpti_to_backend(e, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
 /* Is it an input that an instruction reads, so that it must be fed? */
-GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id)
+static int gckpti_is_fed(const gckpt_plan *p, size_t id)
 {
     for (size_t x = 0; x < p->length && p->nodes[id].kind == GCKPTI_INPUT; x++) {
         const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
@@ -23221,29 +23148,8 @@ GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
     return GCKPTI_RUNS_MADE && p->block ? gckpti_plan_copy(NULL, p) : 0;
 }
 
-/* Bytes of the tables; with `base` their places in it. */
-GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
-{
-    const gckpt_plan *p = e->plan;
-    size_t used = 0;
-    e->bound.nodes =
-        (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->bound.nodes);
-    e->bound.params =
-        (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->bound.params);
-    e->feeds.inputs =
-        (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms =
-        (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses.terms);
-    e->recording.scales =
-        (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->recording.scales);
-    gckpti_hash_tables(e, base, &used);
-    gckpti_picks_tables(e, base, &used);
-    gckpti_crew_tables(e, base, &used);
-    return used;
-}
-
 /* Blocks of square sums; with tables, where each parameter's are. */
-GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e)
+static size_t gckpti_exec_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t n = 0;
@@ -23259,30 +23165,30 @@ GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e)
 /* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
  * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
  * which are then copied there. */
-GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
+static size_t gckpti_exec_side(gckpt_exec *e, void *base)
 {
+    gckpti_block b = { (unsigned char *)base, 0 };
     const gckpt_plan *p = e->plan;
-    size_t used = 0;
-    e->losses.totals = (gckpti_loss_total *)gckpti_carve(
-        base, &used, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses.totals);
-    e->update.squares =
-        (float *)gckpti_carve(base, &used, e->update.square_count, sizeof *e->update.squares);
+    const size_t leaves = (size_t)gckpti_own_leaves(p), squares = e->update.square_count;
+    e->losses.totals =
+        (gckpti_loss_total *)gckpti_carve(&b, p->term_count * leaves, sizeof *e->losses.totals);
+    e->update.squares = (float *)gckpti_carve(&b, squares, sizeof *e->update.squares);
     if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
-        e->update.nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->update.nonfinite);
+        e->update.nonfinite = (uint32_t *)gckpti_carve(&b, 1, sizeof *e->update.nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
         void *to = NULL;
         if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
-            to = gckpti_carve(base, &used, bytes, 1);
+            to = gckpti_carve(&b, bytes, 1);
         if (base && q->kind == GCKPTI_INPUT)
             e->feeds.inputs[q->index].on_backend = (unsigned char *)to;
         if (base && q->kind == GCKPTI_CONSTANT)
             e->bound.nodes[i].data = to ? to : q->data;
         if (to && q->kind == GCKPTI_CONSTANT)
-            gckpti_on(e)->copy_in(gckpti_on(e)->context, to, q->data, bytes);
+            gckpti_to_backend(e, to, q->data, bytes);
     }
-    return used + !used; /* for a pointer that is not NULL */
+    return b.used + !b.used; /* for a pointer that is not NULL */
 }
 
 /* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
@@ -23319,49 +23225,59 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
-/* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
- * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
- * and for what gckpt_fetch returns; what is offloaded. */
-GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
+/* As gckpti_exec_side, of what the host has: *tables bytes of tables; behind these, copies: with
+ * desc.copy_feeds the whole batch of every input that is fed; beside memory of a backend's own what
+ * gckpti_on_host and gckpti_borrow, and what gckpt_fetch returns, take; what is offloaded. */
+static size_t gckpti_exec_host(gckpt_exec *e, void *base, size_t *tables)
 {
+    gckpti_block b = { (unsigned char *)base, 0 };
     const gckpt_plan *p = e->plan;
-    size_t used = 0, borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    const size_t terms = p->term_count, rows = (size_t)gckpt_plan_share(p, p->batch, 0, NULL);
+    e->bound.nodes = (gckpti_exec_node *)gckpti_carve(&b, p->node_count, sizeof *e->bound.nodes);
+    e->bound.params =
+        (gckpti_exec_param *)gckpti_carve(&b, p->param_count, sizeof *e->bound.params);
+    e->feeds.inputs = (gckpti_exec_input *)gckpti_carve(&b, p->inputs, sizeof *e->feeds.inputs);
+    e->losses.terms = (gckpti_exec_term *)gckpti_carve(&b, terms, sizeof *e->losses.terms);
+    e->recording.scales = (gckpt_loss_scale *)gckpti_carve(&b, terms, sizeof *e->recording.scales);
+    gckpti_hash_tables(e, &b);
+    gckpti_picks_tables(e, &b);
+    gckpti_crew_tables(e, &b);
+    *tables = b.used;
+    if (!GCKPTI_RUNS_BACKENDS)
+        return b.used;
     for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
         const gckpti_node *q = &p->nodes[i];
-        void *to = gckpti_is_fed(p, i)
-                       ? gckpti_carve(base, &used, (size_t)gckpt_plan_share(p, p->batch, 0, NULL),
-                                      gckpti_row_bytes(p, q))
-                       : NULL;
+        void *to = gckpti_is_fed(p, i) ? gckpti_carve(&b, rows, gckpti_row_bytes(p, q)) : NULL;
         if (to)
             e->feeds.inputs[q->index].copy = (unsigned char *)to;
     }
-    e->blocks.borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
-    gckpti_picks_copies(e, base, &used);
+    const size_t borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
+    e->blocks.borrowed = (unsigned char *)gckpti_carve(&b, borrowed, 1);
+    gckpti_picks_copies(e, &b);
     if (!e->offload.moves && !e->desc.offload)
-        e->offload.far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
-    return used;
+        e->offload.far = (unsigned char *)gckpti_carve(&b, p->offloaded, 1);
+    return b.used;
 }
 
 /* What it will take, piece by piece; returns the bytes that a block has to have for those that the
  * host has, with structures counted so many times. Needs no tables. */
-GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = gckpti_on(e);
     const size_t host = !b->own_memory;
-    size_t used = 0;
+    size_t used = 0, tables;
     e->update.square_count = gckpti_exec_squares(e);
     e->offload.moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
-    e->blocks.tables_size = gckpti_exec_tables(e, NULL);
+    e->blocks.host_size = gckpti_exec_host(e, NULL, &tables);
     e->blocks.side_size = gckpti_exec_side(e, NULL);
-    e->blocks.copies_size = GCKPTI_RUNS_BACKENDS ? gckpti_exec_copies(e, NULL) : 0;
     e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
     gckpti_count_piece(&used, times, sizeof *e);
     gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
-    gckpti_count_piece(&used, times, e->blocks.tables_size);
+    gckpti_count_piece(&used, times, tables);
+    gckpti_count_piece(&used, 1, e->blocks.host_size - tables);
     gckpti_count_piece(&used, host, e->blocks.side_size);
-    gckpti_count_piece(&used, 1, e->blocks.copies_size);
-    gckpti_count_piece(&used, host, gckpti_size_caches(e));
+    gckpti_count_piece(&used, host, e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES]);
     gckpti_count_piece(&used, host, e->blocks.owned_size);
     return gckpti_count_block(used);
 }
@@ -23421,20 +23337,93 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
+/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
+ * far changes. */
+static gckpt_result gckpti_exec_arena(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    unsigned char canary[GCKPTI_CANARY];
+    e->blocks.arena = (unsigned char *)e->desc.arena;
+    if (e->desc.arena)
+        return e->desc.arena_size >= p->arena && (uintptr_t)e->desc.arena % p->alignment == 0
+                   ? GCKPT_OK
+                   : gckpti_error(
+                         e->store, GCKPT_E_ARG,
+                         "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
+                         e->desc.arena_size, p->arena, p->alignment);
+    e->blocks.owned =
+        p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->blocks.owned_size, p->alignment) : NULL;
+    if (!e->blocks.owned)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for the step arena of %z bytes%s", p->arena,
+                            gckpti_shortage(e));
+    size_t past = (size_t)((uintptr_t)e->blocks.owned % p->alignment);
+    e->blocks.arena = (unsigned char *)e->blocks.owned + (past ? p->alignment - past : 0);
+    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
+    gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
+    return GCKPT_OK;
+}
+
+/* What nodes are to a run: inputs that must be fed, the kernels of ops. */
+static void gckpti_bind_nodes(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (node->kind == GCKPTI_INPUT)
+            e->feeds.inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
+        else if (node->kind == GCKPTI_OP && node->index >= 0)
+            e->bound.nodes[i] = gckpti_bind_kernels(e, node);
+    }
+}
+
+/* All memory a run will need, and what is known of nodes. */
+GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
+{
+    (void)gckpti_exec_sizes(e, 1);
+    size_t size = e->blocks.host_size, moved = e->offload.moves ? e->plan->offloaded : 0, tables;
+    const int large = size >= (size_t)PTRDIFF_MAX / 2;
+    e->blocks.host = large ? NULL : gckpti_new(&e->memory, size, 1);
+    if (!e->blocks.host)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            large ? "exec: copies of the feeds are too large"
+                                  : "exec: no memory for %z bytes of copied feeds and operands, "
+                                    "and of tables",
+                            size);
+    (void)gckpti_exec_host(e, e->blocks.host, &tables);
+    gckpti_bind_nodes(e);
+    (void)gckpti_exec_squares(e);
+    if (moved)
+        e->offload.far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, moved);
+    if (moved && !e->offload.far)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
+                            gckpti_on(e)->name, moved);
+    e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
+    if (!e->blocks.side)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of sums, feeds and constants%s",
+                            e->blocks.side_size, gckpti_shortage(e));
+    (void)gckpti_exec_side(e, e->blocks.side);
+    gckpt_result result = gckpti_bind_caches(e);
+    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
+}
+
+/* That nothing was written behind it. */
+GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
+{
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->blocks.owned)
+        gckpti_from_backend(e, canary, e->blocks.arena + e->plan->arena, sizeof canary);
+    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
+        if (canary[i] != GCKPTI_CANARY_BYTE)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "step: a kernel wrote behind the arena of %z bytes",
+                                e->plan->arena);
+    return GCKPT_OK;
+}
+
 /* >>run/crew */
 #ifndef GCKPT_NO_RANKS
-
-/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
-{
-    return p->ranks > 1 && p->leaves >= p->ranks;
-}
-
-/* Whether each rank has but its share of a parameter's values. */
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
-{
-    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-}
 
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
@@ -23442,11 +23431,10 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = e->desc.ranks;
-    size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->update.square_count * sizeof(float) ? most
-                                                         : e->update.square_count * sizeof(float);
-    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
-         id++) {
+    const int copies = gckpti_on(e)->own_memory && by && !by->on_backend;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
+    most = most > squares ? most : squares;
+    for (size_t id = 0; id < p->node_count && copies; id++) {
         int64_t n = gckpti_elements(&p->nodes[id].shape), first;
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
             n = gckpti_share(n, 0, 2, &first);
@@ -23456,19 +23444,18 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     return most;
 }
 
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
 {
     if (!gckpti_has_crew(e->plan))
         return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
     size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
-    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
-    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums =
-        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
-    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
-    if (!base)
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(b, 1, sizeof *g);
+    void *out = gckpti_carve(b, room, 1), *in = gckpti_carve(b, room, 1);
+    void *sums = gckpti_carve(b, totals > leaves ? totals : leaves, sizeof *g->totals);
+    void *heard = gckpti_carve(b, totals, sizeof *g->heard);
+    if (!b->base)
         return;
     e->crew = g;
     g->peers.out = (unsigned char *)out;
@@ -23498,7 +23485,6 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
     return hash;
 }
 
-/* Joins the others, through what the program gave. */
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
     if (!e->crew)
@@ -23521,7 +23507,6 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Lets the others go on without this one, wherever it is. */
 GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
@@ -23544,7 +23529,6 @@ GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
         s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
 }
 
-/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
     if (!e->crew)
@@ -23579,7 +23563,36 @@ GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e)
                : GCKPT_OK;
 }
 
-/* All ranks meet; what one of them ended with all do. */
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
+static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
+{
+    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
+                                                     "rows",
+                                                     "the store's step",
+                                                     "the store's seed",
+                                                     "plans, or how they are run",
+                                                     "hyper",
+                                                     "what they hold that should be the same" };
+    gckpti_meeting *a = (gckpti_meeting *)mine;
+    const gckpti_meeting *b = (const gckpti_meeting *)heard;
+    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
+    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
+        memcpy(a, b, bytes);
+    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
+        gckpti_object text;
+        if (a->alike[i] == b->alike[i])
+            continue;
+        memset(&text, 0, sizeof text);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
+        memcpy(a->text, text.text, sizeof a->text);
+        low = -1;
+    }
+    if (a->result == GCKPT_OK || low < 0)
+        a->rank = low;
+}
+
 GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
 {
     if (!e->crew)
@@ -23651,34 +23664,29 @@ GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 /* A hash of values and state that all ranks have whole. */
 static uint64_t gckpti_hash_same(gckpt_exec *e)
 {
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
+    const gckpti_crew *g = e->crew;
+    void *out = g->peers.out;
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
         hash = gckpti_fnv_number(hash, q->updates);
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
-            size_t left = (size_t)q->p.elements * sizeof(float);
-            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
-                continue;
-            for (size_t n; left > 0; left -= n, x += n) {
-                n = left < g->room ? left : g->room;
-                b->copy_out(b->context, g->peers.out, x, n);
-                for (size_t k = 0; k < n; k += 4) {
-                    uint32_t word;
-                    memcpy(&word, g->peers.out + k, 4);
-                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
-                }
+            const float *x = gckpti_values_here(e, q, slot);
+            const int whole =
+                q->p.storage == GCKPT_STORED_F32 && !gckpti_array_cut(e->store, q, slot);
+            for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
+                n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
+                gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
+                for (int64_t k = 0; k < n; k++)
+                    hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
             }
         }
     }
     return hash;
 }
 
-/* Puts a step of so many rows to this rank's first; returns how many it has. */
 GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 {
     if (!e->crew)
@@ -23693,24 +23701,21 @@ GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
     return n;
 }
 
-/* Into how many micro-batches the last `rows` rows are cut. */
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 {
     if (!e->crew)
         return (rows + e->plan->rows - 1) / e->plan->rows;
     const gckpt_plan *p = e->plan;
-    int64_t end = e->step.row_end, begin = end - rows, n = 0;
+    const int64_t batch = gckpti_leaf_batch(p, e->crew->rows), end = e->step.row_end;
+    int64_t n = 0, at = end - rows; /* what is before it is counted */
     for (int leaf = 0; leaf < p->leaves; leaf++) {
-        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
-        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
-        at = at > begin ? at : begin;
-        to = gckpti_min(to, end);
+        int64_t to = gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), end);
         n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+        at = to > at ? to : at;
     }
     return n;
 }
 
-/* All ranks make the same call, with the same number; which may have failed here already. */
 GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                                         gckpt_result result)
 {
@@ -23722,7 +23727,6 @@ GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, i
     return gckpti_meet(e, result);
 }
 
-/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
 GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     if (!e->crew)
@@ -23735,8 +23739,8 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
     alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
         alike[6] = gckpti_hash_same(e);
-    result =
-        gckpti_crew_call(e, e->step.streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    result = gckpti_crew_call(e, gckpti_streams(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows,
+                              result);
     if (result != GCKPT_OK)
         return result;
     g->same = 1;
@@ -23761,8 +23765,7 @@ static int gckpti_rounds(const gckpt_exec *e)
     return (int)most;
 }
 
-/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
- * the rank's last leaf, since the sums of that are exchanged. */
+/* Of a stream only step_end ends the rank's last leaf, since the sums of that are exchanged. */
 GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
 {
     if (!e->crew) {
@@ -23777,7 +23780,7 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
                                   g->peers.rank * before + g->leaf + 1);
     g->stop = gckpti_min(end, e->step.row_end);
-    if (!e->step.streamed)
+    if (!gckpti_streams(e))
         g->last = g->round + 1 == gckpti_rounds(e);
     else if (e->step.state == GCKPTI_STREAMING)
         g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
@@ -23802,8 +23805,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         int n = gckpti_own_leaves(p);
         gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses.totals[i * (size_t)n],
-                               (size_t)n * sizeof *t);
+        gckpti_from_backend(e, t, &e->losses.totals[i * (size_t)n], (size_t)n * sizeof *t);
         for (; n > 1; n /= 2)
             for (int k = 0; k < n / 2; k++) {
                 t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
@@ -23823,7 +23825,6 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_drain(e, GCKPT_OK);
 }
 
-/* As gckpti_next_rows, at the end of a round. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 {
     if (!e->crew)
@@ -23850,7 +23851,6 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     return result;
 }
 
-/* No more rows stream in on any rank. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 {
     if (!e->crew)
@@ -23875,7 +23875,6 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
-/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->crew)
@@ -23889,7 +23888,7 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->bound.params[node->index].index])))
+         gckpti_array_cut(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES)))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
@@ -23939,10 +23938,9 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
     gckpti_tree_poll(&e->crew->peers, &c, 1);
 }
 
-/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
 {
-    if (!gckpti_is_gathered_here(e, q))
+    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
@@ -23956,13 +23954,13 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
     const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NONE, x = 0;
+    size_t shard = GCKPTI_NONE;
     gckpti_operands o;
     if (!gckpti_is_cut(e->store, q->p.elements))
         return;
-    for (; x < p->length && shard == GCKPTI_NONE; x++)
+    for (size_t x = 0; x < p->length && shard == GCKPTI_NONE; x++)
         if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
             gckpti_operands_of(p->operands, &p->list[x], 0, &o);
             shard = o.shard;
@@ -23971,21 +23969,24 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+    pass->values += gckpti_array_cut(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
-/* What the ranks have updated, where each has all values. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_array_cut(e->store, q, GCKPTI_VALUES))
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
 }
 
 /* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
     gckpti_crew *g = e->crew;
     size_t bytes = e->update.square_count * sizeof(float);
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
@@ -23994,9 +23995,9 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     float *squares = (float *)out;
     g->squared = 1;
     gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->update.squares, bytes);
+    gckpti_from_backend(e, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
@@ -24007,117 +24008,152 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
                 squares[e->bound.params[i].square + (size_t)k] = 0;
     }
     gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->update.squares, squares, bytes);
+    gckpti_to_backend(e, e->update.squares, squares, bytes);
 }
 #endif
 
-/* >>run/memory */
-/* More about a lack of the backend's memory. */
-GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
-{
-    return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
-}
+/* >>run/caches */
+#ifndef GCKPT_NO_CACHES
 
-/* Memory where the backend computes; NULL: there is none, or the size was too much to count.
- * alignment: of memory of its own; the host's is as its allocator has it. */
-GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
+/* The caches, one behind the other in graph order, so that other plans of a model have them in the
+ * same places; or those of another executor. */
+GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
-    if (bytes >= (size_t)PTRDIFF_MAX / 2)
-        return NULL;
-    if (gckpti_on(e)->own_memory)
-        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
-    return gckpti_resize(&e->memory, NULL, 0, bytes);
-}
-
-/* Frees what gckpti_take took; NULL: nothing. */
-GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
-{
-    if (memory && gckpti_on(e)->own_memory)
-        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
-    else
-        gckpti_delete(&e->memory, memory, bytes, 1);
-}
-
-/* Repeats a word over so many bytes, the last ones in part. */
-GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
-{
-    gckpt_call c;
-    gckpti_call_between(e, &c);
-    if (bytes / 4)
-        gckpti_on(e)->fill(&c, to, word, (int64_t)(bytes / 4));
-    if (bytes % 4)
-        gckpti_on(e)->copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
-}
-
-/* Host memory for what is offloaded, and for copies. */
-GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    if (e->offload.moves)
-        e->offload.far =
-            (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, p->offloaded);
-    if (e->offload.moves && !e->offload.far)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            gckpti_on(e)->name, p->offloaded);
-    int large = e->blocks.copies_size >= (size_t)PTRDIFF_MAX / 2;
-    if (e->blocks.copies_size && !large)
-        e->blocks.copies = gckpti_new(&e->memory, e->blocks.copies_size, 1);
-    if (e->blocks.copies_size && !e->blocks.copies)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            large ? "exec: copies of the feeds are too large"
-                                  : "exec: no memory for %z bytes of copied feeds and operands",
-                            e->blocks.copies_size);
-    if (e->blocks.copies)
-        gckpti_exec_copies(e, (unsigned char *)e->blocks.copies);
-    return GCKPT_OK;
-}
-
-/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
- * far changes. */
-GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    unsigned char canary[GCKPTI_CANARY];
-    if (e->desc.arena) {
-        if (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment)
-            return gckpti_error(
-                e->store, GCKPT_E_ARG,
-                "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
-                e->desc.arena_size, p->arena, p->alignment);
-        e->blocks.arena = (unsigned char *)e->desc.arena;
-        return GCKPT_OK;
+    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
+    e->caches.of = e->desc.caches_of && bytes ? e->desc.caches_of->caches.of : e;
+    int fit = e->caches.of == e ||
+              (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
+               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
+    if (e->caches.of == e && bytes) {
+        e->caches.memory = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches.memory)
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: no memory for %z bytes of caches%s", bytes,
+                                gckpti_shortage(e));
+        gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+                    bytes);
     }
-    e->blocks.owned =
-        p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->blocks.owned_size, p->alignment) : NULL;
-    if (!e->blocks.owned)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for the step arena of %z bytes%s", p->arena,
-                            gckpti_shortage(e));
-    size_t past = (size_t)((uintptr_t)e->blocks.owned % p->alignment);
-    e->blocks.arena = (unsigned char *)e->blocks.owned + (past ? p->alignment - past : 0);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    gckpti_on(e)->copy_in(gckpti_on(e)->context, e->blocks.arena + p->arena, canary, sizeof canary);
-    return GCKPT_OK;
+    gckpti_block caches = { e->caches.of->caches.memory, 0 };
+    for (size_t i = 0; i < p->node_count && fit; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (!gckpti_is_cache(node->op))
+            continue;
+        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
+            k++;
+        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
+        e->caches.capacity = node->shape.d[1];
+        e->caches.news = p->nodes[node->in[0]].shape.d[1];
+        e->bound.nodes[i].data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+    }
+    return fit ? GCKPT_OK
+               : gckpti_error(e->store, GCKPT_E_ARG,
+                              "exec: desc.caches_of has other caches than this plan: both need the "
+                              "same backend, store and rows, and caches of the same shapes in the "
+                              "same order");
 }
 
-/* That nothing was written behind it. */
-GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
+GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
 {
-    unsigned char canary[GCKPTI_CANARY];
-    if (e->blocks.owned)
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, canary, e->blocks.arena + e->plan->arena,
-                               sizeof canary);
-    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
-        if (canary[i] != GCKPTI_CANARY_BYTE)
-            return gckpti_error(e, GCKPT_E_DATA,
-                                "step: a kernel wrote behind the arena of %z bytes",
-                                e->plan->arena);
+    gckpti_give(e, e->caches.memory, e->plan->kind_bytes[GCKPT_BYTES_CACHES]);
+}
+
+GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    const int64_t position = gckpti_position(e), held = e->caches.of->caches.rows;
+    if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
+        return GCKPT_OK;
+    if (e->plan->leaves > 1)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
+                            "plan with desc.leaves 1",
+                            e->plan->leaves);
+    if (rows > e->plan->rows || (position > 0 && rows > held))
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+            "other rows, the plan's %I at most)",
+            rows, position > 0 ? held : e->plan->rows, e->plan->rows);
+    if (e->caches.news > e->caches.capacity - position)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: it adds %I positions to the %I that the caches hold; there is "
+            "room for %I in all (gckpt_rewind makes room)",
+            e->caches.news, position, e->caches.capacity);
     return GCKPT_OK;
 }
 
-/* >>run/bind */
+GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
+{
+    if (!e->caches.capacity)
+        return;
+    e->caches.of->caches.position += e->caches.news;
+    e->caches.of->caches.rows = rows;
+}
+
+/* Nodes' data are const, since leaves' are. */
+GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    unsigned char *caches = e->caches.of->caches.memory;
+    return caches + ((const unsigned char *)e->bound.nodes[id].data - caches);
+}
+
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
+{
+    return exec ? exec->caches.of->caches.position : 0;
+}
+
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (position < 0 || position > exec->caches.of->caches.position)
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+                            position, exec->caches.of->caches.position);
+    exec->caches.of->caches.position = position;
+    return gckpti_ok(exec);
+}
+#endif
+
+/* >>run/open */
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
+{
+    const gckpti_plan_param *planned = &e->plan->params[i];
+    const gckpti_param *q = gckpti_param_of(e, i);
+    const char *who = begun ? "step" : "exec", *name = q->p.name;
+    void *object = begun ? (void *)e : e->store;
+    if (planned->storage != (gckpti_byte)q->p.storage)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
+                            "(gckpt_store_pack), or make a new plan",
+                            who, name, gckpti_storage_name(q->p.storage),
+                            gckpti_storage_name((gckpt_storage)planned->storage));
+    if (gckpti_updates(planned) && q->p.frozen)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
+    if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
+        q->optimiser != (int)e->plan->optimiser + 1)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
+                            "it",
+                            who, name, begun ? "got" : "holds",
+                            begun ? " after this executor was made" : "");
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun)
+{
+    if (!gckpti_on(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(begun ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: %s has no memory for \"%s\"%s", begun ? "step" : "exec",
+                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
+    return GCKPT_OK;
+}
+
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
-GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
+static gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
@@ -24129,42 +24165,15 @@ GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        const gckpt_parameter *q = &e->store->params[index].p;
-        if (p->params[i].storage != (gckpti_byte)q->storage)
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
-                                "so (gckpt_store_pack), or make a new plan",
-                                name, gckpti_storage_name(q->storage),
-                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
-        if (gckpti_updates(&p->params[i]) && q->frozen)
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->bound.params[i].index = index;
+        if (gckpti_check_planned(e, (int)i, 0) != GCKPT_OK)
+            return GCKPT_E_ARG;
         size_t at = i;
         for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
             e->bound.params[at].nth = e->bound.params[at - 1].nth;
         e->bound.params[at].nth = (int)i;
     }
     return GCKPT_OK;
-}
-
-/* Which inputs must be fed, and the kernels that run. */
-GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_node *node = &p->nodes[i];
-        if (node->kind == GCKPTI_INPUT)
-            e->feeds.inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
-        else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->bound.nodes[i] = gckpti_bind_kernels(e, node);
-    }
-}
-
-/* Whether a parameter has state that the plan's optimiser would take for its own. */
-GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
-{
-    return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
 }
 
 /* Bytes of the store's block that would do for the values and states that are still missing. */
@@ -24174,11 +24183,11 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     const gckpt_store *s = e->store;
     size_t used = s->memory.used;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->bound.params[e->bound.params[i].nth].index];
+        const gckpti_param *q = gckpti_param_of(e, e->bound.params[i].nth);
         gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
     }
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->bound.params[i].index];
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
         int slots = p->params[i].trained ? p->state_slots : 0;
         for (int slot = gckpti_state_slots(q); slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
@@ -24186,37 +24195,31 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     return gckpti_count_block(used + s->memory.names);
 }
 
-/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State
- * of another optimiser is refused. Values are drawn when nothing can fail any more. */
-GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
+/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
+ * are drawn when nothing can fail any more. */
+static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
     size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->bound.params[i].index];
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
         int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
-        if (wanted && gckpti_others_state(p, q))
-            return gckpti_error(s, GCKPT_E_ARG,
-                                "exec: \"%s\" holds state of another optimiser; "
-                                "gckpt_store_reset clears it",
-                                q->p.name);
         bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
         bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
         e->bound.params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
-        result = gckpti_error(s, GCKPT_E_MEMORY,
-                              "exec: no memory for the %z bytes of values and optimiser state that "
-                              "the plan's %z parameters, \"%s\" first, still need",
-                              bytes, p->param_count,
-                              s->params[e->bound.params[e->bound.params[0].nth].index].p.name);
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
         result =
-            gckpti_values_new(s, &s->params[e->bound.params[e->bound.params[i].nth].index], "exec");
+            gckpti_error(s, GCKPT_E_MEMORY,
+                         "exec: no memory for the %z bytes of values and optimiser state that "
+                         "the plan's %z parameters, \"%s\" first, still need",
+                         bytes, p->param_count, gckpti_param_of(e, e->bound.params[0].nth)->p.name);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        result = gckpti_values_new(s, gckpti_param_of(e, e->bound.params[i].nth), "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
-        gckpti_param *q = &s->params[e->bound.params[states].index];
+        gckpti_param *q = gckpti_param_of(e, (int)states);
         if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
@@ -24229,24 +24232,11 @@ GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e)
     }
     gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
     while (states-- > 0)
-        gckpti_state_shrink(s, &s->params[e->bound.params[states].index],
-                            e->bound.params[states].had);
+        gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->bound.params[states].had);
     gckpti_values_undo(s);
     return result;
 }
 
-/* Brings a parameter's newest values and state to where this executor has them. */
-GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
-{
-    if (!gckpti_on(e)->own_memory)
-        gckpti_pull(e->store, q);
-    else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
-                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
-    return GCKPT_OK;
-}
-
-/* >>run/params */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
 {
     if (!plan || !store)
@@ -24287,122 +24277,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* >>run/caches */
-#ifndef GCKPT_NO_CACHES
-
-/* The caches, one behind the other in graph order, so that other plans of a model have them in the
- * same places; or those of another executor. */
-static gckpt_result gckpti_make_caches(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
-    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
-    e->caches.of = e->desc.caches_of && bytes ? e->desc.caches_of->caches.of : e;
-    int fit = !bytes || e->caches.of == e ||
-              (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
-               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.of == e && bytes) {
-        e->caches.memory = (unsigned char *)gckpti_take(e, bytes, p->alignment);
-        if (!e->caches.memory)
-            return gckpti_error(e->store, GCKPT_E_MEMORY,
-                                "exec: no memory for %z bytes of caches%s", bytes,
-                                gckpti_shortage(e));
-        gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
-                    bytes);
-    }
-    for (size_t i = 0; i < p->node_count && fit; i++) {
-        const gckpti_node *node = &p->nodes[i];
-        if (!gckpti_is_cache(node->op))
-            continue;
-        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
-            k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
-        e->caches.capacity = node->shape.d[1];
-        e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        e->bound.nodes[i].data =
-            gckpti_carve(e->caches.of->caches.memory, &used, gckpti_node_bytes(node), 1);
-    }
-    return fit ? GCKPT_OK
-               : gckpti_error(e->store, GCKPT_E_ARG,
-                              "exec: desc.caches_of has other caches than this plan: both need the "
-                              "same backend, store and rows, and caches of the same shapes in the "
-                              "same order");
-}
-
-GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
-{
-    e->caches.of = e;
-    return e->plan->kind_bytes[GCKPT_BYTES_CACHES] ? gckpti_make_caches(e) : GCKPT_OK;
-}
-
-GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e)
-{
-    e->caches.size = e->desc.caches_of ? 0 : e->plan->kind_bytes[GCKPT_BYTES_CACHES];
-    return e->caches.size;
-}
-
-GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
-{
-    gckpti_give(e, e->caches.memory, e->caches.size);
-}
-
-GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
-{
-    const gckpti_exec_caches *c = &e->caches.of->caches;
-    if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
-        return GCKPT_OK;
-    if (e->plan->leaves > 1)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: caches hold rows of a whole call, %i leaves would cut it: "
-                            "plan with desc.leaves 1",
-                            e->plan->leaves);
-    if (rows > e->plan->rows || (c->position > 0 && rows > c->rows))
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
-            "other rows, the plan's %I at most)",
-            rows, c->position > 0 ? c->rows : e->plan->rows, e->plan->rows);
-    if (e->caches.news > e->caches.capacity - c->position)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "forward: it adds %I positions to the %I that the caches hold; there is "
-            "room for %I in all (gckpt_rewind makes room)",
-            e->caches.news, c->position, e->caches.capacity);
-    return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
-{
-    if (!e->caches.capacity)
-        return;
-    e->caches.of->caches.position += e->caches.news;
-    e->caches.of->caches.rows = rows;
-}
-
-/* Nodes' data are const, since leaves' are. */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
-{
-    unsigned char *caches = e->caches.of->caches.memory;
-    return caches + ((const unsigned char *)e->bound.nodes[id].data - caches);
-}
-
-GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
-{
-    return exec ? exec->caches.of->caches.position : 0;
-}
-
-GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
-{
-    if (!exec)
-        return GCKPT_E_ARG;
-    if (position < 0 || position > exec->caches.of->caches.position)
-        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
-                            position, exec->caches.of->caches.position);
-    exec->caches.of->caches.position = position;
-    return gckpti_ok(exec);
-}
-#endif
-
-/* >>run/open */
 /* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
@@ -24427,38 +24301,8 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         e->desc = *desc;
     e->on.runner.parallel_for = e->desc.parallel_for;
     e->on.runner.user = e->desc.user;
-    return e;
-}
-
-/* All memory a run will need, and what is found out on the way: parameters, kernels, inputs that
- * must be fed, picks, caches, other ranks. */
-static gckpt_result gckpti_exec_memory(gckpt_exec *e)
-{
-    (void)gckpti_exec_sizes(e, 1);
-    e->blocks.tables = gckpti_new(&e->memory, e->blocks.tables_size, 1);
-    if (!e->blocks.tables)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->blocks.tables);
-    gckpt_result result = gckpti_bind_params(e);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_crew_bind(e);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_bind_nodes(e);
-    gckpti_bind_picks(e);
-    (void)gckpti_exec_squares(e);
-    e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
-    if (!e->blocks.side)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->blocks.side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->blocks.side);
     e->offload.due = INT32_MAX;
-    result = GCKPTI_RUNS_BACKENDS ? gckpti_exec_host(e) : GCKPT_OK;
-    if (result == GCKPT_OK)
-        result = gckpti_bind_caches(e);
-    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
+    return e;
 }
 
 /* Binds it: a backend, memory, values and state, and these to where the backend has them. */
@@ -24470,12 +24314,16 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     if (result == GCKPT_E_MEMORY)
         gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
     if (result == GCKPT_OK)
+        result = gckpti_bind_params(e);
+    if (result == GCKPT_OK)
+        result = gckpti_crew_bind(e);
+    if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
         !gckpti_bind(e->store, &e->on.binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &e->store->params[e->bound.params[i].index]);
+        result = gckpti_bring(e, gckpti_param_of(e, (int)i), 0);
     return result;
 }
 
@@ -24533,11 +24381,10 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_unbind(&exec->on.binding);
     if (GCKPTI_RUNS_BACKENDS && exec->offload.moves && exec->offload.far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
-    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
     gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
     gckpti_free_caches(exec);
-    gckpti_delete(&a, exec->blocks.copies, exec->blocks.copies_size, 1);
-    gckpti_delete(&a, exec->blocks.tables, exec->blocks.tables_size, 1);
+    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
+    gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
@@ -24548,13 +24395,13 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 {
     if (!gckpti_on(e)->own_memory)
         return x;
-    gckpti_on(e)->copy_out(gckpti_on(e)->context, e->blocks.borrowed, x, n * sizeof *x);
+    gckpti_from_backend(e, e->blocks.borrowed, x, n * sizeof *x);
     return (const float *)(const void *)e->blocks.borrowed;
 }
 
 typedef struct {
     const gckpt_exec *e;
-    size_t used;
+    gckpti_block room;
     int count;
     struct {
         const void *from;
@@ -24572,11 +24419,11 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->blocks.borrowed, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(&s->room, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
-        gckpti_on(s->e)->copy_out(gckpti_on(s->e)->context, s->pieces[i].here, from, bytes);
+        gckpti_from_backend(s->e, s->pieces[i].here, from, bytes);
     }
     if (to)
         s->pieces[i].to = to;
@@ -24596,6 +24443,7 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     size_t n = (size_t)gckpti_elements(&c.shape);
     memset(&s, 0, sizeof s);
     s.e = e;
+    s.room.base = e->blocks.borrowed;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
         size_t size = (size_t)gckpti_elements(&arg->shape);
@@ -24613,20 +24461,106 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
     c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
     c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
     c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->blocks.borrowed + s.used : NULL; /* all the rest */
+    c.work = c.work ? s.room.base + s.room.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     c.backend = NULL;
     kernel(&c);
     for (int i = 0; i < s.count; i++)
         if (s.pieces[i].to)
-            gckpti_on(e)->copy_in(gckpti_on(e)->context, s.pieces[i].to, s.pieces[i].here,
-                                  s.pieces[i].bytes);
+            gckpti_to_backend(e, s.pieces[i].to, s.pieces[i].here, s.pieces[i].bytes);
+}
+
+/* Waits, before what comes next, for moves that were begun. */
+GCKPTI_FN void gckpti_join(gckpt_exec *e)
+{
+    if (GCKPTI_RUNS_BACKENDS && e->offload.due < INT32_MAX)
+        gckpti_on(e)->join(gckpti_on(e)->context);
+    e->offload.due = INT32_MAX;
+}
+
+/* Begins a move, and finds the first instruction that must wait for it: one that may read what
+ * comes in, or that writes where something goes out from. */
+static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
+{
+    const gckpt_plan *p = e->plan;
+    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
+    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
+    if (!out)
+        e->offload.due = e->step.pc + 1;
+    for (size_t i = 0; i < p->life_count; i++)
+        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
+            p->lives[i].offset + p->lives[i].size > offset)
+            gckpti_lower(&e->offload.due, p->lives[i].start);
+    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
+        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
+            gckpti_lower(&e->offload.due, x);
+    gckpti_lower(&e->offload.due, (int)p->length);
+}
+
+/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
+static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
+                                    size_t bytes)
+{
+    const gckpt_exec_desc *d = &e->desc;
+    size_t done = bytes;
+    void *here = gckpti_at_any(e, offset);
+    void *host = !d->offload                ? e->offload.far + far
+                 : gckpti_on(e)->own_memory ? e->blocks.borrowed
+                                            : here;
+    if (e->offload.moves) {
+        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+    } else if (ins->kind == GCKPT_OFFLOAD) {
+        if (host != here)
+            gckpti_from_backend(e, host, here, bytes);
+        if (d->offload)
+            done = d->offload(d->user, far, host, bytes);
+    } else {
+        if (d->offload)
+            done = d->reload(d->user, far, host, bytes);
+        if (host != here && done == bytes)
+            gckpti_to_backend(e, here, host, bytes);
+    }
+    return done == bytes ? GCKPT_OK
+                         : gckpti_error(e, GCKPT_E_FILE,
+                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
+                                        "changed",
+                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
+                                        gckpti_node_name(e->plan, ins->id), done, bytes);
+}
+
+/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int64_t rows = gckpti_micro_rows(e);
+    size_t value = gckpti_node_bytes(node);
+    gckpt_result result = GCKPT_OK;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (!node->batchless)
+        value = value / (size_t)p->rows * (size_t)rows;
+    if (o.out != GCKPTI_NONE)
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
+    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
+        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
+    if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
+        result != GCKPT_OK)
+        return result;
+    gckpti_join(e);
+    gckpt_call c;
+    gckpti_call_start(e, node, ins->id, rows, &c);
+    c.out = gckpti_at(e, o.out);
+    c.aux = gckpti_at(e, o.aux);
+    return gckpti_compare(e, ins, &c,
+                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }
 
 /* >>run/feeds */
+/* ---- rows that are fed ---- */
 /* Of a constant, or as fed: all rows of the latest feeds. */
-GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
+static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
     const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->feeds.inputs[q->index].feed;
     return (const int32_t *)data;
@@ -24700,11 +24634,11 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
             if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
                 result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
+    if (result == GCKPT_OK)
+        result = gckpti_check_fed(e, rows);
     for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
         gckpti_exec_input *in = &e->feeds.inputs[i];
-        if (in->node >= 0 && gckpti_debug(e) & GCKPT_DEBUG_FINITE)
-            result = gckpti_check_fed(e, in, rows);
-        if (!in->copy || result != GCKPT_OK)
+        if (!in->copy)
             continue;
         memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
         in->feed = in->copy;
@@ -24722,13 +24656,12 @@ GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e)
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
         const unsigned char *rows = in->feed + (size_t)(e->step.row - e->feeds.first) * row;
         if (in->on_backend)
-            gckpti_on(e)->copy_in(gckpti_on(e)->context, in->on_backend, rows,
-                                  row * (size_t)gckpti_micro_rows(e));
+            gckpti_to_backend(e, in->on_backend, rows, row * (size_t)gckpti_micro_rows(e));
         e->bound.nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }
 
-/* >>run/losses */
+/* ---- what losses count of them, and sum up ---- */
 /* The term whose loss node `id` is; -1: none. */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 {
@@ -24755,8 +24688,8 @@ GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
     for (size_t i = 0; i < e->plan->term_count; i++)
         if (!gckpti_crew_of(e) ||
             e->plan->terms[i].regulariser) /* else they are summed up already */
-            gckpti_on(e)->copy_out(gckpti_on(e)->context, &e->losses.terms[i].seen,
-                                   gckpti_loss_at(e, (int)i), sizeof *e->losses.totals);
+            gckpti_from_backend(e, &e->losses.terms[i].seen, gckpti_loss_at(e, (int)i),
+                                sizeof *e->losses.totals);
     return GCKPT_OK;
 }
 
@@ -24778,7 +24711,7 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
         (void)gckpti_read_losses(e); /* an error comes again before the first update */
     if (t->regulariser)
         return (float)((double)weight * (double)gckpti_count(e));
-    if (e->step.streamed) /* the same count */
+    if (gckpti_streams(e)) /* the same count */
         return weight;
     return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
@@ -24820,14 +24753,14 @@ GCKPTI_FN void gckpti_start_counts(gckpt_exec *e)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->step.streamed);
+        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !gckpti_streams(e));
         memset(&e->losses.terms[i], 0, sizeof e->losses.terms[i]);
         e->losses.terms[i].expected = rule && !node->batchless ? 0 : -1;
     }
 }
 
 /* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
-GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *first = &p->nodes[p->terms[0].id];
@@ -24887,22 +24820,6 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 /* >>run/mixed */
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
-GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                            const uint16_t *from, float *x, int64_t n)
-{
-    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
-    gckpti_on(e)->convert(c, &widening);
-}
-
-/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
-GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                            uint16_t *to, int64_t n)
-{
-    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
-    gckpti_on(e)->convert(c, &rounding);
-}
-
 /* Where the copies of this instruction are. A plan in f32 has none, and asking for them takes as
  * long as many an op. */
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
@@ -25119,29 +25036,42 @@ GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
 }
 #endif
 
-/* >>run/recompute */
+/* >>run/debug */
 #ifndef GCKPT_NO_DEBUG
 
-/* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
-static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
+/* From element `at` of n floats of the backend's, or as many bf16, on: the next, widened. Returns
+ * how many these are. */
+static int64_t gckpti_debug_piece(const gckpt_exec *e, const void *from, int narrow, int64_t at,
+                                  int64_t n, float wide[64])
+{
+    uint16_t half[64];
+    const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
+    gckpti_from_backend(e, narrow ? (void *)half : (void *)wide,
+                        (const unsigned char *)from + at * size, (size_t)(count * size));
+    for (int64_t i = 0; i < count && narrow; i++)
+        wide[i] = gckpti_from_bf16(half[i]);
+    return count;
+}
+
+/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was ---- */
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b)
+{
+    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
+    e->debug.hashes = (uint64_t *)gckpti_carve(b, n, sizeof *e->debug.hashes);
+}
+
+/* Never 0. */
+static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *value, int64_t n, int narrow)
 {
     uint64_t hash = GCKPTI_FNV_START;
-    const unsigned char *next = (const unsigned char *)at;
-    int64_t size = narrow ? 2 : 4;
-    for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
-        float wide[64];
-        uint16_t half[64];
-        piece = gckpti_min(left, 64);
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
-                               (size_t)(piece * size));
-        for (int64_t i = 0; i < piece && narrow; i++)
-            wide[i] = gckpti_from_bf16(half[i]);
-        hash = gckpti_hash_floats(hash, wide, piece);
+    float piece[64];
+    for (int64_t at = 0, count; at < n; at += count) {
+        count = gckpti_debug_piece(e, value, narrow, at, n, piece);
+        hash = gckpti_hash_floats(hash, piece, count);
     }
     return hash | 1;
 }
 
-/* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
 GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                                       const uint16_t *narrow)
 {
@@ -25154,7 +25084,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     n[1] = (int64_t)(node->aux_bytes / 4);
     if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2 && gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE; k++) {
         uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
             *seen = 0;
@@ -25174,24 +25104,17 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
-    e->debug.hashes = (uint64_t *)gckpti_carve(base, used, n, sizeof *e->debug.hashes);
-}
-#endif
-
-/* >>run/paint */
-#ifndef GCKPT_NO_DEBUG
-
 /* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
 enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
-/* What died with instruction e->step.pc. What began before a loop's body outlives each round. */
+/* What began before a loop's body outlives each round. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t *next = &e->debug.next_death;
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
+        return;
+    gckpti_join(e);
     if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
         *next = 0;
     while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
@@ -25207,7 +25130,7 @@ static int gckpti_measures(const gckpt_exec *e)
     return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.painted_steps < 2;
 }
 
-/* Before a step: the arena is all paint; each step that measures has another. */
+/* The arena is all paint; each step that measures has another. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
 {
     if (gckpti_measures(e))
@@ -25224,7 +25147,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     for (size_t top = e->plan->arena, n; top > low; top -= n) {
         size_t left;
         n = top - low < sizeof piece ? top - low : sizeof piece;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, piece, e->blocks.arena + top - n, n);
+        gckpti_from_backend(e, piece, e->blocks.arena + top - n, n);
         for (left = n; left > 0 && piece[left - 1] == paint;)
             left--;
         if (left > 0)
@@ -25233,7 +25156,6 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
-/* GCKPT_DEBUG_MEASURE: how far the arena was touched. */
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
 {
     if (!gckpti_measures(e))
@@ -25253,6 +25175,228 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
     return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
                       exec->debug.touched
                 : 0;
+}
+
+/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+static gckpti_look gckpti_look_for(unsigned sought)
+{
+    const gckpti_look s = { 0, sought, -1, 0, 0, 0 };
+    return s;
+}
+
+static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
+    s->kinds |= kind;
+    if (s->id < 0 && kind & s->sought) {
+        s->id = id;
+        s->gradient = gradient;
+        s->at = at;
+        s->value = x;
+    }
+}
+
+/* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
+ * parameter's, as ops read it. */
+static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
+                           int64_t n, int id, int gradient)
+{
+    const gckpti_node *node = &e->plan->nodes[id];
+    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(e, node->index) : NULL;
+    int stored = !x && !gradient && q && gckpti_is_packed((int)q->p.storage);
+    float piece[64];
+    n = stored ? q->p.elements : x ? n : 0;
+    for (int64_t at = 0, count = 64; at < n; at += count) {
+        if (!stored)
+            count = gckpti_debug_piece(e, x, narrow, at, n, piece);
+        else
+            gckpti_unpack_piece(q, at, count = gckpti_min(n - at, 64), piece);
+        for (int64_t i = 0; i < count; i++)
+            gckpti_see(s, (double)piece[i], id, gradient, at + i);
+    }
+}
+
+/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
+                            int gradient, int scratch)
+{
+    const gckpti_node *q = &e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
+    if (q->type == GCKPT_F32)
+        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+}
+
+/* What an instruction is about to read, or has written. */
+static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                int written)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
+    int loss = node->op && node->op->flags & GCKPT_LOSS;
+    unsigned needs = backward ? 0 : UINT32_MAX;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs && backward; i++)
+        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
+        gckpti_loss_total sum;
+        gckpti_from_backend(e, &sum, gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
+        gckpti_see(s, sum.sum, ins->id, 0, -1);
+    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
+                        ins->id, 0, 0);
+    }
+    if (backward && !written)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+    for (int u = 1; u < ins->uses && !written; u++)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+    for (int i = 0; i < node->inputs; i++) {
+        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
+        if (!written && needs & GCKPT_IN(i))
+            gckpti_see_node(e, s,
+                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
+                                                         : e->bound.nodes[id].data,
+                            id, 0, 0);
+        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+        if (backward)
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+    }
+}
+
+/* The error about what was seen: who made it, and what is known. */
+static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
+                                      const char *name, const char *why)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[s->id];
+    int64_t rows = gckpti_micro_rows(e), left = s->at;
+    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
+    char where[112] = "";
+    gckpti_text t = { where, sizeof where - 1 };
+    for (int i = at.n; i-- > 0; left /= shape.d[i])
+        at.d[i] = left % shape.d[i];
+    if (s->at >= 0)
+        gckpti_text_add(&t, " at %S of %S", &at, &shape);
+    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
+        gckpti_text_add(&t, ", row %I of the batch",
+                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
+    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
+                        s->value,
+                        s->at < 0     ? "the sum of"
+                        : s->gradient ? "the gradient of"
+                                      : "the value of",
+                        gckpti_node_name(p, s->id), s->id, where, why);
+}
+
+GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_look s = gckpti_look_for(0);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD)
+        gckpti_see_operands(e, &s, ins, 0);
+    return s.kinds;
+}
+
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
+        return GCKPT_OK;
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
+        s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
+    gckpti_see_operands(e, &s, ins, 1);
+    if (s.id < 0)
+        return GCKPT_OK;
+    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
+                           : "all it read is finite; nothing was changed";
+    if (e->update.begun) /* in the backward */
+        why = "parameters have changed, go back to what was saved";
+    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                             node->op ? node->op->name : "param", why);
+}
+
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
+        return GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
+    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    int id = p->params[ins->id].node;
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
+    if (!done)
+        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
+    int slot = done ? -1 : p->state_slots;
+    for (; slot < p->state_slots && s.id < 0; slot++)
+        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+                       pass.elements, id, 0);
+    s.at += pass.elements < q->p.elements ? q->p.first : 0;
+    const char *who = !done      ? "the batch"
+                      : slot > 0 ? "the update's optimiser state"
+                                 : "the update";
+    const char *why = "nothing was changed";
+    if (done || e->update.begun)
+        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
+}
+
+/* Neither may have a NaN; a parameter that is trained, no infinity either. */
+GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        const int param = node->kind == GCKPTI_PARAM;
+        const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
+        const int cut = q && gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+        gckpti_look s = gckpti_look_for(GCKPTI_A_NAN);
+        s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
+        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
+            gckpti_see_all(e, &s,
+                           q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
+                           0, cut ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
+        if (s.id >= 0)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "finite: \"%s\" is %g at position %I: an earlier step, or "
+                                "what was loaded or set, made it so",
+                                gckpti_node_name(p, (int)i), s.value,
+                                s.at + (cut ? q->p.first : 0));
+    }
+    return GCKPT_OK;
+}
+
+/* An infinity may be meant, a NaN is not. */
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->inputs && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+        const gckpti_exec_input *in = &e->feeds.inputs[i];
+        const gckpti_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
+        const void *fed = in->feed;
+        const float *x = (const float *)fed;
+        int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
+        for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
+            if (x[k] != x[k])
+                return gckpti_error(
+                    e, GCKPT_E_DATA,
+                    "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                    p->names + q->name, e->step.row_end + k / row, k % row);
+    }
+    return GCKPT_OK;
 }
 #endif
 
@@ -25274,7 +25418,7 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
 /* A parameter's version in the arena: a copy, or what packed values stand for. */
 static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
 {
-    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
+    const gckpti_param *q = gckpti_param_of(e, node->index);
     const gckpt_backend *b = gckpti_on(e);
     const float *here = gckpti_values_here(e, q, -1);
     if (gckpti_run_gather(e, q, here, to))
@@ -25319,7 +25463,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     gckpti_run_kernel(e, ins, c, portions);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
+    return gckpti_compare(e, ins, c, narrow);
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
@@ -25403,281 +25547,6 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
         gckpti_gradient_end(e, ins, &o, c, i);
 }
 
-/* >>run/offload */
-/* Waits, before what comes next, for moves that were begun. */
-GCKPTI_FN void gckpti_join(gckpt_exec *e)
-{
-    if (GCKPTI_RUNS_BACKENDS && e->offload.due < INT32_MAX)
-        gckpti_on(e)->join(gckpti_on(e)->context);
-    e->offload.due = INT32_MAX;
-}
-
-/* Begins a move, and finds the first instruction that must wait for it: one that may read what
- * comes in, or that writes where something goes out from. */
-static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
-{
-    const gckpt_plan *p = e->plan;
-    void *host = e->offload.far + far, *here = e->blocks.arena + offset;
-    gckpti_on(e)->move(gckpti_on(e)->context, out ? host : here, out ? here : host, bytes, out);
-    if (!out)
-        e->offload.due = e->step.pc + 1;
-    for (size_t i = 0; i < p->life_count; i++)
-        if (p->lives[i].start > e->step.pc && p->lives[i].offset < offset + bytes &&
-            p->lives[i].offset + p->lives[i].size > offset)
-            gckpti_lower(&e->offload.due, p->lives[i].start);
-    for (int x = e->step.pc + 1; x < (int)p->length && x < e->offload.due; x++) /* in place */
-        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
-            gckpti_lower(&e->offload.due, x);
-    gckpti_lower(&e->offload.due, (int)p->length);
-}
-
-/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
-static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
-                                    size_t bytes)
-{
-    const gckpt_backend *b = gckpti_on(e);
-    const gckpt_exec_desc *d = &e->desc;
-    size_t done = bytes;
-    void *here = gckpti_at_any(e, offset);
-    void *host = !d->offload ? e->offload.far + far : b->own_memory ? e->blocks.borrowed : here;
-    if (e->offload.moves) {
-        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
-    } else if (ins->kind == GCKPT_OFFLOAD) {
-        if (host != here)
-            b->copy_out(b->context, host, here, bytes);
-        if (d->offload)
-            done = d->offload(d->user, far, host, bytes);
-    } else {
-        if (d->offload)
-            done = d->reload(d->user, far, host, bytes);
-        if (host != here && done == bytes)
-            b->copy_in(b->context, here, host, bytes);
-    }
-    return done == bytes ? GCKPT_OK
-                         : gckpti_error(e, GCKPT_E_FILE,
-                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
-                                        "changed",
-                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
-                                        gckpti_node_name(e->plan, ins->id), done, bytes);
-}
-
-/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    int64_t rows = gckpti_micro_rows(e);
-    size_t value = gckpti_node_bytes(node);
-    gckpt_result result = GCKPT_OK;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (!node->batchless)
-        value = value / (size_t)p->rows * (size_t)rows;
-    if (o.out != GCKPTI_NONE)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_value, o.out, value);
-    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
-        result = gckpti_copy_far(e, ins, p->told[ins->id].far_aux, o.aux, node->aux_bytes);
-    if (ins->kind == GCKPT_OFFLOAD || !(gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE) ||
-        result != GCKPT_OK)
-        return result;
-    gckpti_join(e);
-    gckpt_call c;
-    gckpti_call_start(e, node, ins->id, rows, &c);
-    c.out = gckpti_at(e, o.out);
-    c.aux = gckpti_at(e, o.aux);
-    return gckpti_compare(e, ins, &c,
-                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
-}
-
-/* >>run/finite */
-#ifndef GCKPT_NO_DEBUG
-
-/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
-enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
-
-GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
-{
-    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
-    s->kinds |= kind;
-    if (s->id < 0 && kind & s->sought) {
-        s->id = id;
-        s->gradient = gradient;
-        s->at = at;
-        s->value = x;
-    }
-}
-
-/* All n floats of an array of the backend's, or as many bf16. NULL: none. */
-static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
-                           int64_t n, int id, int gradient)
-{
-    const unsigned char *next = (const unsigned char *)x;
-    for (int64_t at = 0, piece; next && at < n; at += piece) {
-        float wide[64];
-        uint16_t half[64];
-        piece = gckpti_min(n - at, 64);
-        size_t bytes = (size_t)piece * (narrow ? sizeof *half : sizeof *wide);
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, narrow ? (void *)half : (void *)wide, next,
-                               bytes);
-        next += bytes;
-        for (int64_t i = 0; i < piece; i++)
-            gckpti_see(s, (double)(narrow ? gckpti_from_bf16(half[i]) : wide[i]), id, gradient,
-                       at + i);
-    }
-}
-
-/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
-static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
-                            int gradient, int scratch)
-{
-    const gckpti_node *q = &e->plan->nodes[id];
-    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
-    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
-    if ((x || gradient || !gckpti_see_stored(e, s, id)) && q->type == GCKPT_F32)
-        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
-}
-
-/* What an instruction is about to read, or has written. */
-GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                   int written)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
-    int loss = node->op && node->op->flags & GCKPT_LOSS;
-    unsigned needs = backward ? 0 : UINT32_MAX;
-    gckpti_operands o;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    for (int i = 0; i < node->inputs && backward; i++)
-        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
-    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
-        gckpti_loss_total sum;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, &sum,
-                               gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
-        gckpti_see(s, sum.sum, ins->id, 0, -1);
-    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
-                        ins->id, 0, 0);
-    }
-    if (backward && !written)
-        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
-    for (int u = 1; u < ins->uses && !written; u++)
-        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
-    for (int i = 0; i < node->inputs; i++) {
-        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
-        if (!written && needs & GCKPT_IN(i))
-            gckpti_see_node(e, s,
-                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
-                                                         : e->bound.nodes[id].data,
-                            id, 0, 0);
-        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
-            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
-        if (backward)
-            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
-    }
-}
-
-/* The error about what was seen: who made it, and what is known. */
-static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
-                                      const char *name, const char *why)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *q = &p->nodes[s->id];
-    int64_t rows = gckpti_micro_rows(e), left = s->at;
-    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
-    char where[112] = "";
-    gckpti_text t = { where, sizeof where - 1 };
-    for (int i = at.n; i-- > 0; left /= shape.d[i])
-        at.d[i] = left % shape.d[i];
-    if (s->at >= 0)
-        gckpti_text_add(&t, " at %S of %S", &at, &shape);
-    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
-        gckpti_text_add(&t, ", row %I of the batch",
-                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
-    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
-                        s->value,
-                        s->at < 0     ? "the sum of"
-                        : s->gradient ? "the gradient of"
-                                      : "the value of",
-                        gckpti_node_name(p, s->id), s->id, where, why);
-}
-
-/* What an instruction wrote, when it had read such kinds. */
-GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
-{
-    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
-        s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
-    gckpti_see_operands(e, &s, ins, 1);
-    if (s.id < 0)
-        return GCKPT_OK;
-    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
-                           : "all it read is finite; nothing was changed";
-    if (e->update.begun) /* in the backward */
-        why = "parameters have changed, go back to what was saved";
-    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
-                             node->op ? node->op->name : "param", why);
-}
-
-/* A parameter's gradient before its update, and what that made of it. */
-GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
-    gckpti_look s = { 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
-    int id = p->params[ins->id].node;
-    gckpt_pass pass;
-    gckpti_pass_start(e, ins, &pass);
-    if (!done)
-        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
-    int slot = done ? -1 : p->state_slots;
-    for (; slot < p->state_slots && s.id < 0; slot++)
-        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
-                       pass.elements, id, 0);
-    s.at += pass.elements < q->p.elements ? q->p.first : 0;
-    const char *who = !done      ? "the batch"
-                      : slot > 0 ? "the update's optimiser state"
-                                 : "the update";
-    const char *why = "nothing was changed";
-    if (done || e->update.begun)
-        why = "lower lr, or clip; parameters have changed, go back to what was saved";
-    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
-}
-
-/* A parameter or constant that a step begins with, n values from `first` on: NaN, or, where it
- * is trained, an infinity. */
-GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
-                                         int64_t n, int trained)
-{
-    gckpti_look s = { 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
-    s.sought |= trained ? GCKPTI_AN_INFINITY : 0;
-    if (!gckpti_see_stored(e, &s, id))
-        gckpti_see_all(e, &s, e->plan->nodes[id].type == GCKPT_F32 ? values : NULL, 0, n, id, 0);
-    return s.id < 0 ? GCKPT_OK
-                    : gckpti_error(e, GCKPT_E_DATA,
-                                   "finite: \"%s\" is %g at position %I: an earlier step, or "
-                                   "what was loaded or set, made it so",
-                                   gckpti_node_name(e->plan, id), s.value, first + s.at);
-}
-
-/* What is fed: an infinity may be meant, a NaN is not. */
-GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows)
-{
-    const gckpti_node *q = &e->plan->nodes[in->node];
-    int64_t row = (int64_t)(gckpti_row_bytes(e->plan, q) / sizeof(float)), n = row * rows;
-    const void *fed = in->feed;
-    const float *x = (const float *)fed;
-    for (int64_t i = 0; i < n && q->type == GCKPT_F32; i++)
-        if (x[i] != x[i])
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
-                e->plan->names + q->name, e->step.row_end + i / row, i % row);
-    return GCKPT_OK;
-}
-#endif
-
 /* >>run/packed */
 #ifndef GCKPT_NO_PACK
 /* ---- packed parameters: unpacked into the arena, or read as they are stored ---- */
@@ -25699,7 +25568,7 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
     for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
         gckpti_unpack_piece(q, at, n, (float *)(void *)e->blocks.borrowed);
-        b->copy_in(b->context, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
+        gckpti_to_backend(e, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
     }
 }
 
@@ -25711,27 +25580,9 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
         if (q->kind != GCKPTI_PARAM || c->in[i].data)
             continue;
-        *stored = gckpti_unpacking_of(&e->store->params[e->bound.params[q->index].index]);
+        *stored = gckpti_unpacking_of(gckpti_param_of(e, q->index));
         c->packed = stored;
     }
-}
-
-/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
-GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
-{
-    const gckpti_node *node = &e->plan->nodes[id];
-    float x[64];
-    if (!GCKPTI_RUNS_DEBUG || node->kind != GCKPTI_PARAM ||
-        !gckpti_is_packed(e->plan->params[node->index].storage))
-        return 0;
-    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
-    for (int64_t at = 0, n; at < q->p.elements; at += n) {
-        n = gckpti_min(q->p.elements - at, 64);
-        gckpti_unpack_piece(q, at, n, x);
-        for (int64_t i = 0; i < n; i++)
-            gckpti_see(s, (double)x[i], id, 0, at + i);
-    }
-    return 1;
 }
 #endif
 
@@ -25759,8 +25610,7 @@ static float gckpti_setting(float value, float fallback)
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
- * measured, from sums weighted by rows to the mean. */
+/* Of what is measured: from sums weighted by rows to the mean. */
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
@@ -25775,7 +25625,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
     pass->write_back = e->update.writes_back;
     pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
-    pass->values = gckpti_values_here(e, &e->store->params[e->bound.params[ins->id].index], -1);
+    pass->values = gckpti_values_here(e, gckpti_param_of(e, ins->id), -1);
     gckpti_pass_share(e, ins, pass);
 }
 
@@ -25832,7 +25682,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
     gckpti_gather_squares(e);
-    for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
+    for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
@@ -25866,7 +25716,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.hyper = &e->update.hyper;
     e->desc.own_optimiser(e->desc.user, &u);
     gckpti_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
+    (void)gckpti_bring(e, q, 1); /* it has a mirror: nothing can fail */
 }
 
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
@@ -25905,7 +25755,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    gckpti_param *q = gckpti_param_of(e, ins->id);
     uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_pass pass;
@@ -25943,7 +25793,7 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        gckpti_param *q = gckpti_param_of(e, (int)i);
         if (p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }
@@ -25952,7 +25802,6 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 /* >>run/picks */
 #ifndef GCKPT_NO_PICKS
 
-/* A picked value or gradient, as floats. */
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
@@ -25972,18 +25821,27 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
     return backward && (p->nodes[id].batchless ? own == id : reads);
 }
 
-GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+/* The instruction that a pick is complete with; the plan's length: the end of the step. */
+static int gckpti_pick_ready(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
-    const size_t n = e->plan->pick_count;
-    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, used, n, sizeof *e->picks.at);
+    int x = (int)p->length;
+    while (x-- > 0 && !gckpti_makes(p, &p->list[x], p->nodes[pick->id].base, pick->gradient))
+        continue;
+    return x < 0 ? (int)p->length : x;
 }
 
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b)
 {
-    size_t bytes = 0;
-    for (size_t i = 0; i < e->plan->pick_count && gckpti_on(e)->own_memory; i++)
-        gckpti_carve(NULL, &bytes, gckpti_pick_bytes(e->plan, &e->plan->picks[i]), 1);
-    e->picks.copies = (unsigned char *)gckpti_carve(base, used, bytes, 1);
+    e->picks = (gckpti_exec_pick *)gckpti_carve(b, e->plan->pick_count, sizeof *e->picks);
+}
+
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b)
+{
+    for (size_t k = 0; k < e->plan->pick_count && gckpti_on(e)->own_memory; k++) {
+        void *copy = gckpti_carve(b, gckpti_pick_bytes(e->plan, &e->plan->picks[k]), 1);
+        if (copy)
+            e->picks[k].copy = (float *)copy;
+    }
 }
 
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
@@ -25993,18 +25851,6 @@ GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
         picked |=
             p->picks[i].gradient && p->nodes[p->nodes[p->picks[i].id].base].kind == GCKPTI_PARAM;
     return picked;
-}
-
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_plan_pick *pick = &p->picks[k];
-        int x = (int)p->length, id = p->nodes[pick->id].base;
-        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
-            continue;
-        e->picks.at[k].ready = x < 0 ? (int)p->length : x;
-    }
 }
 
 /* A pick's number; -1, and an error: it is none. */
@@ -26022,29 +25868,24 @@ static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient
 
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
 {
-    size_t used = 0, bytes = 0;
-    void *copy = NULL;
     int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
     if (k < 0)
         return NULL;
-    if (!exec->step.finished && exec->step.pc <= exec->picks.at[k].ready) {
+    const gckpti_plan_pick *pick = &exec->plan->picks[k];
+    const int ready = exec->step.finished ? -1 : gckpti_pick_ready(exec->plan, pick);
+    if (exec->step.pc <= ready) {
         gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
                      gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
                      id,
-                     exec->picks.at[k].ready < (int)exec->plan->length
-                         ? "the step has not come so far"
-                         : "it is complete at the end of the step");
+                     ready < (int)exec->plan->length ? "the step has not come so far"
+                                                     : "it is complete at the end of the step");
         return NULL;
     }
+    const float *here = gckpti_at(exec, pick->offset);
     if (!gckpti_on(exec)->own_memory)
-        return gckpti_at(exec, exec->plan->picks[k].offset);
-    for (int i = 0; i <= k; i++) {
-        bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
-        copy = gckpti_carve(exec->picks.copies, &used, bytes, 1);
-    }
-    gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
-                              exec->blocks.arena + exec->plan->picks[k].offset, bytes);
-    return (const float *)copy;
+        return here;
+    gckpti_from_backend(exec, exec->picks[k].copy, here, gckpti_pick_bytes(exec->plan, pick));
+    return exec->picks[k].copy;
 }
 
 /* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
@@ -26057,7 +25898,7 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_exec_pick *at = &e->picks.at[k];
+        const gckpti_exec_pick *at = &e->picks[k];
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
         if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
@@ -26079,14 +25920,13 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return gckpti_error(exec, GCKPT_E_ARG,
                             "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
                             gckpt_plan_name(exec->plan, id), id);
-    gckpti_exec_pick before = exec->picks.at[k];
-    exec->picks.at[k].to = to;
-    exec->picks.at[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    int64_t rows =
-        exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end; /* of the step under way */
-    if (gckpti_check_collected(exec, rows) == GCKPT_OK)
+    gckpti_exec_pick before = exec->picks[k];
+    exec->picks[k].to = to;
+    exec->picks[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end) ==
+        GCKPT_OK)
         return gckpti_ok(exec);
-    exec->picks.at[k] = before;
+    exec->picks[k] = before;
     return GCKPT_E_ARG;
 }
 
@@ -26096,12 +25936,11 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t at = gckpti_elements_of(p, n, e->step.row - first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
-        if (e->picks.at[k].to)
-            gckpti_on(e)->copy_out(gckpti_on(e)->context,
-                                   e->picks.at[k].to +
-                                       gckpti_elements_of(p, n, e->step.row - first),
-                                   e->blocks.arena + p->picks[k].offset, count * sizeof(float));
+        if (e->picks[k].to)
+            gckpti_from_backend(e, e->picks[k].to + at, e->blocks.arena + p->picks[k].offset,
+                                count * sizeof(float));
     }
 }
 
@@ -26142,7 +25981,7 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         for (size_t i = 0; i < k; i++) /* picked twice */
             done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
-            e->picks.at[k].ready < (int)p->length)
+            gckpti_pick_ready(p, &p->picks[k]) < (int)p->length)
             continue;
         for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
@@ -26153,171 +25992,7 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
 }
 #endif
 
-/* >>run/begin */
-/* As many rows as the plan takes in a step or call. */
-GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    int inference = p->mode == GCKPT_INFERENCE;
-    const gckpti_crew *g = gckpti_crew_of(e);
-    int64_t end = e->step.streamed && g ? g->end : p->batch, own = rows;
-    if (rows < 1 || (!inference && rows > end - e->step.row_end))
-        return gckpti_error(
-            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
-            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
-    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (e->step.streamed || !mixer || !gckpti_hands_in(mixer));
-    int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
-        rest = gckpti_leaf_rows(p, e->step.streamed ? p->batch : rows, leaf) % p->rows;
-    if (whole && rest) /* the last one may be short where rows mix by statistics */
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
-            "%s #%i mixes rows",
-            rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (!e->step.streamed)
-        own = gckpti_crew_rows(e, rows);
-    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
-}
-
-/* Finite and in range, each of them. */
-static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
-{
-    const struct {
-        const char *name;
-        float value, low, high;
-    } fields[] = { { "lr", h->lr, 0, FLT_MAX },
-                   { "weight_decay", h->weight_decay, 0, FLT_MAX },
-                   { "beta1", h->beta1, -1, 0.9999999f },
-                   { "beta2", h->beta2, -1, 0.9999999f },
-                   { "eps", h->eps, 0, 1 },
-                   { "momentum", h->momentum, -1, 1 },
-                   { "clip", h->clip, 0, FLT_MAX } };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high)) /* or NaN */
-            return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s is %g; it must be from %g to %g%s",
-                                fields[i].name, (double)fields[i].value, (double)fields[i].low,
-                                (double)fields[i].high,
-                                i ? "" : " (a term of negative weight is maximised)");
-    return GCKPT_OK;
-}
-
-/* The plan's parameters: as they were when it was made, and their newest values where this executor
- * reads them. */
-static gckpt_result gckpti_begin_params(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->param_count; i++) {
-        gckpti_param *q = &e->store->params[e->bound.params[i].index];
-        if (p->params[i].storage != (gckpti_byte)q->p.storage)
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" is stored as %s, the plan was made for %s; make a "
-                                "new plan",
-                                q->p.name, gckpti_storage_name(q->p.storage),
-                                gckpti_storage_name((gckpt_storage)p->params[i].storage));
-        if (gckpti_updates(&p->params[i]) && q->p.frozen)
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" was frozen after planning; make a new plan",
-                                p->names + p->params[i].name);
-        if (p->params[i].trained && gckpti_others_state(p, q))
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" got state of another optimiser after this executor "
-                                "was made; gckpt_store_reset clears it",
-                                p->names + p->params[i].name);
-        if (gckpti_bring(e, q) != GCKPT_OK)
-            return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                gckpti_on(e)->name, p->names + p->params[i].name,
-                                gckpti_shortage(e));
-        const void **data = &e->bound.nodes[p->params[i].node].data;
-        if (*data != gckpti_values_here(e, q, -1))
-            gckpti_forget(e);
-        *data = gckpti_values_here(e, q, -1);
-        int cut = gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-        if (gckpti_debug(e) & GCKPT_DEBUG_FINITE &&
-            gckpti_check_leaf(e, p->params[i].node, *data, cut ? q->p.first : 0,
-                              cut ? q->p.count : q->p.elements, p->params[i].trained) != GCKPT_OK)
-            return GCKPT_E_DATA;
-    }
-    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++)
-        if (p->nodes[i].kind == GCKPTI_CONSTANT &&
-            gckpti_check_leaf(e, (int)i, e->bound.nodes[i].data, 0,
-                              gckpti_elements(&p->nodes[i].shape), 0) != GCKPT_OK)
-            return GCKPT_E_DATA;
-    return GCKPT_OK;
-}
-
-/* The beginning that steps, streams and forwards share: what they ask for fits the plan, and all
- * that belongs to a step is as before its first instruction. */
-GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
-{
-    const gckpt_plan *p = e->plan;
-    e->step.state = GCKPTI_IDLE;
-    gckpti_join(e); /* of a step that was abandoned */
-    if (inference != (p->mode == GCKPT_INFERENCE))
-        return gckpti_error(e, GCKPT_E_ARG,
-                            inference
-                                ? "forward: this plan trains; make one with GCKPT_INFERENCE"
-                                : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
-    if (!inference && !hyper)
-        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
-    if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (!inference && p->update_in_backward && hyper->clip > 0)
-        return gckpti_error(
-            e, GCKPT_E_ARG,
-            "step: clip needs all gradients before the first update; this plan updates in "
-            "the backward (desc.update_in_backward)");
-    gckpt_result result = gckpti_begin_params(e);
-    if (result != GCKPT_OK)
-        return result;
-    if (hyper)
-        e->update.hyper = *hyper;
-    e->update.unbiased = 0;
-    e->step.number = e->store->step;
-    e->step.packs = e->store->packs;
-    e->step.streamed = 0;
-    e->losses.settled = 0;
-    e->update.begun = 0;
-    e->step.row = e->step.row_end = e->feeds.first = 0;
-    e->update.grad_norm = 0;
-    e->update.clip_scale = 1;
-    return gckpti_ok(e);
-}
-
-/* When nothing can refuse the step any more. Its rows are not fed yet. */
-GCKPTI_FN void gckpti_start_step(gckpt_exec *e)
-{
-    gckpti_measure_start(e);
-    e->step.pc = e->step.finished = 0;
-    e->update.cleared = 0;
-    gckpti_fill(e, e->losses.totals, 0,
-                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) *
-                    sizeof *e->losses.totals);
-}
-
-GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t x = 0; x < end && p->looped; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-        gckpti_operands o;
-        gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
-            const gckpti_node *q = &p->nodes[node->in[i]];
-            float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
-            if (sum && q->batchless)
-                gckpti_fill(e, sum, 0,
-                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
-        }
-    }
-}
-
 /* >>run/advance */
-/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
- * the rows at hand are done, others may come. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     if (e->step.row == e->step.row_end)
@@ -26394,7 +26069,7 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
-    if (result == GCKPT_OK && finite && early)
+    if (result == GCKPT_OK && early)
         result = gckpti_check_update(e, ins, 0);
     if (!e->update.begun)
         result = gckpti_meet(e, result);
@@ -26403,7 +26078,7 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     e->update.begun = 1;
     if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
+    return gckpti_check_update(e, ins, 1);
 }
 
 /* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
@@ -26420,11 +26095,8 @@ GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *
 
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
-    gckpti_look read = { 0, 0, -1, 0, 0, 0 };
+    const unsigned read = gckpti_kinds_read(e, ins);
     gckpt_result result = GCKPT_OK;
-    int finite = gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
-    if (finite)
-        gckpti_see_operands(e, &read, ins, 0);
     if (ins->kind <= GCKPT_BACKWARD)
         result = gckpti_run_op(e, ins, GCKPTI_LEAN ? NULL : c);
     else if (ins->kind == GCKPT_UPDATE)
@@ -26433,55 +26105,69 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
         gckpti_run_reduce(e, ins);
     else if (GCKPTI_RUNS_BACKENDS)
         result = gckpti_run_copies(e, ins);
-    return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
+    return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;
 }
 
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
+/* What a run does next. */
+typedef enum {
+    GCKPTI_THEN_STOPS, /* at its goal, at the end of the rows at hand, cancelled, or by an error */
+    GCKPTI_THEN_REPEATED, /* a micro-batch, which the backend has done by now */
+    GCKPTI_THEN_PASSES,   /* an instruction that is not to be run here, or not any more */
+    GCKPTI_THEN_RUNS      /* the instruction */
+} gckpti_then;
+
+/* The move from where e stands; in *result what the run has come to. */
+static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_result result = GCKPT_OK;
     if (!e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
     if (e->step.pc == p->epilogue)
-        result = gckpti_next_round(e);
-    if (e->step.pc >= (int)p->length || result != GCKPT_OK)
-        return result == GCKPT_MORE ? GCKPT_OK : result;
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect_rows(e);
-        return GCKPT_MORE;
+        *result = gckpti_next_round(e);
+    if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
+        *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
+        return GCKPTI_THEN_STOPS;
     }
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
+        return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
-    int skipped = gckpti_skips(e, ins);
+    const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
-        result = gckpti_settle_counts(e);
-        result = gckpti_drain(e, result);
-        if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
+        *result = gckpti_drain(e, gckpti_settle_counts(e));
+        const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
+        if (counts && e->step.goal == GCKPTI_GRADIENTS) {
             e->step.pc++;
-            if (e->step.pc == p->epilogue)
-                gckpti_collect_rows(e);
-            return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
+            return GCKPTI_THEN_STOPS;
         }
+        if (!counts || e->step.goal == GCKPTI_NO_UPDATES)
+            return GCKPTI_THEN_PASSES;
     }
-    if (result == GCKPT_OK && !skipped) {
-        result = gckpti_ask(e, ins);
-        if (result != GCKPT_OK)
-            return result;
-        skipped = gckpti_skips(e, ins);
+    if (skipped)
+        return GCKPTI_THEN_PASSES;
+    *result = gckpti_ask(e, ins);
+    return *result != GCKPT_OK    ? GCKPTI_THEN_STOPS
+           : gckpti_skips(e, ins) ? GCKPTI_THEN_PASSES
+                                  : GCKPTI_THEN_RUNS;
+}
+
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = GCKPT_OK;
+    switch (gckpti_what_next(e, &result)) {
+    case GCKPTI_THEN_STOPS: return result;
+    case GCKPTI_THEN_REPEATED: gckpti_collect_rows(e); return GCKPT_MORE;
+    case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
+    case GCKPTI_THEN_PASSES: break;
     }
-    if (result == GCKPT_OK && !skipped)
-        result = gckpti_run_instruction(e, ins, c);
-    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
+    gckpti_paint_dead(e);
+    const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
+    if (turns)
         gckpti_join(e);
-        gckpti_paint_dead(e);
-    }
-    e->step.pc++;
-    if (e->step.pc == p->epilogue) /* the next micro-batch begins anew */
-        gckpti_join(e);
-    if (GCKPTI_RUNS_BACKENDS && e->recording.now &&
-        (e->step.pc == p->epilogue || result != GCKPT_OK))
+    if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect_rows(e);
@@ -26494,7 +26180,6 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
 typedef struct {
     gckpt_exec *e;
     int64_t instructions; /* at most */
-    gckpti_extent extent;
     gckpt_result result;
 } gckpti_running;
 
@@ -26505,21 +26190,20 @@ static void gckpti_run_here(void *context)
     if (!GCKPTI_LEAN)
         gckpti_bare_call(r->e, &c);
     for (int64_t i = 0; i < r->instructions && r->result == GCKPT_MORE; i++)
-        r->result = gckpti_advance(r->e, r->extent, &c);
+        r->result = gckpti_advance(r->e, &c);
 }
 
-GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
-    gckpti_running r = { e, instructions, extent, GCKPT_MORE };
+    gckpti_running r = { e, instructions, GCKPT_MORE };
     if (e->step.packs != e->store->packs) {
-        r.result = gckpti_error(
-            e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
-        r.result = gckpti_drain(e, r.result);
-        if (r.result != GCKPT_OK) {
+        gckpt_result result = gckpti_drain(
+            e, gckpti_error(e, GCKPT_E_ARG,
+                            "step: parameters were packed within it; it is over, begin it anew"));
+        if (result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
-            return r.result;
+            return result;
         }
-        r.result = GCKPT_MORE;
     }
     e->recording.asked = e->recording.possible && instructions == INT64_MAX;
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);
@@ -26529,6 +26213,133 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_ex
 }
 
 /* >>run/step */
+/* As many rows as the plan takes in a step or call. */
+static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    int inference = p->mode == GCKPT_INFERENCE;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t end = gckpti_streams(e) && g ? g->end : p->batch, own = rows;
+    if (rows < 1 || (!inference && rows > end - e->step.row_end))
+        return gckpti_error(
+            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
+            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
+    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
+    int whole = p->mixer >= 0 && (gckpti_streams(e) || !mixer || !gckpti_hands_in(mixer));
+    int64_t rest = rows % p->rows;
+    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
+        rest = gckpti_leaf_rows(p, gckpti_streams(e) ? p->batch : rows, leaf) % p->rows;
+    if (whole && rest) /* the last one may be short where rows mix by statistics */
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
+            "%s #%i mixes rows",
+            rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+    if (!gckpti_streams(e))
+        own = gckpti_crew_rows(e, rows);
+    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
+}
+
+/* Finite and in range, each of them. */
+static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
+{
+    const struct {
+        const char *name;
+        float value, low, high;
+    } fields[] = { { "lr", h->lr, 0, FLT_MAX },
+                   { "weight_decay", h->weight_decay, 0, FLT_MAX },
+                   { "beta1", h->beta1, -1, 0.9999999f },
+                   { "beta2", h->beta2, -1, 0.9999999f },
+                   { "eps", h->eps, 0, 1 },
+                   { "momentum", h->momentum, -1, 1 },
+                   { "clip", h->clip, 0, FLT_MAX } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high)) /* or NaN */
+            return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s is %g; it must be from %g to %g%s",
+                                fields[i].name, (double)fields[i].value, (double)fields[i].low,
+                                (double)fields[i].high,
+                                i ? "" : " (a term of negative weight is maximised)");
+    return GCKPT_OK;
+}
+
+/* The plan's parameters: as they were when it was made, and their newest values where this executor
+ * reads them. */
+static gckpt_result gckpti_begin_params(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        gckpti_param *q = gckpti_param_of(e, (int)i);
+        gckpt_result result = gckpti_check_planned(e, (int)i, 1);
+        if (result == GCKPT_OK)
+            result = gckpti_bring(e, q, 1);
+        if (result != GCKPT_OK)
+            return result;
+        const void **data = &e->bound.nodes[p->params[i].node].data;
+        if (*data != gckpti_values_here(e, q, -1))
+            gckpti_forget(e);
+        *data = gckpti_values_here(e, q, -1);
+    }
+    return gckpti_check_values(e);
+}
+
+/* What is asked for fits the plan, and all that belongs to a step is as before its first
+ * instruction. */
+static gckpt_result gckpti_begin(gckpt_exec *e, gckpti_goal goal, const gckpt_hyper *hyper)
+{
+    const gckpt_plan *p = e->plan;
+    const int inference = goal == GCKPTI_FORWARD;
+    e->step.state = GCKPTI_IDLE;
+    e->step.goal = goal;
+    gckpti_join(e); /* of a step that was abandoned */
+    if (inference != (p->mode == GCKPT_INFERENCE))
+        return gckpti_error(e, GCKPT_E_ARG,
+                            inference
+                                ? "forward: this plan trains; make one with GCKPT_INFERENCE"
+                                : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
+    if (!inference && !hyper)
+        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
+    if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (!inference && p->update_in_backward && hyper->clip > 0)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: clip needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
+    gckpt_result result = gckpti_begin_params(e);
+    if (result != GCKPT_OK)
+        return result;
+    if (hyper)
+        e->update.hyper = *hyper;
+    e->update.unbiased = 0;
+    e->step.number = e->store->step;
+    e->step.packs = e->store->packs;
+    e->losses.settled = 0;
+    e->update.begun = 0;
+    e->step.row = e->step.row_end = e->feeds.first = 0;
+    e->update.grad_norm = 0;
+    e->update.clip_scale = 1;
+    return gckpti_ok(e);
+}
+
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t x = 0; x < end && p->looped; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+            const gckpti_node *q = &p->nodes[node->in[i]];
+            float *sum = gckpti_at(e, o.in[i].gradient);
+            int64_t n = gckpti_elements(&q->shape);
+            if (sum && q->batchless)
+                gckpti_fill(e, sum, 0,
+                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
+        }
+    }
+}
+
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
     if (e->plan->ranks < 2 || e->step.state == GCKPTI_IDLE)
@@ -26538,52 +26349,105 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Everything before the first instruction of a step or forward over `rows` rows. */
-static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
-                                   const gckpt_hyper *hyper, int inference)
+/* Streaming: what plans and losses it is not for. */
+static gckpt_result gckpti_check_stream(gckpt_exec *e)
 {
-    int64_t own = rows;
+    if (!e->plan->looped)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
+            "%I rows",
+            e->plan->rows);
+    if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step_begin: rows cannot stream in where ranks gather values for each "
+                            "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+    return gckpti_check_same_counts(e);
+}
+
+/* Takes the feeds of `rows` rows more, which losses will count. */
+static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows)
+{
+    gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
+    if (result != GCKPT_OK)
+        return result;
+    e->step.row_end += rows;
+    gckpti_expect_counts(e, rows);
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+{
+    const int streams = goal == GCKPTI_STREAM;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_begin(e, hyper, inference);
+    gckpt_result result = gckpti_begin(e, goal, hyper);
     if (result == GCKPT_OK)
-        result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK)
+        result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && !streams)
         result = gckpti_check_caches(e, rows);
-    if (result == GCKPT_OK)
-        own = gckpti_crew_rows(e, rows);
-    if (result == GCKPT_OK && own)
-        result = gckpti_take_feeds(e, feeds, count, own);
     if (result == GCKPT_OK) {
-        e->step.row_end += own;
+        int64_t own = gckpti_crew_rows(e, streams ? e->plan->batch : rows);
         gckpti_start_counts(e);
-        gckpti_expect_counts(e, own);
+        result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
     result = gckpti_crew_begin(e, rows, result);
     if (result != GCKPT_OK)
         return result;
-    gckpti_start_step(e);
-    e->step.state = GCKPTI_RUNNING;
-    gckpti_set_round(e);
+    /* nothing can refuse the step any more */
+    gckpti_measure_start(e);
+    e->step.pc = e->step.finished = 0;
+    e->update.cleared = 0;
+    gckpti_fill(e, e->losses.totals, 0,
+                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) *
+                    sizeof *e->losses.totals);
+    e->step.state = streams ? GCKPTI_STREAMING : GCKPTI_RUNNING;
+    if (!streams)
+        gckpti_set_round(e);
     return GCKPT_OK;
 }
 
-/* The end of a step: waits for the backend, adds up the losses, counts the step. */
+/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
+ * not, else a parameter whose gradient is not finite. */
+static const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
+{
+    const gckpti_plan_param *bad = gckpti_total_norm(e);
+    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+    if (bad && e->update.nonfinite)
+        gckpti_uncount_updates(e);
+    e->store->step += e->update.begun && !bad;
+    return bad;
+}
+
+/* Of a step that ends before its updates: gradients are divided, and their norm taken. */
+static gckpt_result gckpti_end_gradients(gckpt_exec *e)
+{
+    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    return gckpti_meet(e, result);
+}
+
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
+    gckpt_result result = e->step.goal == GCKPTI_GRADIENTS ? gckpti_end_gradients(e) : GCKPT_OK;
+    if (result != GCKPT_OK)
+        return result;
     gckpti_add_uses(e);
-    gckpt_result result = gckpti_read_losses(e);
+    result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
         result = gckpti_check_canary(e);
-    int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    if (p->mode != GCKPT_INFERENCE && count > 0)
+    const int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
+    const int inference = p->mode == GCKPT_INFERENCE, counts = !inference && count > 0;
+    if (counts)
         gckpti_gather_squares(e);
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
@@ -26597,16 +26461,9 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (seen->count > 0)
             loss += weight * (seen->sum / (double)seen->count);
     }
-    const gckpti_plan_param *bad = NULL;
-    if (p->mode != GCKPT_INFERENCE && count > 0) {
-        bad = gckpti_total_norm(e);
-        bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-        if (bad && e->update.nonfinite)
-            gckpti_uncount_updates(e);
-        e->store->step += e->update.begun && !bad;
-    }
+    const gckpti_plan_param *bad = counts ? gckpti_count_step(e) : NULL;
     if (report) {
-        report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
+        report->loss = count > 0 || inference ? loss : 0;
         report->grad_norm = count > 0 ? e->update.grad_norm : 0;
         report->count = count;
         report->step = e->store->step;
@@ -26619,10 +26476,48 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
+/* Runs what was prepared, so many instructions of it, and ends it with the last. */
+static gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
+{
+    gckpt_result result = gckpti_run(e, instructions);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                     int64_t rows, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_FORWARD, NULL);
+    if (result == GCKPT_OK)
+        result = gckpti_run_step(exec, INT64_MAX, report);
+    if (result == GCKPT_OK)
+        gckpti_add_positions(exec, rows);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report)
+{
+    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
+    if (exec && exec->plan->update_in_backward)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "gradients: this plan updates in the backward "
+                            "(desc.update_in_backward); make one that does not");
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_GRADIENTS, &none);
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
+}
+
+/* ---- a step in pieces ---- */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper)
 {
-    return gckpti_prepare(exec, feeds, count, rows, hyper, 0);
+    return gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
 }
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
@@ -26632,8 +26527,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
     if (exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
     gckpti_ok(exec); /* of what was fetched too early */
-    gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
-    return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
+    return gckpti_run_step(exec, instructions, report);
 }
 
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
@@ -26649,94 +26543,10 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     return next;
 }
 
-/* A step or forward that was prepared, to its end. */
-GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
-{
-    gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
-    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
-{
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, hyper, 0);
-    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
-}
-
-GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                     int64_t rows, gckpt_report *report)
-{
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
-    if (result == GCKPT_OK)
-        result = gckpti_run_all(exec, report);
-    if (result == GCKPT_OK)
-        gckpti_add_positions(exec, rows);
-    return result;
-}
-
-GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                              int64_t rows)
-{
-    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
-    return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
-}
-
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
-                                            gckpt_report *report)
-{
-    e->step.state = GCKPTI_IDLE;
-    if (result == GCKPT_OK)
-        result = gckpti_settle_counts(e);
-    result = gckpti_drain(e, result);
-    if (result == GCKPT_OK && gckpti_count(e))
-        result = gckpti_finish_gradients(e);
-    result = gckpti_meet(e, result);
-    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
-GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                       int64_t rows, gckpt_report *report)
-{
-    if (exec && exec->plan->update_in_backward)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "gradients: this plan updates in the backward "
-                            "(desc.update_in_backward); make one that does not");
-    gckpt_result result = gckpti_start_gradients(exec, feeds, count, rows);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_run(exec, INT64_MAX, GCKPTI_GRADIENTS);
-    return gckpti_end_gradients(exec, result, report);
-}
-
-/* >>run/stream */
+/* ---- a step whose rows stream in ---- */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
-    if (!exec || gckpti_is_under_way(exec))
-        return GCKPT_E_ARG;
-    gckpt_result result = gckpti_begin(exec, hyper, 0);
-    if (result == GCKPT_OK && !exec->plan->looped)
-        result = gckpti_error(
-            exec, GCKPT_E_ARG,
-            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
-            "%I rows",
-            exec->plan->rows);
-    if (result == GCKPT_OK && exec->plan->ranks > 1 && exec->plan->shard == GCKPT_SHARD_VALUES)
-        result =
-            gckpti_error(exec, GCKPT_E_ARG,
-                         "step_begin: rows cannot stream in where ranks gather values for each "
-                         "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
-    if (result == GCKPT_OK)
-        result = gckpti_check_streaming(exec);
-    exec->step.streamed = 1;
-    if (result == GCKPT_OK)
-        (void)gckpti_crew_rows(exec, exec->plan->batch);
-    result = gckpti_crew_begin(exec, 0, result);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_start_counts(exec);
-    gckpti_start_step(exec);
-    exec->step.state = GCKPTI_STREAMING;
-    return GCKPT_OK;
+    return gckpti_prepare(exec, NULL, 0, 0, GCKPTI_STREAM, hyper);
 }
 
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -26746,21 +26556,20 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         return GCKPT_E_ARG;
     if (exec->step.state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
+    const int64_t before = exec->step.row_end;
     gckpt_result result = gckpti_failed_here(exec);
     if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
         result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
-        result = gckpti_take_feeds(exec, feeds, count, rows);
+        result = gckpti_add_rows(exec, feeds, count, rows);
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
     gckpti_ok(exec);
-    if (exec->step.row_end > 0)
+    if (before > 0)
         exec->step.pc = exec->plan->body;
-    exec->feeds.first = exec->step.row = exec->step.row_end;
-    exec->step.row_end += rows;
-    gckpti_expect_counts(exec, rows);
+    exec->feeds.first = exec->step.row = before;
     gckpti_set_round(exec);
-    result = gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
+    result = gckpti_run(exec, INT64_MAX);
     return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
 }
 
@@ -26777,93 +26586,10 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     if (result != GCKPT_OK)
         return result;
     if (gckpti_step_rows(exec) > 0)
-        return gckpti_run_all(exec, report);
+        return gckpti_run_step(exec, INT64_MAX, report);
     exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
 }
-
-/* >>run/values */
-#ifndef GCKPT_NO_RANKS
-
-GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
-{
-    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
-    int rank = 0;
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
-        *(second ? &low : &high) = middle;
-        rank |= second ? bit : 0;
-    }
-    return rank;
-}
-
-/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
-static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
-                                        float room[GCKPTI_DRAWN], int64_t *n)
-{
-    int64_t first, end, some;
-    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
-        return gckpti_values_at(e->store, q, at, room, n);
-    gckpti_peers *s = &e->crew->peers;
-    void *out = s->out;
-    const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
-    end = gckpti_share(q->p.elements, owner, e->store->ranks, &first) + first;
-    *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
-    for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
-        const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
-        some = gckpti_min(some, *n - i);
-        memcpy((float *)out + i, x, (size_t)some * sizeof *x);
-    }
-    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
-        int has = (s->rank ^ owner) < bit, gets = (s->rank ^ bit ^ owner) < bit;
-        gckpti_exchange(s, s->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
-                        gets ? (size_t)*n * sizeof(float) : 0);
-        gckpti_wait_for(s);
-    }
-    return (const float *)out;
-}
-
-/* All values of parameters first..last, where they are wanted. */
-static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
-{
-    float room[GCKPTI_DRAWN];
-    gckpt_result result = GCKPT_OK;
-    if (gckpti_is_under_way(e))
-        return GCKPT_E_ARG;
-    if (first < 0 || last >= (int)e->store->count)
-        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
-    for (int i = first; i <= last && result == GCKPT_OK; i++) {
-        const gckpti_param *q = &e->store->params[i];
-        for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_piece(e, q, at, room, &n);
-            if (to)
-                memcpy(to + at, x, (size_t)n * sizeof *x);
-            if (hash)
-                *hash = gckpti_hash_floats(*hash, x, n);
-            result = gckpti_drain(e, GCKPT_OK);
-        }
-    }
-    return result == GCKPT_OK ? gckpti_ok(e) : result;
-}
-
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
-{
-    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
-}
-
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
-{
-    uint64_t all = GCKPTI_FNV_START;
-    if (!exec)
-        return GCKPT_E_ARG;
-    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
-    if (hash)
-        *hash = result == GCKPT_OK ? all : 0;
-    return result;
-}
-#endif
 
 /* =================================================================================================
  * >>check: gradients against finite differences; what ops cost here; races
@@ -26885,16 +26611,17 @@ typedef struct {
 
 /* >>check/gradients */
 #ifndef GCKPT_NO_CHECK
-GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
+GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b, gckpti_goal goal)
 {
-    return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
+    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
+    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, goal, &none);
 }
 
-/* When all micro-batches have run, or failed with `result`: gradients and loss. */
-GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+/* When all micro-batches have run: gradients and loss. */
+GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
                                         gckpt_report *report)
 {
-    result = gckpti_end_gradients(b->e, result, report);
+    gckpt_result result = gckpti_finish_step(b->e, report);
     return result != GCKPT_OK || gckpti_count(b->e)
                ? result
                : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
@@ -26903,16 +26630,16 @@ GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result resu
 /* Loss, and gradients as a program may see them. */
 static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
 {
-    gckpt_report report;
-    gckpt_result result = gckpti_batch_begin(b);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
-    int keeps = b->e->update.writes_back;
+    gckpt_report report = { 0, 0, 0, 0 };
+    const int keeps = b->e->update.writes_back;
+    gckpt_result result = gckpti_batch_begin(b, GCKPTI_GRADIENTS);
+    if (result == GCKPT_OK)
+        result = gckpti_run(b->e, INT64_MAX);
     b->e->update.writes_back = 1;
-    result = gckpti_batch_end(b, result, "check_gradients", &report);
+    if (result == GCKPT_OK)
+        result = gckpti_batch_end(b, "check_gradients", &report);
     b->e->update.writes_back = keeps;
-    *loss = result == GCKPT_OK ? report.loss : 0;
+    *loss = report.loss;
     return result;
 }
 
@@ -26981,7 +26708,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = &b->e->store->params[b->e->bound.params[t->param].index];
+    const gckpti_param *q = gckpti_param_of(b->e, t->param);
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
@@ -27144,7 +26871,7 @@ static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy
     if (result != GCKPT_OK)
         return result;
     memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
-    const gckpti_param *q = &b->e->store->params[b->e->bound.params[i].index];
+    const gckpti_param *q = gckpti_param_of(b->e, i);
     gckpti_pull(b->e->store, q);
     memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
@@ -27213,9 +26940,11 @@ typedef struct {
     gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last;   /* when it was looked at the clock last */
-    float *copy;   /* room for a parameter and its state */
-    double *spent; /* seconds by instruction, a micro-batch; last: those of all else */
+    double last; /* when it was looked at the clock last */
+    float *copy; /* room for a parameter and its state */
+    /* Seconds by instruction, in each run: GCKPTI_RUNS_MOST of a micro-batch; last, of all else. */
+    double *spent;
+    int run;
     gckpt_result result;
 } gckpti_timing;
 
@@ -27224,6 +26953,12 @@ static double gckpti_lap(gckpti_timing *t)
     double now = t->seconds(t->user), lap = now - t->last;
     t->last = now;
     return lap > 0 && lap < 1e9 ? lap : 0;
+}
+
+/* What this run took for instruction x. */
+static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
+{
+    return &t->spent[x * GCKPTI_RUNS_MOST + (size_t)t->run];
 }
 
 /* Saves what an update changes of a parameter, or puts it back. */
@@ -27245,30 +26980,29 @@ static void gckpti_time_step(void *context)
     gckpti_timing *t = (gckpti_timing *)context;
     gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &t->spent[p->length], micro;
+    double *rest = gckpti_time_spent(t, p->length), micro;
     gckpt_call c;
-    memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
-    gckpt_result result = gckpti_batch_begin(&t->batch);
+    gckpt_result result = gckpti_batch_begin(&t->batch, GCKPTI_GRADIENTS);
     gckpti_bare_call(e, &c);
     micro = (double)gckpti_crew_batches(e, t->batch.rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
-        result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
+        result = gckpti_advance(e, &c);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
-        t->spent[e->step.pc - 1] +=
+        *gckpti_time_spent(t, (size_t)e->step.pc - 1) +=
             e->step.pc > p->body && e->step.pc <= p->epilogue ? lap / micro : lap;
     }
-    t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
+    t->result = result == GCKPT_OK ? gckpti_batch_end(&t->batch, "calibrate", NULL) : result;
     if (t->result != GCKPT_OK)
         return;
     *rest += gckpti_lap(t);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
-        gckpti_param *q = &e->store->params[e->bound.params[p->list[x].id].index];
+        gckpti_param *q = gckpti_param_of(e, p->list[x].id);
         int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
@@ -27283,18 +27017,10 @@ static void gckpti_time_step(void *context)
     }
 }
 
-/* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
-static double gckpti_median(double *samples, size_t stride, int n)
+static int gckpti_is_shorter(const void *a, const void *b, const void *context)
 {
-    for (int i = 1; i < n; i++)
-        for (int k = i; k > 0; k--) {
-            double *a = &samples[(size_t)(k - 1) * stride], *b = a + stride, swap = *a;
-            if (*a <= *b)
-                break;
-            *a = *b;
-            *b = swap;
-        }
-    return samples[(size_t)(n / 2) * stride];
+    (void)context;
+    return *(const double *)a < *(const double *)b;
 }
 
 static uint64_t gckpti_nanoseconds(double seconds)
@@ -27358,38 +27084,37 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "all ranks the same costs",
                             p->ranks);
     size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
-    size_t stride = p->length + 1;
-    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
+    const size_t steps = p->length + 1, most = GCKPTI_RUNS_MOST;
+    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, 0, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
-    double *samples =
-        (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof *samples);
-    gckpt_result result = GCKPT_OK;
-    if (!t.copy || !samples)
-        result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
+    t.spent = (double *)gckpti_new(&exec->memory, steps, most * sizeof *t.spent);
+    if (!t.copy || !t.spent)
+        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
-    int runs = 0;
     double start = seconds(user);
-    while (result == GCKPT_OK &&
-           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
-        t.spent = samples + (size_t)runs++ * stride;
+    for (; t.result == GCKPT_OK && t.run < GCKPTI_RUNS_MOST; t.run++) {
+        if (t.run >= GCKPTI_RUNS_LEAST && t.last - start >= 0.25)
+            break;
         gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_time_step, &t);
-        result = t.result;
     }
     exec->desc.debug = debug;
-    if (result == GCKPT_OK && !(t.last > start))
-        result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
-    for (size_t x = 0; x < stride && result == GCKPT_OK; x++)
-        samples[x] = gckpti_median(samples + stride + x, stride, runs - 1);
-    if (result == GCKPT_OK) {
-        gckpti_fill_costs(p, samples, costs);
+    if (t.result == GCKPT_OK && !(t.last > start))
+        t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
+    for (size_t x = 0; x < steps && t.result == GCKPT_OK; x++) { /* the first run warms up */
+        double *runs = &t.spent[x * most + 1];
+        gckpti_sort(runs, (size_t)t.run - 1, sizeof *runs, gckpti_is_shorter, NULL);
+        t.spent[x] = runs[(t.run - 1) / 2];
+    }
+    if (t.result == GCKPT_OK) {
+        gckpti_fill_costs(p, t.spent, costs);
         if (update)
-            *update = gckpti_nanoseconds(samples[p->length]);
+            *update = gckpti_nanoseconds(t.spent[p->length]);
         gckpti_ok(exec);
     }
-    gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
+    gckpti_delete(&exec->memory, t.spent, steps, most * sizeof *t.spent);
     gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
-    return result;
+    return t.result;
 }
 #endif
 
@@ -27453,9 +27178,9 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
 {
     const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
     double start = gckpti_clock(r);
-    gckpt_result result = gckpti_batch_begin(&b);
+    gckpt_result result = gckpti_batch_begin(&b, GCKPTI_NO_UPDATES);
     if (result == GCKPT_OK)
-        result = gckpti_run(e, INT64_MAX, GCKPTI_NO_UPDATES);
+        result = gckpti_run(e, INT64_MAX);
     if (result == GCKPT_OK)
         result = gckpti_wait(e);
     e->step.state = GCKPTI_IDLE;
@@ -27510,8 +27235,7 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
     for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
-        gckpti_state_shrink(r->store, &r->store->params[e->bound.params[i].index],
-                            e->bound.params[i].had);
+        gckpti_state_shrink(r->store, gckpti_param_of(e, (int)i), e->bound.params[i].had);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
     return result;
@@ -30924,6 +30648,24 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #undef GCKPTI_TWICE
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
+#undef gckpti_crew_begin
+#undef gckpti_run_gather
+#undef gckpti_pass_share
+#undef gckpti_check_collected
+#undef gckpti_check_caches
+#undef gckpti_cache_at
+#undef gckpti_copies_at
+#undef gckpti_mixed_forward
+#undef gckpti_mixed_backward
+#undef gckpti_mixed_gradient
+#undef gckpti_run_portions
+#undef gckpti_compare
+#undef gckpti_kinds_read
+#undef gckpti_check_finite
+#undef gckpti_check_update
+#undef gckpti_check_fed
+#undef gckpti_run_unpack
+#undef gckpti_call_stored
 
 #ifdef __cplusplus
 }

@@ -79,6 +79,24 @@
 #undef GCKPTI_TWICE
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
+#undef gckpti_crew_begin
+#undef gckpti_run_gather
+#undef gckpti_pass_share
+#undef gckpti_check_collected
+#undef gckpti_check_caches
+#undef gckpti_cache_at
+#undef gckpti_copies_at
+#undef gckpti_mixed_forward
+#undef gckpti_mixed_backward
+#undef gckpti_mixed_gradient
+#undef gckpti_run_portions
+#undef gckpti_compare
+#undef gckpti_kinds_read
+#undef gckpti_check_finite
+#undef gckpti_check_update
+#undef gckpti_check_fed
+#undef gckpti_run_unpack
+#undef gckpti_call_stored
 
 #ifdef __cplusplus
 }

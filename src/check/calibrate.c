@@ -13,9 +13,11 @@ typedef struct {
     gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last;   /* when it was looked at the clock last */
-    float *copy;   /* room for a parameter and its state */
-    double *spent; /* seconds by instruction, a micro-batch; last: those of all else */
+    double last; /* when it was looked at the clock last */
+    float *copy; /* room for a parameter and its state */
+    /* Seconds by instruction, in each run: GCKPTI_RUNS_MOST of a micro-batch; last, of all else. */
+    double *spent;
+    int run;
     gckpt_result result;
 } gckpti_timing;
 
@@ -24,6 +26,12 @@ static double gckpti_lap(gckpti_timing *t)
     double now = t->seconds(t->user), lap = now - t->last;
     t->last = now;
     return lap > 0 && lap < 1e9 ? lap : 0;
+}
+
+/* What this run took for instruction x. */
+static double *gckpti_time_spent(const gckpti_timing *t, size_t x)
+{
+    return &t->spent[x * GCKPTI_RUNS_MOST + (size_t)t->run];
 }
 
 /* Saves what an update changes of a parameter, or puts it back. */
@@ -45,30 +53,29 @@ static void gckpti_time_step(void *context)
     gckpti_timing *t = (gckpti_timing *)context;
     gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &t->spent[p->length], micro;
+    double *rest = gckpti_time_spent(t, p->length), micro;
     gckpt_call c;
-    memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
     gckpti_lap(t);
-    gckpt_result result = gckpti_batch_begin(&t->batch);
+    gckpt_result result = gckpti_batch_begin(&t->batch, GCKPTI_GRADIENTS);
     gckpti_bare_call(e, &c);
     micro = (double)gckpti_crew_batches(e, t->batch.rows);
     for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
-        result = gckpti_advance(e, GCKPTI_GRADIENTS, &c);
+        result = gckpti_advance(e, &c);
         gckpti_on(e)->finish(gckpti_on(e)->context);
         double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
-        t->spent[e->step.pc - 1] +=
+        *gckpti_time_spent(t, (size_t)e->step.pc - 1) +=
             e->step.pc > p->body && e->step.pc <= p->epilogue ? lap / micro : lap;
     }
-    t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
+    t->result = result == GCKPT_OK ? gckpti_batch_end(&t->batch, "calibrate", NULL) : result;
     if (t->result != GCKPT_OK)
         return;
     *rest += gckpti_lap(t);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
-        gckpti_param *q = &e->store->params[e->bound.params[p->list[x].id].index];
+        gckpti_param *q = gckpti_param_of(e, p->list[x].id);
         int slots = p->params[p->list[x].id].trained ? p->state_slots : 0;
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
@@ -83,18 +90,10 @@ static void gckpti_time_step(void *context)
     }
 }
 
-/* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
-static double gckpti_median(double *samples, size_t stride, int n)
+static int gckpti_is_shorter(const void *a, const void *b, const void *context)
 {
-    for (int i = 1; i < n; i++)
-        for (int k = i; k > 0; k--) {
-            double *a = &samples[(size_t)(k - 1) * stride], *b = a + stride, swap = *a;
-            if (*a <= *b)
-                break;
-            *a = *b;
-            *b = swap;
-        }
-    return samples[(size_t)(n / 2) * stride];
+    (void)context;
+    return *(const double *)a < *(const double *)b;
 }
 
 static uint64_t gckpti_nanoseconds(double seconds)
@@ -158,37 +157,36 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "all ranks the same costs",
                             p->ranks);
     size_t room = (size_t)gckpti_most_elements(p, 1) * (size_t)(1 + p->state_slots) + 1;
-    size_t stride = p->length + 1;
-    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
+    const size_t steps = p->length + 1, most = GCKPTI_RUNS_MOST;
+    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, 0, GCKPT_OK };
     t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
-    double *samples =
-        (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof *samples);
-    gckpt_result result = GCKPT_OK;
-    if (!t.copy || !samples)
-        result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
+    t.spent = (double *)gckpti_new(&exec->memory, steps, most * sizeof *t.spent);
+    if (!t.copy || !t.spent)
+        t.result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
-    int runs = 0;
     double start = seconds(user);
-    while (result == GCKPT_OK &&
-           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
-        t.spent = samples + (size_t)runs++ * stride;
+    for (; t.result == GCKPT_OK && t.run < GCKPTI_RUNS_MOST; t.run++) {
+        if (t.run >= GCKPTI_RUNS_LEAST && t.last - start >= 0.25)
+            break;
         gckpti_with_team(&exec->on.runner, exec->on.team, gckpti_time_step, &t);
-        result = t.result;
     }
     exec->desc.debug = debug;
-    if (result == GCKPT_OK && !(t.last > start))
-        result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
-    for (size_t x = 0; x < stride && result == GCKPT_OK; x++)
-        samples[x] = gckpti_median(samples + stride + x, stride, runs - 1);
-    if (result == GCKPT_OK) {
-        gckpti_fill_costs(p, samples, costs);
+    if (t.result == GCKPT_OK && !(t.last > start))
+        t.result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
+    for (size_t x = 0; x < steps && t.result == GCKPT_OK; x++) { /* the first run warms up */
+        double *runs = &t.spent[x * most + 1];
+        gckpti_sort(runs, (size_t)t.run - 1, sizeof *runs, gckpti_is_shorter, NULL);
+        t.spent[x] = runs[(t.run - 1) / 2];
+    }
+    if (t.result == GCKPT_OK) {
+        gckpti_fill_costs(p, t.spent, costs);
         if (update)
-            *update = gckpti_nanoseconds(samples[p->length]);
+            *update = gckpti_nanoseconds(t.spent[p->length]);
         gckpti_ok(exec);
     }
-    gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
+    gckpti_delete(&exec->memory, t.spent, steps, most * sizeof *t.spent);
     gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
-    return result;
+    return t.result;
 }
 #endif

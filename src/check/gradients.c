@@ -6,16 +6,17 @@
 #include "run/run.h"
 
 #ifndef GCKPT_NO_CHECK
-GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b)
+GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b, gckpti_goal goal)
 {
-    return gckpti_start_gradients(b->e, b->feeds, b->count, b->rows);
+    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
+    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, goal, &none);
 }
 
-/* When all micro-batches have run, or failed with `result`: gradients and loss. */
-GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+/* When all micro-batches have run: gradients and loss. */
+GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
                                         gckpt_report *report)
 {
-    result = gckpti_end_gradients(b->e, result, report);
+    gckpt_result result = gckpti_finish_step(b->e, report);
     return result != GCKPT_OK || gckpti_count(b->e)
                ? result
                : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
@@ -24,16 +25,16 @@ GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result resu
 /* Loss, and gradients as a program may see them. */
 static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
 {
-    gckpt_report report;
-    gckpt_result result = gckpti_batch_begin(b);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
-    int keeps = b->e->update.writes_back;
+    gckpt_report report = { 0, 0, 0, 0 };
+    const int keeps = b->e->update.writes_back;
+    gckpt_result result = gckpti_batch_begin(b, GCKPTI_GRADIENTS);
+    if (result == GCKPT_OK)
+        result = gckpti_run(b->e, INT64_MAX);
     b->e->update.writes_back = 1;
-    result = gckpti_batch_end(b, result, "check_gradients", &report);
+    if (result == GCKPT_OK)
+        result = gckpti_batch_end(b, "check_gradients", &report);
     b->e->update.writes_back = keeps;
-    *loss = result == GCKPT_OK ? report.loss : 0;
+    *loss = report.loss;
     return result;
 }
 
@@ -102,7 +103,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = &b->e->store->params[b->e->bound.params[t->param].index];
+    const gckpti_param *q = gckpti_param_of(b->e, t->param);
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
@@ -265,7 +266,7 @@ static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy
     if (result != GCKPT_OK)
         return result;
     memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
-    const gckpti_param *q = &b->e->store->params[b->e->bound.params[i].index];
+    const gckpti_param *q = gckpti_param_of(b->e, i);
     gckpti_pull(b->e->store, q);
     memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {

@@ -1,6 +1,6 @@
 #pragma once
 #include "check/check.h"
-#include "base/base.h"
+#include "run/run.h"
 
 /* What the files of check share; no other folder uses it. */
 
@@ -18,8 +18,8 @@ typedef struct {
  * order, and need no prototypes. What each does is said where it is defined. */
 
 /* check/gradients.c */
-GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b);
-GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b, gckpti_goal goal);
+GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
                                         gckpt_report *report);
 GCKPTI_FN int64_t gckpti_most_elements(const gckpt_plan *p, int measured);
 #endif

@@ -63,9 +63,9 @@ static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, dou
 {
     const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
     double start = gckpti_clock(r);
-    gckpt_result result = gckpti_batch_begin(&b);
+    gckpt_result result = gckpti_batch_begin(&b, GCKPTI_NO_UPDATES);
     if (result == GCKPT_OK)
-        result = gckpti_run(e, INT64_MAX, GCKPTI_NO_UPDATES);
+        result = gckpti_run(e, INT64_MAX);
     if (result == GCKPT_OK)
         result = gckpti_wait(e);
     e->step.state = GCKPTI_IDLE;
@@ -120,8 +120,7 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
         r->timed->fastest++;
     for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
-        gckpti_state_shrink(r->store, &r->store->params[e->bound.params[i].index],
-                            e->bound.params[i].had);
+        gckpti_state_shrink(r->store, gckpti_param_of(e, (int)i), e->bound.params[i].had);
     for (int i = 0; i < r->count; i++)
         gckpt_exec_free(r->exec[i]);
     return result;

@@ -1,7 +1,5 @@
 #include "run/own.h"
 
-/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
- * the rows at hand are done, others may come. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     if (e->step.row == e->step.row_end)
@@ -78,7 +76,7 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     int finite = (gckpti_debug(e) & GCKPT_DEBUG_FINITE) != 0, early = e->plan->update_in_backward;
     int first = e->update.hyper.clip > 0 || e->desc.skip_nonfinite || (finite && !early);
     gckpt_result result = first && !e->update.begun ? gckpti_finish_gradients(e) : GCKPT_OK;
-    if (result == GCKPT_OK && finite && early)
+    if (result == GCKPT_OK && early)
         result = gckpti_check_update(e, ins, 0);
     if (!e->update.begun)
         result = gckpti_meet(e, result);
@@ -87,7 +85,7 @@ static gckpt_result gckpti_run_one_update(gckpt_exec *e, const gckpti_ins *ins)
     e->update.begun = 1;
     if (!e->desc.skip_nonfinite || e->update.nonfinite || gckpti_finite(e->update.grad_norm))
         gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
-    return finite ? gckpti_check_update(e, ins, 1) : GCKPT_OK;
+    return gckpti_check_update(e, ins, 1);
 }
 
 /* GCKPT_SMALL: a call is on the stack only while an op runs (c is NULL), not beneath an update,
@@ -104,11 +102,8 @@ GCKPTI_APART static gckpt_result gckpti_run_op(gckpt_exec *e, const gckpti_ins *
 
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
 {
-    gckpti_look read = { 0, 0, -1, 0, 0, 0 };
+    const unsigned read = gckpti_kinds_read(e, ins);
     gckpt_result result = GCKPT_OK;
-    int finite = gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD;
-    if (finite)
-        gckpti_see_operands(e, &read, ins, 0);
     if (ins->kind <= GCKPT_BACKWARD)
         result = gckpti_run_op(e, ins, GCKPTI_LEAN ? NULL : c);
     else if (ins->kind == GCKPT_UPDATE)
@@ -117,55 +112,69 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins,
         gckpti_run_reduce(e, ins);
     else if (GCKPTI_RUNS_BACKENDS)
         result = gckpti_run_copies(e, ins);
-    return result == GCKPT_OK && finite ? gckpti_check_finite(e, ins, read.kinds) : result;
+    return result == GCKPT_OK ? gckpti_check_finite(e, ins, read) : result;
 }
 
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c)
+/* What a run does next. */
+typedef enum {
+    GCKPTI_THEN_STOPS, /* at its goal, at the end of the rows at hand, cancelled, or by an error */
+    GCKPTI_THEN_REPEATED, /* a micro-batch, which the backend has done by now */
+    GCKPTI_THEN_PASSES,   /* an instruction that is not to be run here, or not any more */
+    GCKPTI_THEN_RUNS      /* the instruction */
+} gckpti_then;
+
+/* The move from where e stands; in *result what the run has come to. */
+static gckpti_then gckpti_what_next(gckpt_exec *e, gckpt_result *result)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_result result = GCKPT_OK;
     if (!e->update.cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e, p->length);
     e->update.cleared = 1;
     if (e->step.pc == p->epilogue)
-        result = gckpti_next_round(e);
-    if (e->step.pc >= (int)p->length || result != GCKPT_OK)
-        return result == GCKPT_MORE ? GCKPT_OK : result;
-    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e)) {
-        gckpti_collect_rows(e);
-        return GCKPT_MORE;
+        *result = gckpti_next_round(e);
+    if (e->step.pc >= (int)p->length || *result != GCKPT_OK) {
+        *result = *result == GCKPT_MORE ? GCKPT_OK : *result;
+        return GCKPTI_THEN_STOPS;
     }
+    if (GCKPTI_RUNS_BACKENDS && e->recording.asked && e->step.pc == p->body && gckpti_repeat(e))
+        return GCKPTI_THEN_REPEATED;
     const gckpti_ins *ins = &p->list[e->step.pc];
-    int skipped = gckpti_skips(e, ins);
+    const int skipped = gckpti_skips(e, ins);
     if (GCKPTI_RUNS_BACKENDS && e->step.pc >= e->offload.due)
         gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
-        result = gckpti_settle_counts(e);
-        result = gckpti_drain(e, result);
-        if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
+        *result = gckpti_drain(e, gckpti_settle_counts(e));
+        const int counts = *result == GCKPT_OK && gckpti_count(e) != 0;
+        if (counts && e->step.goal == GCKPTI_GRADIENTS) {
             e->step.pc++;
-            if (e->step.pc == p->epilogue)
-                gckpti_collect_rows(e);
-            return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
+            return GCKPTI_THEN_STOPS;
         }
+        if (!counts || e->step.goal == GCKPTI_NO_UPDATES)
+            return GCKPTI_THEN_PASSES;
     }
-    if (result == GCKPT_OK && !skipped) {
-        result = gckpti_ask(e, ins);
-        if (result != GCKPT_OK)
-            return result;
-        skipped = gckpti_skips(e, ins);
+    if (skipped)
+        return GCKPTI_THEN_PASSES;
+    *result = gckpti_ask(e, ins);
+    return *result != GCKPT_OK    ? GCKPTI_THEN_STOPS
+           : gckpti_skips(e, ins) ? GCKPTI_THEN_PASSES
+                                  : GCKPTI_THEN_RUNS;
+}
+
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = GCKPT_OK;
+    switch (gckpti_what_next(e, &result)) {
+    case GCKPTI_THEN_STOPS: return result;
+    case GCKPTI_THEN_REPEATED: gckpti_collect_rows(e); return GCKPT_MORE;
+    case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
+    case GCKPTI_THEN_PASSES: break;
     }
-    if (result == GCKPT_OK && !skipped)
-        result = gckpti_run_instruction(e, ins, c);
-    if (gckpti_debug(e) & GCKPT_DEBUG_PAINT) {
+    gckpti_paint_dead(e);
+    const int turns = ++e->step.pc == p->epilogue; /* the next micro-batch begins anew */
+    if (turns)
         gckpti_join(e);
-        gckpti_paint_dead(e);
-    }
-    e->step.pc++;
-    if (e->step.pc == p->epilogue) /* the next micro-batch begins anew */
-        gckpti_join(e);
-    if (GCKPTI_RUNS_BACKENDS && e->recording.now &&
-        (e->step.pc == p->epilogue || result != GCKPT_OK))
+    if (GCKPTI_RUNS_BACKENDS && e->recording.now && (turns || result != GCKPT_OK))
         gckpti_recorded(e);
     if (e->step.pc == p->epilogue && result == GCKPT_OK)
         gckpti_collect_rows(e);
@@ -178,7 +187,6 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt
 typedef struct {
     gckpt_exec *e;
     int64_t instructions; /* at most */
-    gckpti_extent extent;
     gckpt_result result;
 } gckpti_running;
 
@@ -189,21 +197,20 @@ static void gckpti_run_here(void *context)
     if (!GCKPTI_LEAN)
         gckpti_bare_call(r->e, &c);
     for (int64_t i = 0; i < r->instructions && r->result == GCKPT_MORE; i++)
-        r->result = gckpti_advance(r->e, r->extent, &c);
+        r->result = gckpti_advance(r->e, &c);
 }
 
-GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 {
-    gckpti_running r = { e, instructions, extent, GCKPT_MORE };
+    gckpti_running r = { e, instructions, GCKPT_MORE };
     if (e->step.packs != e->store->packs) {
-        r.result = gckpti_error(
-            e, GCKPT_E_ARG, "step: parameters were packed within it; it is over, begin it anew");
-        r.result = gckpti_drain(e, r.result);
-        if (r.result != GCKPT_OK) {
+        gckpt_result result = gckpti_drain(
+            e, gckpti_error(e, GCKPT_E_ARG,
+                            "step: parameters were packed within it; it is over, begin it anew"));
+        if (result != GCKPT_OK) {
             e->step.state = GCKPTI_IDLE;
-            return r.result;
+            return result;
         }
-        r.result = GCKPT_MORE;
     }
     e->recording.asked = e->recording.possible && instructions == INT64_MAX;
     gckpti_with_team(&e->on.runner, e->on.team, gckpti_run_here, &r);

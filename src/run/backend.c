@@ -44,6 +44,7 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (!e->desc.backend)
         return GCKPT_OK;
     const gckpt_backend *plain = &gckpti_backend_plain;
+    gckpt_backend *on = &e->on.backend;
     b = e->desc.backend;
     if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
@@ -52,21 +53,20 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
                             b->name);
-
     e->on.isa = GCKPT_ISA_PLAIN;
     e->on.kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = e->on.backend.unpack;
-    e->on.backend = *b;
-    e->on.backend.writes_back = b->update ? b->writes_back : plain->writes_back;
-    e->on.backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
-    e->on.backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
-    e->on.backend.copy = b->copy ? b->copy : plain->copy;
-    e->on.backend.fill = b->fill ? b->fill : plain->fill;
-    e->on.backend.add = b->add ? b->add : plain->add;
-    e->on.backend.convert = b->convert ? b->convert : plain->convert;
-    e->on.backend.update = b->update ? b->update : plain->update;
-    e->on.backend.finish = b->finish ? b->finish : plain->finish;
-    e->on.backend.unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = on->unpack;
+    *on = *b;
+    on->writes_back = b->update ? b->writes_back : plain->writes_back;
+    on->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    on->copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    on->copy = b->copy ? b->copy : plain->copy;
+    on->fill = b->fill ? b->fill : plain->fill;
+    on->add = b->add ? b->add : plain->add;
+    on->convert = b->convert ? b->convert : plain->convert;
+    on->update = b->update ? b->update : plain->update;
+    on->finish = b->finish ? b->finish : plain->finish;
+    on->unpack = b->unpack || b->own_memory ? b->unpack : unpack;
     return GCKPT_OK;
 }
 

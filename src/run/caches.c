@@ -4,12 +4,12 @@
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. */
-static gckpt_result gckpti_make_caches(gckpt_exec *e)
+GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
-    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
+    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], k = 0;
     e->caches.of = e->desc.caches_of && bytes ? e->desc.caches_of->caches.of : e;
-    int fit = !bytes || e->caches.of == e ||
+    int fit = e->caches.of == e ||
               (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
     if (e->caches.of == e && bytes) {
@@ -21,6 +21,7 @@ static gckpt_result gckpti_make_caches(gckpt_exec *e)
         gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
     }
+    gckpti_block caches = { e->caches.of->caches.memory, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (!gckpti_is_cache(node->op))
@@ -30,8 +31,7 @@ static gckpt_result gckpti_make_caches(gckpt_exec *e)
         fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
         e->caches.capacity = node->shape.d[1];
         e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        e->bound.nodes[i].data =
-            gckpti_carve(e->caches.of->caches.memory, &used, gckpti_node_bytes(node), 1);
+        e->bound.nodes[i].data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -40,26 +40,14 @@ static gckpt_result gckpti_make_caches(gckpt_exec *e)
                               "same order");
 }
 
-GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
-{
-    e->caches.of = e;
-    return e->plan->kind_bytes[GCKPT_BYTES_CACHES] ? gckpti_make_caches(e) : GCKPT_OK;
-}
-
-GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e)
-{
-    e->caches.size = e->desc.caches_of ? 0 : e->plan->kind_bytes[GCKPT_BYTES_CACHES];
-    return e->caches.size;
-}
-
 GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
 {
-    gckpti_give(e, e->caches.memory, e->caches.size);
+    gckpti_give(e, e->caches.memory, e->plan->kind_bytes[GCKPT_BYTES_CACHES]);
 }
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
-    const gckpti_exec_caches *c = &e->caches.of->caches;
+    const int64_t position = gckpti_position(e), held = e->caches.of->caches.rows;
     if (!e->plan->kind_bytes[GCKPT_BYTES_CACHES])
         return GCKPT_OK;
     if (e->plan->leaves > 1)
@@ -67,18 +55,18 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
                             "forward: caches hold rows of a whole call, %i leaves would cut it: "
                             "plan with desc.leaves 1",
                             e->plan->leaves);
-    if (rows > e->plan->rows || (c->position > 0 && rows > c->rows))
+    if (rows > e->plan->rows || (position > 0 && rows > held))
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
             "other rows, the plan's %I at most)",
-            rows, c->position > 0 ? c->rows : e->plan->rows, e->plan->rows);
-    if (e->caches.news > e->caches.capacity - c->position)
+            rows, position > 0 ? held : e->plan->rows, e->plan->rows);
+    if (e->caches.news > e->caches.capacity - position)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
-            e->caches.news, c->position, e->caches.capacity);
+            e->caches.news, position, e->caches.capacity);
     return GCKPT_OK;
 }
 

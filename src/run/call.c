@@ -77,10 +77,8 @@ static void gckpti_call_clear(gckpt_call *c, int inputs)
     for (int i = inputs; i < c->inputs; i++)
         memset(&c->in[i], 0, sizeof c->in[i]);
     for (int i = 0; i < inputs; i++) {
-        gckpt_arg *arg = &c->in[i];
-        arg->data = NULL, arg->index = NULL, arg->grad = NULL, arg->low = NULL;
-        arg->accumulate = 0;
-        arg->bf16 = NULL, arg->grad_bf16 = NULL;
+        memset(&c->in[i], 0, offsetof(gckpt_arg, shape));
+        c->in[i].bf16 = NULL, c->in[i].grad_bf16 = NULL;
     }
     c->out = NULL, c->grad_out = NULL, c->aux = NULL, c->work = NULL;
     c->out_bf16 = NULL, c->grad_out_bf16 = NULL;

@@ -50,46 +50,45 @@ GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                                             const gckpt_exec_desc *desc)
 {
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d = desc ? *desc : d;
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
-    const gckpti_range ranges[] = { { "isa", desc ? (int)desc->isa : 0, 0, GCKPT_ISA_COUNT - 1 },
-                                    { "debug", desc ? (int64_t)desc->debug : 0, 0,
-                                      2 * GCKPT_DEBUG_FINITE - 1 } };
+    const gckpti_range ranges[] = { { "isa", (int)d.isa, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", (int64_t)d.debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_check_plan(s, p);
-    if (result == GCKPT_OK && (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard)))
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: the plan was made for %i ranks and shard %i, the store is for "
-                              "%i and %i (gckpt_store_ranks): make a new plan",
-                              p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (result == GCKPT_OK)
-        result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
-    if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
-        (!desc || !desc->own_optimiser))
-        result =
-            gckpti_error(s, GCKPT_E_ARG,
-                         "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
-        result = gckpti_error(
+    if (gckpti_check_plan(s, p) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %i ranks and shard %i, the store is for "
+                            "%i and %i (gckpt_store_ranks): make a new plan",
+                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
+    if (gckpti_check_backend(s, p, d.backend) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d.own_optimiser)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (d.skip_nonfinite && p->update_in_backward)
+        return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (result == GCKPT_OK && !GCKPTI_RUNS_BACKENDS && desc &&
-        (desc->copy_feeds || desc->own_optimiser || desc->parallel_for))
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
-    if (result == GCKPT_OK && desc && desc->debug && !GCKPTI_RUNS_DEBUG)
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: desc.debug: this build leaves out debug modes "
-                              "(GCKPT_NO_DEBUG)");
-    if (result == GCKPT_OK && desc && desc->caches_of && !GCKPTI_RUNS_CACHES)
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: desc.caches_of: this build leaves out caches "
-                              "(GCKPT_NO_CACHES)");
-    if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
-        result = gckpti_error(s, GCKPT_E_ARG,
-                              "exec: desc.offload and desc.reload come together, or not at all");
-    return result;
+    if (!GCKPTI_RUNS_BACKENDS && (d.copy_feeds || d.own_optimiser || d.parallel_for))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (d.debug && !GCKPTI_RUNS_DEBUG)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
+    if (d.caches_of && !GCKPTI_RUNS_CACHES)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
+    if (!d.offload != !d.reload)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.offload and desc.reload come together, or not at all");
+    return GCKPT_OK;
 }

@@ -2,29 +2,16 @@
 #include "run/own.h"
 #include "num/num.h"
 
-/* Whether ranks have leaves of their own: else each runs all rows, as generating does. */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p)
-{
-    return p->ranks > 1 && p->leaves >= p->ranks;
-}
-
-/* Whether each rank has but its share of a parameter's values. */
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q)
-{
-    return gckpti_array_cut(e->store, q, GCKPTI_VALUES);
-}
-
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
 GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = e->desc.ranks;
-    size_t most = 16 * GCKPT_UPDATE_BLOCK;
-    most = most > e->update.square_count * sizeof(float) ? most
-                                                         : e->update.square_count * sizeof(float);
-    for (size_t id = 0; id < p->node_count && gckpti_on(e)->own_memory && by && !by->on_backend;
-         id++) {
+    const int copies = gckpti_on(e)->own_memory && by && !by->on_backend;
+    size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
+    most = most > squares ? most : squares;
+    for (size_t id = 0; id < p->node_count && copies; id++) {
         int64_t n = gckpti_elements(&p->nodes[id].shape), first;
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
             n = gckpti_share(n, 0, 2, &first);
@@ -34,19 +21,18 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     return most;
 }
 
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
 {
     if (!gckpti_has_crew(e->plan))
         return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
     size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
-    gckpti_crew *g = (gckpti_crew *)gckpti_carve(base, used, 1, sizeof *g);
-    void *out = gckpti_carve(base, used, room, 1), *in = gckpti_carve(base, used, room, 1);
-    void *sums =
-        gckpti_carve(base, used, totals > leaves ? totals : leaves, sizeof(gckpti_loss_total));
-    void *heard = gckpti_carve(base, used, totals, sizeof(gckpti_loss_total));
-    if (!base)
+    gckpti_crew *g = (gckpti_crew *)gckpti_carve(b, 1, sizeof *g);
+    void *out = gckpti_carve(b, room, 1), *in = gckpti_carve(b, room, 1);
+    void *sums = gckpti_carve(b, totals > leaves ? totals : leaves, sizeof *g->totals);
+    void *heard = gckpti_carve(b, totals, sizeof *g->heard);
+    if (!b->base)
         return;
     e->crew = g;
     g->peers.out = (unsigned char *)out;
@@ -76,7 +62,6 @@ static uint64_t gckpti_hash_listed(const gckpt_exec *e)
     return hash;
 }
 
-/* Joins the others, through what the program gave. */
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
     if (!e->crew)
@@ -99,7 +84,6 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Lets the others go on without this one, wherever it is. */
 GCKPTI_FN void gckpti_leave(gckpt_exec *e)
 {
     if (e->crew && e->crew->peers.engine && e->step.state != GCKPTI_IDLE)
@@ -122,7 +106,6 @@ GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
         s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
 }
 
-/* A failure of this rank alone, if it is one: it goes on, hollow, until all meet. */
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
 {
     if (!e->crew)
@@ -157,7 +140,36 @@ GCKPTI_FN gckpt_result gckpti_failed_here(gckpt_exec *e)
                : GCKPT_OK;
 }
 
-/* All ranks meet; what one of them ended with all do. */
+/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
+ * thing in which they differ. */
+static void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
+{
+    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
+                                                     "rows",
+                                                     "the store's step",
+                                                     "the store's seed",
+                                                     "plans, or how they are run",
+                                                     "hyper",
+                                                     "what they hold that should be the same" };
+    gckpti_meeting *a = (gckpti_meeting *)mine;
+    const gckpti_meeting *b = (const gckpti_meeting *)heard;
+    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
+    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
+        memcpy(a, b, bytes);
+    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
+        gckpti_object text;
+        if (a->alike[i] == b->alike[i])
+            continue;
+        memset(&text, 0, sizeof text);
+        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
+                                          (int)low, (int)high, names[i]);
+        memcpy(a->text, text.text, sizeof a->text);
+        low = -1;
+    }
+    if (a->result == GCKPT_OK || low < 0)
+        a->rank = low;
+}
+
 GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
 {
     if (!e->crew)
@@ -229,34 +241,29 @@ GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 /* A hash of values and state that all ranks have whole. */
 static uint64_t gckpti_hash_same(gckpt_exec *e)
 {
-    const gckpt_backend *b = gckpti_on(e);
-    gckpti_crew *g = e->crew;
+    const gckpti_crew *g = e->crew;
+    void *out = g->peers.out;
     uint64_t hash = GCKPTI_FNV_START;
     for (size_t i = 0; i < e->plan->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
         hash = gckpti_fnv_number(hash, q->updates);
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
-            const unsigned char *x = (const unsigned char *)gckpti_values_here(e, q, slot);
-            size_t left = (size_t)q->p.elements * sizeof(float);
-            if (q->p.storage != GCKPT_STORED_F32 || gckpti_array_cut(e->store, q, slot))
-                continue;
-            for (size_t n; left > 0; left -= n, x += n) {
-                n = left < g->room ? left : g->room;
-                b->copy_out(b->context, g->peers.out, x, n);
-                for (size_t k = 0; k < n; k += 4) {
-                    uint32_t word;
-                    memcpy(&word, g->peers.out + k, 4);
-                    hash = (hash ^ word) * UINT64_C(0x100000001b3);
-                }
+            const float *x = gckpti_values_here(e, q, slot);
+            const int whole =
+                q->p.storage == GCKPT_STORED_F32 && !gckpti_array_cut(e->store, q, slot);
+            for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
+                n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
+                gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
+                for (int64_t k = 0; k < n; k++)
+                    hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
             }
         }
     }
     return hash;
 }
 
-/* Puts a step of so many rows to this rank's first; returns how many it has. */
 GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
 {
     if (!e->crew)
@@ -271,24 +278,21 @@ GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
     return n;
 }
 
-/* Into how many micro-batches the last `rows` rows are cut. */
 GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
 {
     if (!e->crew)
         return (rows + e->plan->rows - 1) / e->plan->rows;
     const gckpt_plan *p = e->plan;
-    int64_t end = e->step.row_end, begin = end - rows, n = 0;
+    const int64_t batch = gckpti_leaf_batch(p, e->crew->rows), end = e->step.row_end;
+    int64_t n = 0, at = end - rows; /* what is before it is counted */
     for (int leaf = 0; leaf < p->leaves; leaf++) {
-        int64_t at = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf);
-        int64_t to = gckpti_leaf_row(gckpti_leaf_batch(p, e->crew->rows), p->leaves, leaf + 1);
-        at = at > begin ? at : begin;
-        to = gckpti_min(to, end);
+        int64_t to = gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), end);
         n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+        at = to > at ? to : at;
     }
     return n;
 }
 
-/* All ranks make the same call, with the same number; which may have failed here already. */
 GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                                         gckpt_result result)
 {
@@ -300,7 +304,6 @@ GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, i
     return gckpti_meet(e, result);
 }
 
-/* All ranks begin the same step; `rows` are those of all, 0 where they stream in. */
 GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     if (!e->crew)
@@ -313,8 +316,8 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
     alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
         alike[6] = gckpti_hash_same(e);
-    result =
-        gckpti_crew_call(e, e->step.streamed ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows, result);
+    result = gckpti_crew_call(e, gckpti_streams(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows,
+                              result);
     if (result != GCKPT_OK)
         return result;
     g->same = 1;

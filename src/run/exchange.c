@@ -1,5 +1,6 @@
 #ifndef GCKPT_NO_RANKS
 #include "run/own.h"
+#include "num/num.h"
 
 /* =================================================================================================
  * exchange: sums and values of several processes, by exchanges
@@ -24,8 +25,8 @@ GCKPTI_FN void gckpti_break(gckpti_peers *s)
 }
 
 /* Begins to send bytes of the host to a rank, and to receive from it. */
-GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                               size_t m)
+static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
+                            size_t m)
 {
     s->peer = peer; /* with or without bytes: an error names it */
     if (s->broken || n + m == 0)
@@ -50,7 +51,7 @@ static int gckpti_is_done(gckpti_peers *s)
 }
 
 /* Until it is done; 0: it never will be. */
-GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
+static int gckpti_wait_for(gckpti_peers *s)
 {
     const gckpt_ranks *by = s->engine;
     double start = by && by->clock ? by->clock(by->user) : 0;
@@ -60,40 +61,29 @@ GCKPTI_FN int gckpti_wait_for(gckpti_peers *s)
     return !s->broken;
 }
 
-/* Begins to send n floats from where the backend has them, and to receive m. */
+/* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
+ * own sum of the n floats `from` over all ranks, to the same place. */
 static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
                                    float *to, int64_t m)
 {
     const gckpt_backend *b = s->on;
-    int copies = b->own_memory && !s->engine->on_backend;
-    size_t size = (size_t)n * sizeof *from;
+    const int copies = b->own_memory && !s->engine->on_backend;
+    const size_t size = (size_t)n * sizeof *from;
+    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
+    void *in = copies ? (void *)s->in : (void *)to;
     s->bytes = (size_t)m * sizeof *to;
     s->to = copies ? to : NULL;
     if (copies && n)
-        b->copy_out(b->context, s->out, from, size);
+        b->copy_out(b->context, out, from, size);
     else if (b->own_memory)
         (void)b->finish(b->context); /* what failed it says again in each later call */
-    gckpti_exchange(s, peer, copies ? (void *)s->out : (void *)(uintptr_t)from, size,
-                    copies ? (void *)s->in : (void *)to, s->bytes);
-}
-
-/* Begins a sum of the engine's own. */
-static void gckpti_all_reduce(gckpti_peers *s, float *x, int64_t n)
-{
-    const gckpt_backend *b = s->on;
-    void *here = x;
-    s->peer = -1;
-    s->to = NULL;
-    s->bytes = (size_t)n * sizeof *x;
-    if (b->own_memory && !s->engine->on_backend) {
-        s->to = x;
-        here = s->in;
-        b->copy_out(b->context, here, x, s->bytes);
-    } else if (b->own_memory) {
-        (void)b->finish(b->context);
+    if (peer >= 0) {
+        gckpti_exchange(s, peer, out, size, in, s->bytes);
+        return;
     }
+    s->peer = peer;
     s->busy = 1;
-    if (!s->engine->all_reduce(s->engine->user, (float *)here, (size_t)n))
+    if (!s->engine->all_reduce(s->engine->user, (float *)in, (size_t)n))
         gckpti_break(s);
 }
 
@@ -110,55 +100,21 @@ GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t
     }
 }
 
-/* A merge: adds. */
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
-{
-    gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
-}
-
-/* A merge: what both have heard so far: the failure of the lowest rank that failed, else the first
- * thing in which they differ. */
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes)
-{
-    static const char *const names[GCKPTI_ALIKE] = { "the call they make",
-                                                     "rows",
-                                                     "the store's step",
-                                                     "the store's seed",
-                                                     "plans, or how they are run",
-                                                     "hyper",
-                                                     "what they hold that should be the same" };
-    gckpti_meeting *a = (gckpti_meeting *)mine;
-    const gckpti_meeting *b = (const gckpti_meeting *)heard;
-    int32_t low = a->rank < b->rank ? a->rank : b->rank, high = a->rank + b->rank - low;
-    if (b->result != GCKPT_OK && (a->result == GCKPT_OK || b->rank < a->rank))
-        memcpy(a, b, bytes);
-    for (int i = 0; a->result == GCKPT_OK && i < GCKPTI_ALIKE; i++) {
-        gckpti_object text;
-        if (a->alike[i] == b->alike[i])
-            continue;
-        memset(&text, 0, sizeof text);
-        a->result = (int32_t)gckpti_error(&text, GCKPT_E_ARG, "ranks %i and %i differ in %s",
-                                          (int)low, (int)high, names[i]);
-        memcpy(a->text, text.text, sizeof a->text);
-        low = -1;
-    }
-    if (a->result == GCKPT_OK || low < 0)
-        a->rank = low;
-}
-
 /* ---- large ones, level by level, while something else is computed ---- */
 static void gckpti_tree_level(gckpti_peers *s)
 {
     gckpti_tree *t = &s->tree;
-    int peer = s->rank ^ t->bit;
+    int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
     int64_t first = 0, n = t->n;
     t->first = 0; /* one block goes whole */
     t->count = n;
-    if (n > GCKPT_UPDATE_BLOCK) {
+    if (n > GCKPT_UPDATE_BLOCK && peer >= 0) {
         t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
         n = gckpti_share(t->n, peer, 2 * t->bit, &first);
     }
-    if (t->kind == GCKPTI_GATHER)
+    if (peer < 0)
+        gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
+    else if (t->kind == GCKPTI_GATHER)
         gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
     else
         gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
@@ -170,15 +126,10 @@ static void gckpti_tree_level(gckpti_peers *s)
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work)
 {
-    gckpti_tree *t = &s->tree;
-    t->kind = kind;
-    t->x = x;
-    t->work = work;
-    t->n = n;
-    t->bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    if (t->bit && kind == GCKPTI_ENGINE)
-        gckpti_all_reduce(s, x, n);
-    else if (t->bit)
+    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
+    s->tree = begun;
+    if (bit)
         gckpti_tree_level(s);
 }
 
@@ -209,5 +160,85 @@ GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
 GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
 {
     return exec && exec->crew ? exec->crew->peers.sent : 0;
+}
+
+/* ---- values of which each rank has a share ---- */
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
+{
+    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
+    int rank = 0;
+    for (int bit = 1; bit < ranks; bit *= 2) {
+        int64_t middle = low + (high - low + 1) / 2;
+        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
+        *(second ? &low : &high) = middle;
+        rank |= second ? bit : 0;
+    }
+    return rank;
+}
+
+/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
+static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n)
+{
+    int64_t first, end, some;
+    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+        return gckpti_values_at(e->store, q, at, room, n);
+    gckpti_peers *s = &e->crew->peers;
+    void *out = s->out;
+    const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
+    end = gckpti_share(q->p.elements, owner, e->store->ranks, &first) + first;
+    *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
+    for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
+        const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
+        some = gckpti_min(some, *n - i);
+        memcpy((float *)out + i, x, (size_t)some * sizeof *x);
+    }
+    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
+        int has = (s->rank ^ owner) < bit, gets = (s->rank ^ bit ^ owner) < bit;
+        gckpti_exchange(s, s->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
+                        gets ? (size_t)*n * sizeof(float) : 0);
+        gckpti_wait_for(s);
+    }
+    return (const float *)out;
+}
+
+/* All values of parameters first..last, where they are wanted. */
+static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+{
+    float room[GCKPTI_DRAWN];
+    gckpt_result result = GCKPT_OK;
+    if (gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    if (first < 0 || last >= (int)e->store->count)
+        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
+    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
+    for (int i = first; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &e->store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
+            const float *x = gckpti_gather_piece(e, q, at, room, &n);
+            if (to)
+                memcpy(to + at, x, (size_t)n * sizeof *x);
+            if (hash)
+                *hash = gckpti_hash_floats(*hash, x, n);
+            result = gckpti_drain(e, GCKPT_OK);
+        }
+    }
+    return result == GCKPT_OK ? gckpti_ok(e) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
+{
+    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
+}
+
+GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
+{
+    uint64_t all = GCKPTI_FNV_START;
+    if (!exec)
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
+    if (hash)
+        *hash = result == GCKPT_OK ? all : 0;
+    return result;
 }
 #endif

@@ -2,22 +2,6 @@
 
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
-GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                            const uint16_t *from, float *x, int64_t n)
-{
-    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
-    gckpti_on(e)->convert(c, &widening);
-}
-
-/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
-GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                            uint16_t *to, int64_t n)
-{
-    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
-    gckpti_on(e)->convert(c, &rounding);
-}
-
 /* Where the copies of this instruction are. A plan in f32 has none, and asking for them takes as
  * long as many an op. */
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,

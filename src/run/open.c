@@ -1,5 +1,167 @@
 #include "run/own.h"
 #include "graph/graph.h"
+#include "num/num.h"
+
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
+{
+    const gckpti_plan_param *planned = &e->plan->params[i];
+    const gckpti_param *q = gckpti_param_of(e, i);
+    const char *who = begun ? "step" : "exec", *name = q->p.name;
+    void *object = begun ? (void *)e : e->store;
+    if (planned->storage != (gckpti_byte)q->p.storage)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
+                            "(gckpt_store_pack), or make a new plan",
+                            who, name, gckpti_storage_name(q->p.storage),
+                            gckpti_storage_name((gckpt_storage)planned->storage));
+    if (gckpti_updates(planned) && q->p.frozen)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" was frozen after planning; make a new plan", who, name);
+    if (planned->trained && e->plan->state_slots > 0 && q->optimiser &&
+        q->optimiser != (int)e->plan->optimiser + 1)
+        return gckpti_error(object, GCKPT_E_ARG,
+                            "%s: \"%s\" %s state of another optimiser%s; gckpt_store_reset clears "
+                            "it",
+                            who, name, begun ? "got" : "holds",
+                            begun ? " after this executor was made" : "");
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun)
+{
+    if (!gckpti_on(e)->own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(begun ? (void *)e : e->store, GCKPT_E_MEMORY,
+                            "%s: %s has no memory for \"%s\"%s", begun ? "step" : "exec",
+                            gckpti_on(e)->name, q->p.name, gckpti_shortage(e));
+    return GCKPT_OK;
+}
+
+/* Finds the plan's parameters in the store; they must be what the plan was made for. */
+static gckpt_result gckpti_bind_params(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const char *name = p->names + p->params[i].name;
+        int index = gckpti_find(e->store, name);
+        if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
+            return gckpti_error(
+                e->store, GCKPT_E_ARG,
+                "exec: the store has no parameter \"%s\" of %I elements; the plan was "
+                "made for another store (gckpt_plan_params creates what is missing)",
+                name, p->params[i].elements);
+        e->bound.params[i].index = index;
+        if (gckpti_check_planned(e, (int)i, 0) != GCKPT_OK)
+            return GCKPT_E_ARG;
+        size_t at = i;
+        for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
+            e->bound.params[at].nth = e->bound.params[at - 1].nth;
+        e->bound.params[at].nth = (int)i;
+    }
+    return GCKPT_OK;
+}
+
+/* Bytes of the store's block that would do for the values and states that are still missing. */
+static size_t gckpti_bind_needs(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_store *s = e->store;
+    size_t used = s->memory.used;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, e->bound.params[i].nth);
+        gckpti_count_piece(&used, !gckpti_is_made(q), gckpti_array_bytes(s, q, 0));
+    }
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
+        int slots = p->params[i].trained ? p->state_slots : 0;
+        for (int slot = gckpti_state_slots(q); slot < slots; slot++)
+            gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
+    }
+    return gckpti_count_block(used + s->memory.names);
+}
+
+/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
+ * are drawn when nothing can fail any more. */
+static gckpt_result gckpti_bind_state(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_store *s = e->store;
+    gckpt_result result = GCKPT_OK;
+    size_t bytes = 0, states = 0;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
+        int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
+        bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
+        e->bound.params[i].had = had;
+    }
+    if (bytes && !gckpti_has_room(&s->memory, bytes))
+        result =
+            gckpti_error(s, GCKPT_E_MEMORY,
+                         "exec: no memory for the %z bytes of values and optimiser state that "
+                         "the plan's %z parameters, \"%s\" first, still need",
+                         bytes, p->param_count, gckpti_param_of(e, e->bound.params[0].nth)->p.name);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        result = gckpti_values_new(s, gckpti_param_of(e, e->bound.params[i].nth), "exec");
+    for (; states < p->param_count && result == GCKPT_OK; states++) {
+        gckpti_param *q = gckpti_param_of(e, (int)states);
+        if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
+            result = gckpti_error(s, GCKPT_E_MEMORY,
+                                  "exec: no memory for the optimiser state "
+                                  "of \"%s\": %i times %z bytes",
+                                  q->p.name, p->state_slots, gckpti_array_bytes(s, q, 1));
+    }
+    if (result == GCKPT_OK) {
+        gckpti_values_draw(s);
+        return GCKPT_OK;
+    }
+    gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
+    while (states-- > 0)
+        gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->bound.params[states].had);
+    gckpti_values_undo(s);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
+{
+    if (!plan || !store)
+        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    gckpt_result result = gckpti_check_plan(store, plan);
+    size_t before = store->count;
+    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
+        const gckpti_plan_param *next = NULL;
+        for (size_t i = 0; i < plan->param_count; i++)
+            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
+                next = &plan->params[i];
+        if (!next)
+            return gckpti_ok(store);
+        done = next->place;
+        const char *name = plan->names + next->name;
+        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        int index = gckpti_find(store, name);
+        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
+                            gckpti_float(next->init[2]) };
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = (gckpt_storage)next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+        } else if (index < 0) {
+            result = gckpti_error(store, GCKPT_E_MEMORY,
+                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  next->elements, name);
+            gckpti_tell_block(store, "store", &store->memory, before ? 0 : gckpt_store_need(plan));
+        } else if (!gckpti_same_shape(&store->params[index].p.shape, shape)) {
+            result = gckpti_error(store, GCKPT_E_SHAPE,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  &store->params[index].p.shape);
+        }
+    }
+    gckpti_store_shrink(store, before);
+    return result;
+}
 
 /* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
 static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
@@ -25,38 +187,8 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         e->desc = *desc;
     e->on.runner.parallel_for = e->desc.parallel_for;
     e->on.runner.user = e->desc.user;
-    return e;
-}
-
-/* All memory a run will need, and what is found out on the way: parameters, kernels, inputs that
- * must be fed, picks, caches, other ranks. */
-static gckpt_result gckpti_exec_memory(gckpt_exec *e)
-{
-    (void)gckpti_exec_sizes(e, 1);
-    e->blocks.tables = gckpti_new(&e->memory, e->blocks.tables_size, 1);
-    if (!e->blocks.tables)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
-    gckpti_exec_tables(e, (unsigned char *)e->blocks.tables);
-    gckpt_result result = gckpti_bind_params(e);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_crew_bind(e);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_bind_nodes(e);
-    gckpti_bind_picks(e);
-    (void)gckpti_exec_squares(e);
-    e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
-    if (!e->blocks.side)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->blocks.side_size, gckpti_shortage(e));
-    gckpti_exec_side(e, (unsigned char *)e->blocks.side);
     e->offload.due = INT32_MAX;
-    result = GCKPTI_RUNS_BACKENDS ? gckpti_exec_host(e) : GCKPT_OK;
-    if (result == GCKPT_OK)
-        result = gckpti_bind_caches(e);
-    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
+    return e;
 }
 
 /* Binds it: a backend, memory, values and state, and these to where the backend has them. */
@@ -68,12 +200,16 @@ static gckpt_result gckpti_exec_bind(gckpt_exec *e)
     if (result == GCKPT_E_MEMORY)
         gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
     if (result == GCKPT_OK)
+        result = gckpti_bind_params(e);
+    if (result == GCKPT_OK)
+        result = gckpti_crew_bind(e);
+    if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
         !gckpti_bind(e->store, &e->on.binding, e->desc.backend))
         result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
     for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &e->store->params[e->bound.params[i].index]);
+        result = gckpti_bring(e, gckpti_param_of(e, (int)i), 0);
     return result;
 }
 
@@ -131,11 +267,10 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_unbind(&exec->on.binding);
     if (GCKPTI_RUNS_BACKENDS && exec->offload.moves && exec->offload.far)
         gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
-    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
     gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
     gckpti_free_caches(exec);
-    gckpti_delete(&a, exec->blocks.copies, exec->blocks.copies_size, 1);
-    gckpti_delete(&a, exec->blocks.tables, exec->blocks.tables_size, 1);
+    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
+    gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }

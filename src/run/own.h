@@ -1,14 +1,42 @@
 #pragma once
 #include "run/run.h"
 
-/* What the files of run share; no other folder uses it. */
+/* What the files of run share; no other folder uses it. What stands in the place of a part that is
+ * left out does nothing, finds nothing, and hands on the result it is given; it is a macro where a
+ * function would take more than a line. */
 
-/* Defined further down than they are used. */
+/* ---- run/memory.c ---- */
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+
+/* Memory that is cut into pieces; base NULL: they are only counted. */
+typedef struct {
+    unsigned char *base;
+    size_t used;
+} gckpti_block;
+
+/* The next n * size bytes of a block, aligned; more than PTRDIFF_MAX / 2 becomes that. NULL: only
+ * counted. */
+GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size);
+
+/* ---- run/open.c ---- */
+/* The plan's parameter i: is it as it was when the plan was made? begun: a step begins, else the
+ * executor is being made, and the error is its store's. */
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun);
+
+/* Brings a parameter's newest values and state to where this executor has them. */
+GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
+
+/* ---- run/update.c, run/advance.c, run/step.c: defined further down than they are used ---- */
+/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass);
+
+/* At the end of a micro-batch, of one leaf and one rank: to the next one, or behind the last. MORE:
+ * the rows at hand are done, others may come. */
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
 
-/* ---- run/layout.c ---- */
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
+ * that instructions before `end` add to, with their low parts, start at +0. */
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
 /* ---- run/exchange.c ---- */
 enum { GCKPTI_ALIKE = 7 };
@@ -54,7 +82,7 @@ typedef struct {
  * largest of those that other ranks run at this time has micro-batches, one at least; those that
  * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
  * meeting of all. */
-struct gckpti_crew {
+typedef struct gckpti_crew {
     gckpti_peers peers;
     int64_t rows;       /* of the step, those of all ranks */
     int64_t first, end; /* this rank's */
@@ -74,7 +102,7 @@ struct gckpti_crew {
     uint64_t listed;    /* hash of what is run */
     gckpti_loss_total *totals, *heard;
     size_t room; /* bytes of peers.out, and of peers.in */
-};
+} gckpti_crew;
 
 #ifndef GCKPT_NO_RANKS
 /* Leaves and ranks there are, and what a step has of them: NULL: one leaf and one rank. */
@@ -87,14 +115,20 @@ static inline int gckpti_own_leaves(const gckpt_plan *p)
     return p->leaves < p->ranks ? p->leaves : p->leaves / p->ranks;
 }
 
+/* Ranks have leaves of their own: else each runs all rows, as generating does. */
+static inline int gckpti_shares_rows(const gckpt_plan *p)
+{
+    return p->ranks > 1 && p->leaves >= p->ranks;
+}
+
 /* All of these but `tables` and `bind` find the executor complete, and the last three a parameter's
  * pass or values. Whether a step goes on all ranks decide together, where they meet: a rank that
  * fails says so at the next meeting, and up to there goes on without computing. So whatever could
  * end a step on this rank goes through gckpti_drain, or gckpti_meet. An error's text is in the
  * executor or, while that is being made, in its store.
  *
- * An executor is made. Carves e->crew and its tables out of base, as gckpti_exec_tables. */
-GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used);
+ * An executor is made: carves e->crew and its tables. */
+GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b);
 
 /* Its parameters are found: joins the others by desc.ranks, or says what that lacks. */
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
@@ -156,77 +190,35 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
 /* A parameter was updated: where each rank has all its values, brings them together. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q);
 #else /* one leaf and one rank */
-static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e)
-{
-    (void)e;
-    return NULL;
-}
-
+static inline gckpti_crew *gckpti_crew_of(const gckpt_exec *e) { return (void)e, (gckpti_crew *)0; }
 static inline int gckpti_own_leaves(const gckpt_plan *p) { return (void)p, 1; }
-static inline void gckpti_crew_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
+static inline void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline gckpt_result gckpti_crew_bind(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline void gckpti_leave(gckpt_exec *e) { (void)e; }
 static inline int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows) { return (void)e, rows; }
-static inline gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
-{
-    return (void)e, (void)rows, result;
-}
-
-static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
-{
-    return (void)e, result;
-}
-
+#define gckpti_crew_begin(e, rows, result) (result)
+static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
-{
-    return (void)e, result;
-}
-
-static inline int gckpti_set_round(gckpt_exec *e)
-{
-    gckpti_feed_rows(e);
-    return 1;
-}
-
+static inline gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
+static inline int gckpti_set_round(gckpt_exec *e) { return gckpti_feed_rows(e), 1; }
 static inline gckpt_result gckpti_next_round(gckpt_exec *e) { return gckpti_next_rows(e); }
 static inline gckpt_result gckpti_end_stream(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
-{
-    return (void)e, (void)ins, 0;
-}
-
-static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins) { (void)e, (void)ins; }
+static inline int gckpti_skips(gckpt_exec *e, const gckpti_ins *i) { return (void)e, (void)i, 0; }
+static inline void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *i) { (void)e, (void)i; }
 static inline void gckpti_gather_squares(gckpt_exec *e) { (void)e; }
-static inline int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share,
-                                    float *to)
-{
-    return (void)e, (void)q, (void)share, (void)to, 0;
-}
-
-static inline void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
-{
-    (void)e, (void)ins, (void)pass;
-}
-
+#define gckpti_run_gather(...)             0
+#define gckpti_pass_share(...)             ((void)0)
 static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) { (void)e, (void)q; }
 #endif
 
-/* ---- run/picks.c: all of these, without picks, too ---- */
+/* ---- run/picks.c ---- */
 #ifndef GCKPT_NO_PICKS
-/* Carve what the host has of picks out of base, as gckpti_exec_tables, gckpti_exec_copies. */
-GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used);
+/* Carve what the host has of picks: tables, and room for what gckpt_fetch returns. */
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b);
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b);
 
 /* Whether updates must leave divided gradients where they are, since one of them is picked. */
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
-
-/* An executor is made, its nodes are bound: finds the instruction each pick is complete with. */
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e);
 
 /* Before rows are fed, and by gckpt_collect: has what is collected room for so many, those of this
  * rank in the step up to then? Changes nothing. */
@@ -238,32 +230,16 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 /* At the end of a step: adds up gradients that no instruction does. */
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
 #else
-static inline void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
-static inline void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
+static inline void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
+static inline void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline int gckpti_picks_write_back(const gckpt_plan *p) { return (void)p, 0; }
-static inline void gckpti_bind_picks(gckpt_exec *e) { (void)e; }
-static inline gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
-{
-    return (void)e, (void)rows, GCKPT_OK;
-}
-
+#define gckpti_check_collected(e, rows) ((void)(rows), GCKPT_OK)
 static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
 static inline void gckpti_add_uses(gckpt_exec *e) { (void)e; }
 #endif
 
-/* ---- run/caches.c: all of these but cache_at, without caches, too ---- */
+/* ---- run/caches.c ---- */
 #ifndef GCKPT_NO_CACHES
-/* Bytes of an executor's own caches. */
-GCKPTI_FN size_t gckpti_size_caches(gckpt_exec *e);
-
 /* An executor is made and has all but its arena: takes the caches, or finds another's. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
 GCKPTI_FN void gckpti_free_caches(gckpt_exec *e);
@@ -283,25 +259,14 @@ GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
 /* The place of cache `id` in the caches, to be written. */
 GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
 #else
-static inline size_t gckpti_size_caches(gckpt_exec *e) { return (void)e, 0; }
 static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline void gckpti_free_caches(gckpt_exec *e) { (void)e; }
-static inline gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
-{
-    return (void)e, (void)rows, GCKPT_OK;
-}
-
+#define gckpti_check_caches(...) GCKPT_OK
 static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
-static inline void *gckpti_cache_at(const gckpt_exec *e, int id)
-{
-    (void)e, (void)id;
-    return NULL;
-}
-
+#define gckpti_cache_at(...)     ((void *)0)
 #endif
 
-/* ---- run/recompute.c, run/paint.c, run/finite.c: by gckpti_debug(e) ---- */
 /* ---- run/mixed.c, run/portions.c ---- */
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
  * streams below 2^31. */
@@ -310,11 +275,24 @@ static inline uint32_t gckpti_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
+/* n floats at x become what bf16 at `from` are, or (GCKPT_WIDEN_ADD) that is added to them. */
+static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
+                                gckpt_conversion_kind kind, const uint16_t *from, float *x,
+                                int64_t n)
+{
+    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
+    gckpti_on(e)->convert(c, &widening);
+}
+
+/* Rounds n floats to bf16, at `to`, or, if that is NULL, in place. */
+static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                                uint16_t *to, int64_t n)
+{
+    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
+    gckpti_on(e)->convert(c, &rounding);
+}
+
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
-                            const uint16_t *from, float *x, int64_t n);
-GCKPTI_FN void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                            uint16_t *to, int64_t n);
 GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
                                 const gckpti_operands *o, gckpti_copies *c);
 
@@ -333,136 +311,50 @@ GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                   const gckpt_call *call, gckpt_kernel kernel, int portions);
 #else /* nothing is bf16, nor rounded */
-static inline void gckpti_widen(const gckpt_exec *e, const gckpt_call *c,
-                                gckpt_conversion_kind kind, const uint16_t *from, float *x,
-                                int64_t n)
-{
-    (void)e, (void)c, (void)kind, (void)from, (void)x, (void)n;
-}
-static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
-                                uint16_t *to, int64_t n)
-{
-    (void)e, (void)c, (void)stream, (void)x, (void)to, (void)n;
-}
-static inline void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
-                                    const gckpti_operands *o, gckpti_copies *c)
-{
-    (void)e, (void)ins, (void)o;
-    c->bytes = 0;
-    c->portions = 0;
-}
-static inline int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
-                                       const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
-{
-    (void)e, (void)ins, (void)o, (void)narrow, (void)c;
-    return 0;
-}
-static inline void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
-                                         const gckpti_operands *o, const gckpti_copies *copies,
-                                         gckpt_call *c)
-{
-    (void)e, (void)ins, (void)o, (void)copies, (void)c;
-}
-static inline void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                         const gckpti_operands *o, const gckpti_copies *copies,
-                                         gckpt_call *c, int i)
-{
-    (void)e, (void)ins, (void)o, (void)copies, (void)c, (void)i;
-}
-static inline int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                      const gckpt_call *call, gckpt_kernel kernel, int portions)
-{
-    (void)e, (void)ins, (void)call, (void)kernel, (void)portions;
-    return 0;
-}
+#define gckpti_copies_at(e, ins, o, c)                   ((c)->bytes = 0, (c)->portions = 0)
+#define gckpti_mixed_forward(...)                        0
+#define gckpti_mixed_backward(...)                       ((void)0)
+#define gckpti_mixed_gradient(...)                       ((void)0)
+#define gckpti_run_portions(e, ins, c, kernel, portions) ((void)(portions), 0)
 #endif
-
-/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
-typedef struct {
-    unsigned kinds, sought;
-    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
-    int64_t at;       /* its element; -1: the sum of a loss */
-    double value;
-} gckpti_look;
 
 /* No NaN, no infinity. */
 static inline int gckpti_finite(double x) { return x - x == 0; }
 
+/* ---- run/debug.c: each does nothing unless its bit of desc.debug is set ---- */
 #ifndef GCKPT_NO_DEBUG
-GCKPTI_FN void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at);
-
-/* Carves hashes of values out of base, as gckpti_exec_tables; none without RECOMPUTE. */
-GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used);
-
-/* RECOMPUTE: what an instruction has made, or a reload brought, must be what it was. */
+/* RECOMPUTE: carves hashes of values; what an instruction has made, or a reload brought, must be
+ * what it was. */
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b);
 GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
                                       const uint16_t *narrow);
 
-/* PAINT: what died with this instruction. */
+/* PAINT: what died with instruction step.pc. */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e);
 
 /* MEASURE, PAINT: before a step; after it. */
 GCKPTI_FN void gckpti_measure_start(gckpt_exec *e);
 GCKPTI_FN void gckpti_measure_end(gckpt_exec *e);
 
-/* FINITE: looks at what an instruction is about to read, or has written. */
-GCKPTI_FN void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                   int written);
-
-/* FINITE: what an instruction wrote, when it had read such kinds; a parameter's gradient before its
- * update, and what that made of it; what a step begins with; what is fed. */
+/* FINITE: what kinds an instruction is about to read; what it wrote, when it had read these; a
+ * parameter's gradient before its update, and what that made of it; the parameters and constants
+ * that a step begins with; what is fed. */
+GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins);
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read);
 GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done);
-GCKPTI_FN gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values, int64_t first,
-                                         int64_t n, int trained);
-GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in, int64_t rows);
+GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows);
 #else
-static inline void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
-{
-    (void)s, (void)x, (void)id, (void)gradient, (void)at;
-}
-
-static inline void gckpti_hash_tables(gckpt_exec *e, unsigned char *base, size_t *used)
-{
-    (void)e, (void)base, (void)used;
-}
-
-static inline gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                                          const uint16_t *narrow)
-{
-    return (void)e, (void)ins, (void)c, (void)narrow, GCKPT_OK;
-}
-
+static inline void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
+#define gckpti_compare(...)               GCKPT_OK
 static inline void gckpti_paint_dead(gckpt_exec *e) { (void)e; }
 static inline void gckpti_measure_start(gckpt_exec *e) { (void)e; }
 static inline void gckpti_measure_end(gckpt_exec *e) { (void)e; }
-static inline void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                       int written)
-{
-    (void)e, (void)s, (void)ins, (void)written;
-}
-
-static inline gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
-{
-    return (void)e, (void)ins, (void)read, GCKPT_OK;
-}
-
-static inline gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
-{
-    return (void)e, (void)ins, (void)done, GCKPT_OK;
-}
-
-static inline gckpt_result gckpti_check_leaf(gckpt_exec *e, int id, const void *values,
-                                             int64_t first, int64_t n, int trained)
-{
-    return (void)e, (void)id, (void)values, (void)first, (void)n, (void)trained, GCKPT_OK;
-}
-
-static inline gckpt_result gckpti_check_fed(gckpt_exec *e, const gckpti_exec_input *in,
-                                            int64_t rows)
-{
-    return (void)e, (void)in, (void)rows, GCKPT_OK;
-}
+#define gckpti_kinds_read(...)            0u
+#define gckpti_check_finite(e, ins, read) ((void)(read), (gckpt_result)GCKPT_OK)
+#define gckpti_check_update(...)          GCKPT_OK
+static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, GCKPT_OK; }
+#define gckpti_check_fed(...)             GCKPT_OK
 #endif
 
 /* ---- run/packed.c ---- */
@@ -471,23 +363,9 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
                                  float *to, gckpt_call *c);
 GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
                                   gckpt_unpacking *stored);
-GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id);
 #else
-static inline void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
-                                     float *to, gckpt_call *c)
-{
-    (void)e, (void)q, (void)here, (void)to, (void)c;
-}
-static inline void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
-                                      gckpt_unpacking *stored)
-{
-    (void)e, (void)node, (void)c, (void)stored;
-}
-static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, int id)
-{
-    (void)e, (void)s, (void)id;
-    return 0;
-}
+#define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
+#define gckpti_call_stored(e, node, c, stored) ((void)(stored))
 #endif
 
 #ifdef GCKPTI_ROOMS
@@ -499,18 +377,11 @@ static inline int gckpti_see_stored(const gckpt_exec *e, const gckpti_look *s, i
 GCKPTI_FN void gckpti_break(gckpti_peers *s);
 GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
                                 void (*merge)(void *mine, const void *heard, size_t bytes));
-GCKPTI_FN void gckpti_merge_floats(void *mine, const void *heard, size_t bytes);
-GCKPTI_FN void gckpti_merge_meetings(void *mine, const void *heard, size_t bytes);
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work);
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-GCKPTI_FN void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                               size_t m);
-GCKPTI_FN int gckpti_wait_for(gckpti_peers *s);
 
 /* run/crew.c */
-GCKPTI_FN int gckpti_shares_rows(const gckpt_plan *p);
-GCKPTI_FN int gckpti_is_gathered_here(const gckpt_exec *e, const gckpti_param *q);
 GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
 GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
 GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e);
@@ -545,48 +416,31 @@ GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
 GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                                             const gckpt_exec_desc *desc);
 
-/* run/layout.c */
-GCKPTI_FN int gckpti_is_fed(const gckpt_plan *p, size_t id);
+/* run/memory.c */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q);
 GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p);
-GCKPTI_FN size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base);
-GCKPTI_FN size_t gckpti_exec_squares(gckpt_exec *e);
-GCKPTI_FN size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base);
-GCKPTI_FN size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base);
-GCKPTI_FN size_t gckpti_exec_sizes(gckpt_exec *e, size_t times);
-
-/* run/memory.c */
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e);
 GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment);
 GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes);
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes);
-GCKPTI_FN gckpt_result gckpti_exec_host(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_exec_arena(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e);
-
-/* run/bind.c */
-GCKPTI_FN gckpt_result gckpti_bind_params(gckpt_exec *e);
-GCKPTI_FN void gckpti_bind_nodes(gckpt_exec *e);
-GCKPTI_FN int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q);
-GCKPTI_FN gckpt_result gckpti_bind_state(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q);
 
 /* run/host.c */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call);
+GCKPTI_FN void gckpti_join(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
 
 /* run/feeds.c */
-GCKPTI_FN const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q);
 GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                          int64_t rows);
-
-/* run/losses.c */
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id);
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term);
 GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e);
 GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term);
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows);
 GCKPTI_FN void gckpti_start_counts(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_check_streaming(gckpt_exec *e);
+GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
 
@@ -594,21 +448,8 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
 GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
 
-/* run/offload.c */
-GCKPTI_FN void gckpti_join(gckpt_exec *e);
-GCKPTI_FN gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins);
-
 /* run/update.c */
 GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e);
 GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e);
-
-/* run/begin.c */
-GCKPTI_FN gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows);
-GCKPTI_FN gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference);
-GCKPTI_FN void gckpti_start_step(gckpt_exec *e);
-
-/* run/step.c */
-GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
-GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report);
 #endif

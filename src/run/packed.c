@@ -21,7 +21,7 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
     for (int64_t at = 0, n; GCKPTI_RUNS_BACKENDS && !b->unpack && at < u.n; at += n) {
         n = gckpti_min(u.n - at, GCKPTI_JOB);
         gckpti_unpack_piece(q, at, n, (float *)(void *)e->blocks.borrowed);
-        b->copy_in(b->context, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
+        gckpti_to_backend(e, to + at, e->blocks.borrowed, (size_t)n * sizeof *to);
     }
 }
 
@@ -33,26 +33,8 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
         if (q->kind != GCKPTI_PARAM || c->in[i].data)
             continue;
-        *stored = gckpti_unpacking_of(&e->store->params[e->bound.params[q->index].index]);
+        *stored = gckpti_unpacking_of(gckpti_param_of(e, q->index));
         c->packed = stored;
     }
-}
-
-/* 1: `id` is a packed parameter: it looks at all of it, as ops read it. */
-GCKPTI_FN int gckpti_see_stored(const gckpt_exec *e, gckpti_look *s, int id)
-{
-    const gckpti_node *node = &e->plan->nodes[id];
-    float x[64];
-    if (!GCKPTI_RUNS_DEBUG || node->kind != GCKPTI_PARAM ||
-        !gckpti_is_packed(e->plan->params[node->index].storage))
-        return 0;
-    const gckpti_param *q = &e->store->params[e->bound.params[node->index].index];
-    for (int64_t at = 0, n; at < q->p.elements; at += n) {
-        n = gckpti_min(q->p.elements - at, 64);
-        gckpti_unpack_piece(q, at, n, x);
-        for (int64_t i = 0; i < n; i++)
-            gckpti_see(s, (double)x[i], id, 0, at + i);
-    }
-    return 1;
 }
 #endif

@@ -2,7 +2,6 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
-/* A picked value or gradient, as floats. */
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
@@ -22,18 +21,27 @@ static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int 
     return backward && (p->nodes[id].batchless ? own == id : reads);
 }
 
-GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, unsigned char *base, size_t *used)
+/* The instruction that a pick is complete with; the plan's length: the end of the step. */
+static int gckpti_pick_ready(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
-    const size_t n = e->plan->pick_count;
-    e->picks.at = (gckpti_exec_pick *)gckpti_carve(base, used, n, sizeof *e->picks.at);
+    int x = (int)p->length;
+    while (x-- > 0 && !gckpti_makes(p, &p->list[x], p->nodes[pick->id].base, pick->gradient))
+        continue;
+    return x < 0 ? (int)p->length : x;
 }
 
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, unsigned char *base, size_t *used)
+GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b)
 {
-    size_t bytes = 0;
-    for (size_t i = 0; i < e->plan->pick_count && gckpti_on(e)->own_memory; i++)
-        gckpti_carve(NULL, &bytes, gckpti_pick_bytes(e->plan, &e->plan->picks[i]), 1);
-    e->picks.copies = (unsigned char *)gckpti_carve(base, used, bytes, 1);
+    e->picks = (gckpti_exec_pick *)gckpti_carve(b, e->plan->pick_count, sizeof *e->picks);
+}
+
+GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b)
+{
+    for (size_t k = 0; k < e->plan->pick_count && gckpti_on(e)->own_memory; k++) {
+        void *copy = gckpti_carve(b, gckpti_pick_bytes(e->plan, &e->plan->picks[k]), 1);
+        if (copy)
+            e->picks[k].copy = (float *)copy;
+    }
 }
 
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
@@ -43,18 +51,6 @@ GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p)
         picked |=
             p->picks[i].gradient && p->nodes[p->nodes[p->picks[i].id].base].kind == GCKPTI_PARAM;
     return picked;
-}
-
-GCKPTI_FN void gckpti_bind_picks(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_plan_pick *pick = &p->picks[k];
-        int x = (int)p->length, id = p->nodes[pick->id].base;
-        while (x-- > 0 && !gckpti_makes(p, &p->list[x], id, pick->gradient))
-            continue;
-        e->picks.at[k].ready = x < 0 ? (int)p->length : x;
-    }
 }
 
 /* A pick's number; -1, and an error: it is none. */
@@ -72,29 +68,24 @@ static int gckpti_find_pick(gckpt_exec *e, const char *who, int id, int gradient
 
 GCKPT_API const float *gckpt_fetch(gckpt_exec *exec, int id, int gradient)
 {
-    size_t used = 0, bytes = 0;
-    void *copy = NULL;
     int k = exec ? gckpti_find_pick(exec, "fetch", id, gradient) : -1;
     if (k < 0)
         return NULL;
-    if (!exec->step.finished && exec->step.pc <= exec->picks.at[k].ready) {
+    const gckpti_plan_pick *pick = &exec->plan->picks[k];
+    const int ready = exec->step.finished ? -1 : gckpti_pick_ready(exec->plan, pick);
+    if (exec->step.pc <= ready) {
         gckpti_error(exec, GCKPT_E_ARG, "fetch: %s \"%s\" #%i is not computed yet: %s",
                      gradient ? "the gradient of" : "the value of", gckpt_plan_name(exec->plan, id),
                      id,
-                     exec->picks.at[k].ready < (int)exec->plan->length
-                         ? "the step has not come so far"
-                         : "it is complete at the end of the step");
+                     ready < (int)exec->plan->length ? "the step has not come so far"
+                                                     : "it is complete at the end of the step");
         return NULL;
     }
+    const float *here = gckpti_at(exec, pick->offset);
     if (!gckpti_on(exec)->own_memory)
-        return gckpti_at(exec, exec->plan->picks[k].offset);
-    for (int i = 0; i <= k; i++) {
-        bytes = gckpti_pick_bytes(exec->plan, &exec->plan->picks[i]);
-        copy = gckpti_carve(exec->picks.copies, &used, bytes, 1);
-    }
-    gckpti_on(exec)->copy_out(gckpti_on(exec)->context, copy,
-                              exec->blocks.arena + exec->plan->picks[k].offset, bytes);
-    return (const float *)copy;
+        return here;
+    gckpti_from_backend(exec, exec->picks[k].copy, here, gckpti_pick_bytes(exec->plan, pick));
+    return exec->picks[k].copy;
 }
 
 /* Elements of so many rows, n being those of a micro-batch (what mixes rows has whole ones). */
@@ -107,7 +98,7 @@ GCKPTI_FN gckpt_result gckpti_check_collected(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     for (size_t k = 0; k < p->pick_count; k++) {
-        const gckpti_exec_pick *at = &e->picks.at[k];
+        const gckpti_exec_pick *at = &e->picks[k];
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
         int fits = (uint64_t)(rows / p->rows) <= (uint64_t)at->size / (uint64_t)n;
         if (at->to && (!fits || (uint64_t)gckpti_elements_of(p, n, rows) > (uint64_t)at->size))
@@ -129,14 +120,13 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
         return gckpti_error(exec, GCKPT_E_ARG,
                             "collect: \"%s\" #%i has no batch axis, so no rows: gckpt_fetch has it",
                             gckpt_plan_name(exec->plan, id), id);
-    gckpti_exec_pick before = exec->picks.at[k];
-    exec->picks.at[k].to = to;
-    exec->picks.at[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
-    int64_t rows =
-        exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end; /* of the step under way */
-    if (gckpti_check_collected(exec, rows) == GCKPT_OK)
+    gckpti_exec_pick before = exec->picks[k];
+    exec->picks[k].to = to;
+    exec->picks[k].size = size < PTRDIFF_MAX / 4 ? size : PTRDIFF_MAX / 4;
+    if (gckpti_check_collected(exec, exec->step.state == GCKPTI_IDLE ? 0 : exec->step.row_end) ==
+        GCKPT_OK)
         return gckpti_ok(exec);
-    exec->picks.at[k] = before;
+    exec->picks[k] = before;
     return GCKPT_E_ARG;
 }
 
@@ -146,12 +136,11 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
     int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
+        int64_t at = gckpti_elements_of(p, n, e->step.row - first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
-        if (e->picks.at[k].to)
-            gckpti_on(e)->copy_out(gckpti_on(e)->context,
-                                   e->picks.at[k].to +
-                                       gckpti_elements_of(p, n, e->step.row - first),
-                                   e->blocks.arena + p->picks[k].offset, count * sizeof(float));
+        if (e->picks[k].to)
+            gckpti_from_backend(e, e->picks[k].to + at, e->blocks.arena + p->picks[k].offset,
+                                count * sizeof(float));
     }
 }
 
@@ -192,7 +181,7 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         for (size_t i = 0; i < k; i++) /* picked twice */
             done = done || (p->picks[i].gradient && p->nodes[p->picks[i].id].base == id);
         if (done || !p->picks[k].gradient || !p->nodes[id].batchless ||
-            e->picks.at[k].ready < (int)p->length)
+            gckpti_pick_ready(p, &p->picks[k]) < (int)p->length)
             continue;
         for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);

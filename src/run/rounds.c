@@ -15,8 +15,7 @@ static int gckpti_rounds(const gckpt_exec *e)
     return (int)most;
 }
 
-/* Readies the next round; 0: there is none, or (streaming) not yet. Of a stream only step_end ends
- * the rank's last leaf, since the sums of that are exchanged. */
+/* Of a stream only step_end ends the rank's last leaf, since the sums of that are exchanged. */
 GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
 {
     if (!e->crew) {
@@ -31,7 +30,7 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
                                   g->peers.rank * before + g->leaf + 1);
     g->stop = gckpti_min(end, e->step.row_end);
-    if (!e->step.streamed)
+    if (!gckpti_streams(e))
         g->last = g->round + 1 == gckpti_rounds(e);
     else if (e->step.state == GCKPTI_STREAMING)
         g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
@@ -56,8 +55,7 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++) {
         int n = gckpti_own_leaves(p);
         gckpti_loss_total *t = g->totals;
-        gckpti_on(e)->copy_out(gckpti_on(e)->context, t, &e->losses.totals[i * (size_t)n],
-                               (size_t)n * sizeof *t);
+        gckpti_from_backend(e, t, &e->losses.totals[i * (size_t)n], (size_t)n * sizeof *t);
         for (; n > 1; n /= 2)
             for (int k = 0; k < n / 2; k++) {
                 t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
@@ -77,7 +75,6 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     return gckpti_drain(e, GCKPT_OK);
 }
 
-/* As gckpti_next_rows, at the end of a round. */
 GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
 {
     if (!e->crew)
@@ -104,7 +101,6 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     return result;
 }
 
-/* No more rows stream in on any rank. */
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
 {
     if (!e->crew)
@@ -129,7 +125,6 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
     return result;
 }
 
-/* Between instructions: lets a sum that is under way go on. 1: the next one is not to be run. */
 GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
 {
     if (!e->crew)
@@ -143,7 +138,7 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_gathered_here(e, &e->store->params[e->bound.params[node->index].index])))
+         gckpti_array_cut(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES)))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
@@ -193,10 +188,9 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
     gckpti_tree_poll(&e->crew->peers, &c, 1);
 }
 
-/* A parameter of which each rank has a share comes into the arena. 0: it is none. */
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
 {
-    if (!gckpti_is_gathered_here(e, q))
+    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
@@ -210,13 +204,13 @@ GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const floa
 GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
     const int64_t first = q->p.first;
-    size_t shard = GCKPTI_NONE, x = 0;
+    size_t shard = GCKPTI_NONE;
     gckpti_operands o;
     if (!gckpti_is_cut(e->store, q->p.elements))
         return;
-    for (; x < p->length && shard == GCKPTI_NONE; x++)
+    for (size_t x = 0; x < p->length && shard == GCKPTI_NONE; x++)
         if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
             gckpti_operands_of(p->operands, &p->list[x], 0, &o);
             shard = o.shard;
@@ -225,21 +219,24 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_gathered_here(e, q) ? 0 : first;
+    pass->values += gckpti_array_cut(e->store, q, GCKPTI_VALUES) ? 0 : first;
 }
 
-/* What the ranks have updated, where each has all values. */
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_is_gathered_here(e, q))
+    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_array_cut(e->store, q, GCKPTI_VALUES))
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
+}
+
+static void gckpti_merge_floats(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_add_into((float *)mine, (const float *)heard, (int64_t)(bytes / sizeof(float)));
 }
 
 /* Square sums of all: of what is not in its share a rank has 0, but rank 0 has what is not cut. */
 GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
     gckpti_crew *g = e->crew;
     size_t bytes = e->update.square_count * sizeof(float);
     if (p->ranks == 1 || p->shard == GCKPT_SHARD_NONE || g->squared)
@@ -248,9 +245,9 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
     float *squares = (float *)out;
     g->squared = 1;
     gckpti_go_on(e, 1);
-    b->copy_out(b->context, squares, e->update.squares, bytes);
+    gckpti_from_backend(e, squares, e->update.squares, bytes);
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
@@ -261,6 +258,6 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
                 squares[e->bound.params[i].square + (size_t)k] = 0;
     }
     gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
-    b->copy_in(b->context, e->update.squares, squares, bytes);
+    gckpti_to_backend(e, e->update.squares, squares, bytes);
 }
 #endif

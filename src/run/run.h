@@ -10,29 +10,27 @@
  * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
  * A step, from gckpt_step to a kernel and an update:
- *   gckpt_step          (step) prepares: gckpti_begin (begin) refuses what does not fit the plan,
- *                       gckpti_take_feeds (feeds) checks the rows, losses what they will count.
+ *   gckpt_step          (step) prepares: gckpti_begin refuses what does not fit the plan,
+ *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
  *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
  *                       the epilogue that turns back to the body while there are rows.
  *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
- *   gckpti_run_copies   (offload) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
+ *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
  *   gckpti_run_update   (update) a pass over a parameter. Before the first of them losses settle
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
  * Read step, advance and instruction first. The others:
- *   open                an executor is made and freed; checks: what can be refused before
+ *   open                an executor is made, bound to a store, and freed; checks: what can be
+ *                       refused before
  *   backend             which one it has, and kernels of it; what that may repeat by itself
- *   layout, memory      what takes how much memory, and lies where in it; that memory itself
- *   bind                the plan's parameters in the store, their values and state
+ *   memory              what takes how much memory, and lies where in it; that memory itself
  *   call                addresses of operands; calls that have none yet
- *   losses              what they count and sum up, and what a gradient of them is worth
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
- *   stream, values      rows that come bit by bit; values that several ranks have shares of
  *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
- *   recompute, paint, finite: debug aids
+ *   debug               what desc.debug asks for
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
  * written only by calls of the backend (gckpti_on): the host may not be able to.
@@ -46,13 +44,24 @@
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (blocks.copies), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (gckpti_copies).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
 
 /* ---- run/open.c ---- */
+/* STREAMING: rows may come; then the step is RUNNING to its end, as others are all the time. */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+
+/* What a run is for: a step; one whose rows stream in, so that nothing is known of those to come;
+ * what of a step comes before its first update; all of it but updates; a call without training. */
+typedef enum {
+    GCKPTI_STEP,
+    GCKPTI_STREAM,
+    GCKPTI_GRADIENTS,
+    GCKPTI_NO_UPDATES,
+    GCKPTI_FORWARD
+} gckpti_goal;
 
 typedef struct { /* what a loss's kernels add to, in the backend's memory */
     double sum;
@@ -64,8 +73,6 @@ typedef struct {
     gckpt_precision precision;      /* that they compute in */
     const void *data;               /* of a leaf or cache: its values, where the backend has them */
 } gckpti_exec_node;
-
-typedef struct gckpti_crew gckpti_crew;
 
 typedef struct {
     int index;     /* in the store */
@@ -81,9 +88,9 @@ typedef struct {
 } gckpti_exec_input;
 
 typedef struct {
-    int ready;   /* the instruction it is complete with; the plan's length: the end of the step */
     float *to;   /* gckpt_collect; NULL: it is not collected */
     size_t size; /* floats that are there */
+    float *copy; /* own memory: what gckpt_fetch returns */
 } gckpti_exec_pick;
 
 typedef struct {
@@ -91,118 +98,91 @@ typedef struct {
     int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
-/* What an executor has, by who writes it. A table's length is that of the plan's. */
-typedef struct {           /* backend, open */
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    gckpt_isa isa;
-    int team; /* threads of a run */
-} gckpti_exec_on;
-
-typedef struct { /* memory, layout: tables and copies are the host's, the others the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, copies_size, side_size;
-    unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
-} gckpti_exec_blocks;
-
-typedef struct { /* bind; of a leaf or cache, `data` by who has it */
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-} gckpti_exec_bound;
-
-typedef struct {            /* begin, advance: where this step is */
-    uint64_t number, packs; /* the store's when it began */
-    int64_t row, row_end;   /* this micro-batch; end of the rows fed */
-    int state, streamed;    /* streamed: rows stream in, nothing is known of those to come */
-    int pc, finished;       /* finished: it came to its end */
-} gckpti_exec_step;
-
-typedef struct { /* feeds */
-    gckpti_exec_input *inputs;
-    int64_t first; /* row of the feeds */
-} gckpti_exec_feeds;
-
-typedef struct { /* losses */
-    gckpti_exec_term *terms;
-    gckpti_loss_total *totals; /* by term and leaf */
-    int settled; /* what they counted was checked, or is promised: a step may update */
-} gckpti_exec_losses;
-
-typedef struct { /* update */
-    double grad_norm;
-    double rest[2];    /* 1 - beta^number, */
-    uint64_t unbiased; /* of the update with this number, or 0 */
-    gckpt_hyper hyper;
-    float clip_scale;
-    float *squares; /* square sums by block, of all parameters */
-    size_t square_count;
-    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-    int cleared;         /* accumulators of this step are */
-    int begun;           /* a parameter was changed, or the sums were divided */
-    int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
-} gckpti_exec_update;
-
-typedef struct {              /* advance: micro-batches that the backend repeats */
-    gckpt_loss_scale *scales; /* by term */
-    int possible;             /* it may, */
-    int asked;                /* and is asked to: this run is not in pieces; */
-    int now;                  /* it had none, and is told at this one's end */
-} gckpti_exec_recording;
-
-typedef struct {        /* offload */
-    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
-    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
-} gckpti_exec_offload;
-
-typedef struct {           /* picks */
-    gckpti_exec_pick *at;  /* by pick of the plan */
-    unsigned char *copies; /* own memory: what gckpt_fetch returns */
-} gckpti_exec_picks;
-
-typedef struct {    /* caches */
-    gckpt_exec *of; /* whose they are: this executor, if they are its own */
-    unsigned char *memory;
-    size_t size;
-    int64_t capacity, news; /* positions of each; those that a call adds */
-    int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
-} gckpti_exec_caches;
-
-typedef struct {       /* recompute, paint */
-    uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    size_t next_death; /* of plan->lives */
-    size_t touched;    /* GCKPT_DEBUG_MEASURE */
-    int painted_steps;
-} gckpti_exec_debug;
-
+/* By who writes it. A table's length is that of the plan's. */
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
     const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
-    gckpti_exec_on on;
-    gckpti_exec_blocks blocks;
-    gckpti_exec_bound bound;
+    struct {                   /* backend, open */
+        gckpt_backend backend; /* complete */
+        gckpti_binding binding;
+        const void *kernels; /* of that instruction set, for the processor's backends */
+        gckpti_runner runner;
+        gckpt_isa isa;
+        int team; /* threads of a run */
+    } on;
+    struct { /* memory */
+        unsigned char *arena;
+        void *owned, *host, *side; /* owned: arena and canary, when taken here */
+        size_t owned_size, host_size, side_size;
+        unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
+    } blocks;
+    struct { /* memory, open; of a leaf or cache, `data` by who has it */
+        gckpti_exec_node *nodes;
+        gckpti_exec_param *params;
+    } bound;
+    struct {                    /* step, advance: where this step is */
+        uint64_t number, packs; /* the store's when it began */
+        int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+        int state;              /* GCKPTI_IDLE, .. */
+        gckpti_goal goal;
+        int pc, finished; /* finished: it came to its end */
+    } step;
+    struct { /* feeds */
+        gckpti_exec_input *inputs;
+        int64_t first; /* row of the feeds */
+    } feeds;
+    struct { /* feeds, of losses */
+        gckpti_exec_term *terms;
+        gckpti_loss_total *totals; /* by term and leaf */
+        int settled; /* what they counted was checked, or is promised: a step may update */
+    } losses;
+    struct { /* update */
+        double grad_norm;
+        double rest[2];    /* 1 - beta^number, */
+        uint64_t unbiased; /* of the update with this number, or 0 */
+        gckpt_hyper hyper;
+        float clip_scale;
+        float *squares; /* square sums by block, of all parameters */
+        size_t square_count;
+        uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
+        int cleared;         /* accumulators of this step are */
+        int begun;           /* a parameter was changed, or the sums were divided */
+        int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+    } update;
+    struct {                      /* advance: micro-batches that the backend repeats */
+        gckpt_loss_scale *scales; /* by term */
+        int possible;             /* it may, */
+        int asked;                /* and is asked to: this run is not in pieces; */
+        int now;                  /* it had none, and is told at this one's end */
+    } recording;
+    struct {                /* host */
+        unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+        int moves, due; /* the backend moves it; the instruction that is to wait, or INT32_MAX */
+    } offload;
 #ifndef GCKPT_NO_RANKS
-    gckpti_crew *crew; /* NULL: one leaf and one rank */
+    struct gckpti_crew *crew; /* NULL: one leaf and one rank */
 #endif
-    gckpti_exec_step step;
-    gckpti_exec_feeds feeds;
-    gckpti_exec_losses losses;
-    gckpti_exec_update update;
-    gckpti_exec_recording recording;
-    gckpti_exec_offload offload;
 #ifndef GCKPT_NO_PICKS
-    gckpti_exec_picks picks;
+    gckpti_exec_pick *picks; /* by pick of the plan */
 #endif
 #ifndef GCKPT_NO_CACHES
-    gckpti_exec_caches caches;
+    struct {
+        gckpt_exec *of; /* whose they are: this executor, if they are its own */
+        unsigned char *memory;
+        int64_t capacity, news; /* positions of each; those that a call adds */
+        int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
+    } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
-    gckpti_exec_debug debug;
+    struct {
+        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+        size_t next_death; /* of plan->lives */
+        size_t touched;    /* GCKPT_DEBUG_MEASURE */
+        int painted_steps;
+    } debug;
 #endif
 };
 
@@ -217,6 +197,25 @@ enum { GCKPTI_RUNS_DEBUG = GCKPTI_WITH_DEBUG, GCKPTI_RUNS_BACKENDS = GCKPTI_WITH
 static inline unsigned gckpti_debug(const gckpt_exec *e)
 {
     return GCKPTI_WITH_DEBUG ? e->desc.debug : 0;
+}
+
+/* Bytes between the host and where the backend has them. */
+static inline void gckpti_from_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
+{
+    gckpti_on(e)->copy_out(gckpti_on(e)->context, to, from, n);
+}
+static inline void gckpti_to_backend(const gckpt_exec *e, void *to, const void *from, size_t n)
+{
+    gckpti_on(e)->copy_in(gckpti_on(e)->context, to, from, n);
+}
+
+/* Rows stream in: how many, and what losses will count, is not known before the end. */
+static inline int gckpti_streams(const gckpt_exec *e) { return e->step.goal == GCKPTI_STREAM; }
+
+/* The plan's parameter i, in the store. */
+static inline gckpti_param *gckpti_param_of(const gckpt_exec *e, int i)
+{
+    return &e->store->params[e->bound.params[i].index];
 }
 
 /* ---- run/call.c ---- */
@@ -242,11 +241,7 @@ GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
  * header, of the ops that are linked now, or for this build. */
 GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
 
-/* ---- run/layout.c ---- */
-/* The next n * size bytes of a block that begins at base; *used moves on behind them, aligned;
- * more than PTRDIFF_MAX / 2 becomes that. base NULL: the size is only counted. */
-GCKPTI_FN void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size);
-
+/* ---- run/memory.c ---- */
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
  * a device whose pointers may be larger than those here (gckpti_c_needs). */
 GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc,
@@ -262,7 +257,6 @@ GCKPTI_FN const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_
 /* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
 GCKPTI_FN void gckpti_feed_rows(gckpt_exec *e);
 
-/* ---- run/losses.c ---- */
 /* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
 GCKPTI_FN int64_t gckpti_count(const gckpt_exec *e);
 
@@ -274,36 +268,28 @@ typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
 GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins,
                                               gckpti_gradients_are are);
 
-/* ---- run/begin.c ---- */
-/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters)
- * that instructions before `end` add to, with their low parts, start at +0. */
-GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
-
 /* ---- run/advance.c ---- */
-/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
-typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
-
 /* Runs one instruction and moves on. c: all of a run's instructions have the same call, bare before
- * the first one. Returns MORE, OK at the end of the extent (or of the rows at hand when streaming),
- * CANCELLED or an error; with these two e is idle. */
-GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent, gckpt_call *c);
+ * the first one. Returns MORE, OK where the goal is reached (or at the end of the rows at hand when
+ * streaming), CANCELLED or an error; with these two e is idle. */
+GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c);
 
 /* As gckpti_advance, but so many instructions at most, with a team. INT64_MAX: this run is
  * not in pieces, so the backend may repeat micro-batches. */
-GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent);
+GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions);
 
 /* ---- run/step.c ---- */
 /* 1, and an error: other ranks are within a step that is under way, so it cannot be left. One rank
  * may begin another step, or anything, at any time: 0. */
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 
-/* Everything before the first instruction of a step that ends before its updates. */
-GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                              int64_t rows);
+/* Everything before the first instruction of a run over `rows` rows (STREAM: none yet). */
+GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
 
-/* Its end, when all micro-batches have run, or failed with `result`. */
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
-                                            gckpt_report *report);
+/* The end of a run that reached its goal: divides gradients, if they are that; waits for the
+ * backend, adds up the losses, counts the step, and reports. */
+GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */
@@ -329,7 +315,7 @@ GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard,
                                          void (*merge)(void *mine, const void *heard,
                                                        size_t bytes));
 
-/* ---- run/values.c ---- */
+/* ---- run/exchange.c ---- */
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
 #else

@@ -1,5 +1,133 @@
 #include "run/own.h"
+#include "graph/graph.h"
 #include "num/num.h"
+
+/* As many rows as the plan takes in a step or call. */
+static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    int inference = p->mode == GCKPT_INFERENCE;
+    const gckpti_crew *g = gckpti_crew_of(e);
+    int64_t end = gckpti_streams(e) && g ? g->end : p->batch, own = rows;
+    if (rows < 1 || (!inference && rows > end - e->step.row_end))
+        return gckpti_error(
+            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
+            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
+    const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
+    int whole = p->mixer >= 0 && (gckpti_streams(e) || !mixer || !gckpti_hands_in(mixer));
+    int64_t rest = rows % p->rows;
+    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
+        rest = gckpti_leaf_rows(p, gckpti_streams(e) ? p->batch : rows, leaf) % p->rows;
+    if (whole && rest) /* the last one may be short where rows mix by statistics */
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
+            "%s #%i mixes rows",
+            rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+    if (!gckpti_streams(e))
+        own = gckpti_crew_rows(e, rows);
+    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
+}
+
+/* Finite and in range, each of them. */
+static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
+{
+    const struct {
+        const char *name;
+        float value, low, high;
+    } fields[] = { { "lr", h->lr, 0, FLT_MAX },
+                   { "weight_decay", h->weight_decay, 0, FLT_MAX },
+                   { "beta1", h->beta1, -1, 0.9999999f },
+                   { "beta2", h->beta2, -1, 0.9999999f },
+                   { "eps", h->eps, 0, 1 },
+                   { "momentum", h->momentum, -1, 1 },
+                   { "clip", h->clip, 0, FLT_MAX } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high)) /* or NaN */
+            return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s is %g; it must be from %g to %g%s",
+                                fields[i].name, (double)fields[i].value, (double)fields[i].low,
+                                (double)fields[i].high,
+                                i ? "" : " (a term of negative weight is maximised)");
+    return GCKPT_OK;
+}
+
+/* The plan's parameters: as they were when it was made, and their newest values where this executor
+ * reads them. */
+static gckpt_result gckpti_begin_params(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        gckpti_param *q = gckpti_param_of(e, (int)i);
+        gckpt_result result = gckpti_check_planned(e, (int)i, 1);
+        if (result == GCKPT_OK)
+            result = gckpti_bring(e, q, 1);
+        if (result != GCKPT_OK)
+            return result;
+        const void **data = &e->bound.nodes[p->params[i].node].data;
+        if (*data != gckpti_values_here(e, q, -1))
+            gckpti_forget(e);
+        *data = gckpti_values_here(e, q, -1);
+    }
+    return gckpti_check_values(e);
+}
+
+/* What is asked for fits the plan, and all that belongs to a step is as before its first
+ * instruction. */
+static gckpt_result gckpti_begin(gckpt_exec *e, gckpti_goal goal, const gckpt_hyper *hyper)
+{
+    const gckpt_plan *p = e->plan;
+    const int inference = goal == GCKPTI_FORWARD;
+    e->step.state = GCKPTI_IDLE;
+    e->step.goal = goal;
+    gckpti_join(e); /* of a step that was abandoned */
+    if (inference != (p->mode == GCKPT_INFERENCE))
+        return gckpti_error(e, GCKPT_E_ARG,
+                            inference
+                                ? "forward: this plan trains; make one with GCKPT_INFERENCE"
+                                : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
+    if (!inference && !hyper)
+        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
+    if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (!inference && p->update_in_backward && hyper->clip > 0)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: clip needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
+    gckpt_result result = gckpti_begin_params(e);
+    if (result != GCKPT_OK)
+        return result;
+    if (hyper)
+        e->update.hyper = *hyper;
+    e->update.unbiased = 0;
+    e->step.number = e->store->step;
+    e->step.packs = e->store->packs;
+    e->losses.settled = 0;
+    e->update.begun = 0;
+    e->step.row = e->step.row_end = e->feeds.first = 0;
+    e->update.grad_norm = 0;
+    e->update.clip_scale = 1;
+    return gckpti_ok(e);
+}
+
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t x = 0; x < end && p->looped; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+            const gckpti_node *q = &p->nodes[node->in[i]];
+            float *sum = gckpti_at(e, o.in[i].gradient);
+            int64_t n = gckpti_elements(&q->shape);
+            if (sum && q->batchless)
+                gckpti_fill(e, sum, 0,
+                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
+        }
+    }
+}
 
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
 {
@@ -10,52 +138,105 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
     return 1;
 }
 
-/* Everything before the first instruction of a step or forward over `rows` rows. */
-static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
-                                   const gckpt_hyper *hyper, int inference)
+/* Streaming: what plans and losses it is not for. */
+static gckpt_result gckpti_check_stream(gckpt_exec *e)
 {
-    int64_t own = rows;
+    if (!e->plan->looped)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
+            "%I rows",
+            e->plan->rows);
+    if (e->plan->ranks > 1 && e->plan->shard == GCKPT_SHARD_VALUES)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "step_begin: rows cannot stream in where ranks gather values for each "
+                            "micro-batch (GCKPT_SHARD_VALUES); use gckpt_step");
+    return gckpti_check_same_counts(e);
+}
+
+/* Takes the feeds of `rows` rows more, which losses will count. */
+static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows)
+{
+    gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
+    if (result != GCKPT_OK)
+        return result;
+    e->step.row_end += rows;
+    gckpti_expect_counts(e, rows);
+    return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper)
+{
+    const int streams = goal == GCKPTI_STREAM;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_begin(e, hyper, inference);
+    gckpt_result result = gckpti_begin(e, goal, hyper);
     if (result == GCKPT_OK)
-        result = gckpti_check_rows(e, rows);
-    if (result == GCKPT_OK)
+        result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && !streams)
         result = gckpti_check_caches(e, rows);
-    if (result == GCKPT_OK)
-        own = gckpti_crew_rows(e, rows);
-    if (result == GCKPT_OK && own)
-        result = gckpti_take_feeds(e, feeds, count, own);
     if (result == GCKPT_OK) {
-        e->step.row_end += own;
+        int64_t own = gckpti_crew_rows(e, streams ? e->plan->batch : rows);
         gckpti_start_counts(e);
-        gckpti_expect_counts(e, own);
+        result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
     result = gckpti_crew_begin(e, rows, result);
     if (result != GCKPT_OK)
         return result;
-    gckpti_start_step(e);
-    e->step.state = GCKPTI_RUNNING;
-    gckpti_set_round(e);
+    /* nothing can refuse the step any more */
+    gckpti_measure_start(e);
+    e->step.pc = e->step.finished = 0;
+    e->update.cleared = 0;
+    gckpti_fill(e, e->losses.totals, 0,
+                e->plan->term_count * (size_t)gckpti_own_leaves(e->plan) *
+                    sizeof *e->losses.totals);
+    e->step.state = streams ? GCKPTI_STREAMING : GCKPTI_RUNNING;
+    if (!streams)
+        gckpti_set_round(e);
     return GCKPT_OK;
 }
 
-/* The end of a step: waits for the backend, adds up the losses, counts the step. */
+/* The norm of the gradients, which counts a step, or finds that it was to be skipped: NULL: it was
+ * not, else a parameter whose gradient is not finite. */
+static const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
+{
+    const gckpti_plan_param *bad = gckpti_total_norm(e);
+    bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
+    if (bad && e->update.nonfinite)
+        gckpti_uncount_updates(e);
+    e->store->step += e->update.begun && !bad;
+    return bad;
+}
+
+/* Of a step that ends before its updates: gradients are divided, and their norm taken. */
+static gckpt_result gckpti_end_gradients(gckpt_exec *e)
+{
+    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    return gckpti_meet(e, result);
+}
+
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
+    gckpt_result result = e->step.goal == GCKPTI_GRADIENTS ? gckpti_end_gradients(e) : GCKPT_OK;
+    if (result != GCKPT_OK)
+        return result;
     gckpti_add_uses(e);
-    gckpt_result result = gckpti_read_losses(e);
+    result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
         result = gckpti_check_canary(e);
-    int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
-    if (p->mode != GCKPT_INFERENCE && count > 0)
+    const int64_t count = p->term_count ? e->losses.terms[0].seen.count : 0;
+    const int inference = p->mode == GCKPT_INFERENCE, counts = !inference && count > 0;
+    if (counts)
         gckpti_gather_squares(e);
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
@@ -69,16 +250,9 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (seen->count > 0)
             loss += weight * (seen->sum / (double)seen->count);
     }
-    const gckpti_plan_param *bad = NULL;
-    if (p->mode != GCKPT_INFERENCE && count > 0) {
-        bad = gckpti_total_norm(e);
-        bad = e->desc.skip_nonfinite && e->update.begun ? bad : NULL;
-        if (bad && e->update.nonfinite)
-            gckpti_uncount_updates(e);
-        e->store->step += e->update.begun && !bad;
-    }
+    const gckpti_plan_param *bad = counts ? gckpti_count_step(e) : NULL;
     if (report) {
-        report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
+        report->loss = count > 0 || inference ? loss : 0;
         report->grad_norm = count > 0 ? e->update.grad_norm : 0;
         report->count = count;
         report->step = e->store->step;
@@ -91,10 +265,48 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
+/* Runs what was prepared, so many instructions of it, and ends it with the last. */
+static gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
+{
+    gckpt_result result = gckpti_run(e, instructions);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                     int64_t rows, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_FORWARD, NULL);
+    if (result == GCKPT_OK)
+        result = gckpti_run_step(exec, INT64_MAX, report);
+    if (result == GCKPT_OK)
+        gckpti_add_positions(exec, rows);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, gckpt_report *report)
+{
+    const gckpt_hyper none = { 0, 0, 0, 0, 0, 0, 0 };
+    if (exec && exec->plan->update_in_backward)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "gradients: this plan updates in the backward "
+                            "(desc.update_in_backward); make one that does not");
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_GRADIENTS, &none);
+    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
+}
+
+/* ---- a step in pieces ---- */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper)
 {
-    return gckpti_prepare(exec, feeds, count, rows, hyper, 0);
+    return gckpti_prepare(exec, feeds, count, rows, GCKPTI_STEP, hyper);
 }
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
@@ -104,8 +316,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
     if (exec->step.state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
     gckpti_ok(exec); /* of what was fetched too early */
-    gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
-    return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
+    return gckpti_run_step(exec, instructions, report);
 }
 
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
@@ -121,61 +332,50 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
     return next;
 }
 
-/* A step or forward that was prepared, to its end. */
-GCKPTI_FN gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
+/* ---- a step whose rows stream in ---- */
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
 {
-    gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
-    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+    return gckpti_prepare(exec, NULL, 0, 0, GCKPTI_STREAM, hyper);
 }
 
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
+GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                      int64_t rows)
 {
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, hyper, 0);
-    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
-}
-
-GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                     int64_t rows, gckpt_report *report)
-{
-    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->step.state != GCKPTI_STREAMING)
+        return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
+    const int64_t before = exec->step.row_end;
+    gckpt_result result = gckpti_failed_here(exec);
+    if (result == GCKPT_OK) /* else all ranks' gckpt_step_end will say so */
+        result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
-        result = gckpti_run_all(exec, report);
-    if (result == GCKPT_OK)
-        gckpti_add_positions(exec, rows);
-    return result;
+        result = gckpti_add_rows(exec, feeds, count, rows);
+    if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
+        return result;
+    gckpti_ok(exec);
+    if (before > 0)
+        exec->step.pc = exec->plan->body;
+    exec->feeds.first = exec->step.row = before;
+    gckpti_set_round(exec);
+    result = gckpti_run(exec, INT64_MAX);
+    return result == GCKPT_OK ? gckpti_failed_here(exec) : result;
 }
 
-GCKPTI_FN gckpt_result gckpti_start_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                              int64_t rows)
+GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 {
-    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
-    return gckpti_prepare(e, feeds, count, rows, &hyper, 0);
-}
-
-GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_result result,
-                                            gckpt_report *report)
-{
-    e->step.state = GCKPTI_IDLE;
-    if (result == GCKPT_OK)
-        result = gckpti_settle_counts(e);
-    result = gckpti_drain(e, result);
-    if (result == GCKPT_OK && gckpti_count(e))
-        result = gckpti_finish_gradients(e);
-    result = gckpti_meet(e, result);
-    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
-}
-
-GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                       int64_t rows, gckpt_report *report)
-{
-    if (exec && exec->plan->update_in_backward)
-        return gckpti_error(exec, GCKPT_E_ARG,
-                            "gradients: this plan updates in the backward "
-                            "(desc.update_in_backward); make one that does not");
-    gckpt_result result = gckpti_start_gradients(exec, feeds, count, rows);
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->step.state != GCKPTI_STREAMING)
+        return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
+    gckpti_ok(exec);
+    exec->step.state = GCKPTI_RUNNING;
+    exec->step.pc = exec->plan->epilogue;
+    gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;
-    result = gckpti_run(exec, INT64_MAX, GCKPTI_GRADIENTS);
-    return gckpti_end_gradients(exec, result, report);
+    if (gckpti_step_rows(exec) > 0)
+        return gckpti_run_step(exec, INT64_MAX, report);
+    exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
+    return gckpti_finish_step(exec, report);
 }

@@ -24,8 +24,7 @@ static float gckpti_setting(float value, float fallback)
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* A pass that takes a gradient from sums to what an update needs, with its square sums; of what is
- * measured, from sums weighted by rows to the mean. */
+/* Of what is measured: from sums weighted by rows to the mean. */
 GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
 {
     const gckpti_plan_param *q = &e->plan->params[ins->id];
@@ -40,7 +39,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
     pass->write_back = e->update.writes_back;
     pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
-    pass->values = gckpti_values_here(e, &e->store->params[e->bound.params[ins->id].index], -1);
+    pass->values = gckpti_values_here(e, gckpti_param_of(e, ins->id), -1);
     gckpti_pass_share(e, ins, pass);
 }
 
@@ -97,7 +96,7 @@ GCKPTI_FN gckpt_result gckpti_finish_gradients(gckpt_exec *e)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
     gckpti_gather_squares(e);
-    for (size_t x = 0; x < e->plan->length && gckpti_debug(e) & GCKPT_DEBUG_FINITE; x++)
+    for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE &&
             gckpti_check_update(e, &e->plan->list[x], 0) != GCKPT_OK)
             return GCKPT_E_DATA;
@@ -131,7 +130,7 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     u.hyper = &e->update.hyper;
     e->desc.own_optimiser(e->desc.user, &u);
     gckpti_changed(e->store, q, GCKPTI_HOST);
-    (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
+    (void)gckpti_bring(e, q, 1); /* it has a mirror: nothing can fail */
 }
 
 /* The optimiser's constants for parameter q, whose update is number `step`. Those of running
@@ -170,7 +169,7 @@ GCKPTI_APART GCKPTI_FN void gckpti_run_update(gckpt_exec *e, const gckpti_ins *i
 {
     const gckpt_plan *p = e->plan;
     const gckpti_plan_param *param = &p->params[ins->id];
-    gckpti_param *q = &e->store->params[e->bound.params[ins->id].index];
+    gckpti_param *q = gckpti_param_of(e, ins->id);
     uint64_t step = e->step.number + 1;
     gckpt_call c;
     gckpt_pass pass;
@@ -208,7 +207,7 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
-        gckpti_param *q = &e->store->params[e->bound.params[i].index];
+        gckpti_param *q = gckpti_param_of(e, (int)i);
         if (p->params[i].trained && --q->updates == 0)
             q->optimiser = 0;
     }

@@ -1,0 +1,365 @@
+#ifndef GCKPT_NO_DEBUG
+#include "run/own.h"
+#include "graph/graph.h"
+#include "num/num.h"
+
+/* From element `at` of n floats of the backend's, or as many bf16, on: the next, widened. Returns
+ * how many these are. */
+static int64_t gckpti_debug_piece(const gckpt_exec *e, const void *from, int narrow, int64_t at,
+                                  int64_t n, float wide[64])
+{
+    uint16_t half[64];
+    const int64_t size = narrow ? 2 : 4, count = gckpti_min(n - at, 64);
+    gckpti_from_backend(e, narrow ? (void *)half : (void *)wide,
+                        (const unsigned char *)from + at * size, (size_t)(count * size));
+    for (int64_t i = 0; i < count && narrow; i++)
+        wide[i] = gckpti_from_bf16(half[i]);
+    return count;
+}
+
+/* ---- GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was ---- */
+GCKPTI_FN void gckpti_hash_tables(gckpt_exec *e, gckpti_block *b)
+{
+    size_t n = gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? 2 * e->plan->node_count : 0;
+    e->debug.hashes = (uint64_t *)gckpti_carve(b, n, sizeof *e->debug.hashes);
+}
+
+/* Never 0. */
+static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *value, int64_t n, int narrow)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    float piece[64];
+    for (int64_t at = 0, count; at < n; at += count) {
+        count = gckpti_debug_piece(e, value, narrow, at, n, piece);
+        hash = gckpti_hash_floats(hash, piece, count);
+    }
+    return hash | 1;
+}
+
+GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                      const uint16_t *narrow)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const void *data[2] = { NULL, NULL };
+    int64_t n[2];
+    data[0] = narrow ? (const void *)narrow : c->out;
+    data[1] = c->aux;
+    n[0] = gckpti_elements(&c->shape);
+    n[1] = (int64_t)(node->aux_bytes / 4);
+    if (!node->batchless)
+        n[1] = n[1] / e->plan->rows * c->rows;
+    for (int k = 0; k < 2 && gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE; k++) {
+        uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
+        if (ins->first)
+            *seen = 0;
+        if (!data[k])
+            continue;
+        uint64_t hash = gckpti_hash_value(e, data[k], n[k], narrow && k == 0);
+        if (*seen && *seen != hash)
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
+                k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
+                ins->id,
+                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
+                                          : "the op is not a function of its inputs");
+        *seen = hash;
+    }
+    return GCKPT_OK;
+}
+
+/* ---- GCKPT_DEBUG_PAINT, GCKPT_DEBUG_MEASURE: what is written ---- */
+enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
+
+/* What began before a loop's body outlives each round. */
+GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t *next = &e->debug.next_death;
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
+        return;
+    gckpti_join(e);
+    if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
+        *next = 0;
+    while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
+        const gckpt_buffer *life = &p->lives[(*next)++];
+        if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
+                                         e->step.pc >= p->body && e->step.pc < p->epilogue))
+            gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
+    }
+}
+
+static int gckpti_measures(const gckpt_exec *e)
+{
+    return gckpti_debug(e) & GCKPT_DEBUG_MEASURE && e->debug.painted_steps < 2;
+}
+
+/* The arena is all paint; each step that measures has another. */
+GCKPTI_FN void gckpti_measure_start(gckpt_exec *e)
+{
+    if (gckpti_measures(e))
+        gckpti_fill(e, e->blocks.arena, e->debug.painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u,
+                    e->plan->arena);
+    else if (gckpti_debug(e) & GCKPT_DEBUG_PAINT)
+        gckpti_fill(e, e->blocks.arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
+}
+
+/* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
+static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned char paint)
+{
+    unsigned char piece[256];
+    for (size_t top = e->plan->arena, n; top > low; top -= n) {
+        size_t left;
+        n = top - low < sizeof piece ? top - low : sizeof piece;
+        gckpti_from_backend(e, piece, e->blocks.arena + top - n, n);
+        for (left = n; left > 0 && piece[left - 1] == paint;)
+            left--;
+        if (left > 0)
+            return top - n + left;
+    }
+    return low;
+}
+
+GCKPTI_FN void gckpti_measure_end(gckpt_exec *e)
+{
+    if (!gckpti_measures(e))
+        return;
+    e->debug.touched =
+        gckpti_highest_touched(e, e->debug.touched, e->debug.painted_steps ? 0x5a : 0xa5);
+    for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
+        const gckpt_buffer *life = &e->plan->lives[i];
+        if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->debug.touched)
+            e->debug.touched = life->offset + life->size;
+    }
+    e->debug.painted_steps++;
+}
+
+GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
+{
+    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
+                      exec->debug.touched
+                : 0;
+}
+
+/* ---- GCKPT_DEBUG_FINITE: who made the first NaN or infinity? ---- */
+enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
+
+/* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
+typedef struct {
+    unsigned kinds, sought;
+    int id, gradient; /* the node whose value or gradient has it; -1: there is none */
+    int64_t at;       /* its element; -1: the sum of a loss */
+    double value;
+} gckpti_look;
+
+static gckpti_look gckpti_look_for(unsigned sought)
+{
+    const gckpti_look s = { 0, sought, -1, 0, 0, 0 };
+    return s;
+}
+
+static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
+{
+    unsigned kind = gckpti_finite(x) ? 0 : x != x ? GCKPTI_A_NAN : GCKPTI_AN_INFINITY;
+    s->kinds |= kind;
+    if (s->id < 0 && kind & s->sought) {
+        s->id = id;
+        s->gradient = gradient;
+        s->at = at;
+        s->value = x;
+    }
+}
+
+/* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
+ * parameter's, as ops read it. */
+static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
+                           int64_t n, int id, int gradient)
+{
+    const gckpti_node *node = &e->plan->nodes[id];
+    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(e, node->index) : NULL;
+    int stored = !x && !gradient && q && gckpti_is_packed((int)q->p.storage);
+    float piece[64];
+    n = stored ? q->p.elements : x ? n : 0;
+    for (int64_t at = 0, count = 64; at < n; at += count) {
+        if (!stored)
+            count = gckpti_debug_piece(e, x, narrow, at, n, piece);
+        else
+            gckpti_unpack_piece(q, at, count = gckpti_min(n - at, 64), piece);
+        for (int64_t i = 0; i < count; i++)
+            gckpti_see(s, (double)piece[i], id, gradient, at + i);
+    }
+}
+
+/* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
+static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
+                            int gradient, int scratch)
+{
+    const gckpti_node *q = &e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
+    if (q->type == GCKPT_F32)
+        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+}
+
+/* What an instruction is about to read, or has written. */
+static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
+                                int written)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
+    int loss = node->op && node->op->flags & GCKPT_LOSS;
+    unsigned needs = backward ? 0 : UINT32_MAX;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    for (int i = 0; i < node->inputs && backward; i++)
+        needs |= o.in[i].gradient != GCKPTI_NONE ? node->op->needs[i] : 0;
+    if (loss && (!backward || node->op->flags & GCKPTI_LATE)) {
+        gckpti_loss_total sum;
+        gckpti_from_backend(e, &sum, gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
+        gckpti_see(s, sum.sum, ins->id, 0, -1);
+    } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
+        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
+                        ins->id, 0, 0);
+    }
+    if (backward && !written)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+    for (int u = 1; u < ins->uses && !written; u++)
+        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+    for (int i = 0; i < node->inputs; i++) {
+        int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
+        if (!written && needs & GCKPT_IN(i))
+            gckpti_see_node(e, s,
+                            o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
+                                                         : e->bound.nodes[id].data,
+                            id, 0, 0);
+        if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+        if (backward)
+            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+    }
+}
+
+/* The error about what was seen: who made it, and what is known. */
+static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const char *who,
+                                      const char *name, const char *why)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[s->id];
+    int64_t rows = gckpti_micro_rows(e), left = s->at;
+    gckpt_shape shape = gckpti_node_shape(e, q, rows), at = shape;
+    char where[112] = "";
+    gckpti_text t = { where, sizeof where - 1 };
+    for (int i = at.n; i-- > 0; left /= shape.d[i])
+        at.d[i] = left % shape.d[i];
+    if (s->at >= 0)
+        gckpti_text_add(&t, " at %S of %S", &at, &shape);
+    if (s->at >= 0 && !q->batchless && gckpti_elements(&shape) >= rows)
+        gckpti_text_add(&t, ", row %I of the batch",
+                        e->step.row + s->at / (gckpti_elements(&shape) / rows));
+    return gckpti_error(e, GCKPT_E_DATA, "finite: %s%s made %g in %s \"%s\" #%i%s; %s", who, name,
+                        s->value,
+                        s->at < 0     ? "the sum of"
+                        : s->gradient ? "the gradient of"
+                                      : "the value of",
+                        gckpti_node_name(p, s->id), s->id, where, why);
+}
+
+GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_look s = gckpti_look_for(0);
+    if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD)
+        gckpti_see_operands(e, &s, ins, 0);
+    return s.kinds;
+}
+
+GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
+{
+    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
+        return GCKPT_OK;
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
+        s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
+    gckpti_see_operands(e, &s, ins, 1);
+    if (s.id < 0)
+        return GCKPT_OK;
+    const char *why = read ? "it read infinities, but no NaN; nothing was changed"
+                           : "all it read is finite; nothing was changed";
+    if (e->update.begun) /* in the backward */
+        why = "parameters have changed, go back to what was saved";
+    return gckpti_not_finite(e, &s, ins->kind == GCKPT_FORWARD ? "forward of " : "backward of ",
+                             node->op ? node->op->name : "param", why);
+}
+
+GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins, int done)
+{
+    if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE))
+        return GCKPT_OK;
+    const gckpt_plan *p = e->plan;
+    const gckpti_param *q = gckpti_param_of(e, ins->id);
+    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    int id = p->params[ins->id].node;
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
+    if (!done)
+        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
+    int slot = done ? -1 : p->state_slots;
+    for (; slot < p->state_slots && s.id < 0; slot++)
+        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+                       pass.elements, id, 0);
+    s.at += pass.elements < q->p.elements ? q->p.first : 0;
+    const char *who = !done      ? "the batch"
+                      : slot > 0 ? "the update's optimiser state"
+                                 : "the update";
+    const char *why = "nothing was changed";
+    if (done || e->update.begun)
+        why = "lower lr, or clip; parameters have changed, go back to what was saved";
+    return s.id < 0 ? GCKPT_OK : gckpti_not_finite(e, &s, who, "", why);
+}
+
+/* Neither may have a NaN; a parameter that is trained, no infinity either. */
+GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->node_count && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        const int param = node->kind == GCKPTI_PARAM;
+        const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
+        const int cut = q && gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+        gckpti_look s = gckpti_look_for(GCKPTI_A_NAN);
+        s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
+        if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
+            gckpti_see_all(e, &s,
+                           q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
+                           0, cut ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
+        if (s.id >= 0)
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "finite: \"%s\" is %g at position %I: an earlier step, or "
+                                "what was loaded or set, made it so",
+                                gckpti_node_name(p, (int)i), s.value,
+                                s.at + (cut ? q->p.first : 0));
+    }
+    return GCKPT_OK;
+}
+
+/* An infinity may be meant, a NaN is not. */
+GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->inputs && gckpti_debug(e) & GCKPT_DEBUG_FINITE; i++) {
+        const gckpti_exec_input *in = &e->feeds.inputs[i];
+        const gckpti_node *q = in->node >= 0 ? &p->nodes[in->node] : NULL;
+        const void *fed = in->feed;
+        const float *x = (const float *)fed;
+        int64_t row = q ? (int64_t)(gckpti_row_bytes(p, q) / sizeof *x) : 0;
+        for (int64_t k = 0; k < row * rows && q->type == GCKPT_F32; k++)
+            if (x[k] != x[k])
+                return gckpti_error(
+                    e, GCKPT_E_DATA,
+                    "finite: \"%s\": NaN was fed at row %I, position %I; look at the data",
+                    p->names + q->name, e->step.row_end + k / row, k % row);
+    }
+    return GCKPT_OK;
+}
+#endif
