@@ -52,7 +52,7 @@
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1818
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4824
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4820
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, portions, debug, instruction, packed, update, picks, advance,
  *                 step
@@ -22394,21 +22394,20 @@ GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, const gckpti_copies *copies,
                                      gckpt_call *c, int i);
-/* 0: it is not to run in portions. */
-GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                  const gckpt_call *call, gckpt_kernel kernel, int portions);
+GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpt_call *call, gckpt_kernel kernel);
 #else /* nothing is bf16, nor rounded */
-#define gckpti_copies_at(e, ins, o, c)                   ((c)->bytes = 0, (c)->portions = 0)
-#define gckpti_mixed_forward(...)                        0
-#define gckpti_mixed_backward(...)                       ((void)0)
-#define gckpti_mixed_gradient(...)                       ((void)0)
-#define gckpti_run_portions(e, ins, c, kernel, portions) ((void)(portions), 0)
+#define gckpti_copies_at(e, ins, o, c) ((c)->bytes = 0, (c)->portions = 0)
+#define gckpti_mixed_forward(...)      0
+#define gckpti_mixed_backward(...)     ((void)0)
+#define gckpti_mixed_gradient(...)     ((void)0)
+#define gckpti_run_portions(...)       ((void)0)
 #endif
 
 /* No NaN, no infinity. */
 static inline int gckpti_finite(double x) { return x - x == 0; }
 
-/* ---- run/debug.c: each does nothing unless its bit of desc.debug is set ---- */
+/* ---- run/debug.c: all but gckpti_compare do nothing unless their bit of desc.debug is set ---- */
 #ifndef GCKPT_NO_DEBUG
 /* RECOMPUTE: carves hashes of values; what an instruction has made, or a reload brought, must be
  * what it was. */
@@ -24998,8 +24997,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                  const gckpt_call *call, gckpt_kernel kernel, int portions)
+GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpt_call *call, gckpt_kernel kernel)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
@@ -25007,8 +25006,6 @@ GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     int parts = !s.backward, sums = 0;
-    if (!portions)
-        return 0;
     for (int i = 0; i < call->inputs; i++) {
         gckpt_arg *in = &own.in[i];
         int part = gckpti_elements(&in->shape) == all;
@@ -25032,7 +25029,6 @@ GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
         gckpt_parallel(call, items, 4 * s.n, gckpti_portion_item, &s); /* each fetches the next */
     if (sums && !s.sums)
         kernel(&rest);
-    return 1;
 }
 #endif
 
@@ -25084,7 +25080,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     n[1] = (int64_t)(node->aux_bytes / 4);
     if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
-    for (int k = 0; k < 2 && gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE; k++) {
+    for (int k = 0; k < 2; k++) {
         uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
             *seen = 0;
@@ -25407,9 +25403,9 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
     const gckpti_exec_node *n = &e->bound.nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (gckpti_run_portions(e, ins, c, kernel, portions))
-        return;
-    if (!GCKPTI_RUNS_BACKENDS || kernel)
+    if (portions)
+        gckpti_run_portions(e, ins, c, kernel);
+    else if (!GCKPTI_RUNS_BACKENDS || kernel)
         kernel(c);
     else
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
@@ -25463,7 +25459,7 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
     gckpti_run_kernel(e, ins, c, portions);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return gckpti_compare(e, ins, c, narrow);
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that

@@ -48,7 +48,7 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
     n[1] = (int64_t)(node->aux_bytes / 4);
     if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
-    for (int k = 0; k < 2 && gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE; k++) {
+    for (int k = 0; k < 2; k++) {
         uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
             *seen = 0;

@@ -307,21 +307,20 @@ GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
 GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
                                      const gckpti_operands *o, const gckpti_copies *copies,
                                      gckpt_call *c, int i);
-/* 0: it is not to run in portions. */
-GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                  const gckpt_call *call, gckpt_kernel kernel, int portions);
+GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpt_call *call, gckpt_kernel kernel);
 #else /* nothing is bf16, nor rounded */
-#define gckpti_copies_at(e, ins, o, c)                   ((c)->bytes = 0, (c)->portions = 0)
-#define gckpti_mixed_forward(...)                        0
-#define gckpti_mixed_backward(...)                       ((void)0)
-#define gckpti_mixed_gradient(...)                       ((void)0)
-#define gckpti_run_portions(e, ins, c, kernel, portions) ((void)(portions), 0)
+#define gckpti_copies_at(e, ins, o, c) ((c)->bytes = 0, (c)->portions = 0)
+#define gckpti_mixed_forward(...)      0
+#define gckpti_mixed_backward(...)     ((void)0)
+#define gckpti_mixed_gradient(...)     ((void)0)
+#define gckpti_run_portions(...)       ((void)0)
 #endif
 
 /* No NaN, no infinity. */
 static inline int gckpti_finite(double x) { return x - x == 0; }
 
-/* ---- run/debug.c: each does nothing unless its bit of desc.debug is set ---- */
+/* ---- run/debug.c: all but gckpti_compare do nothing unless their bit of desc.debug is set ---- */
 #ifndef GCKPT_NO_DEBUG
 /* RECOMPUTE: carves hashes of values; what an instruction has made, or a reload brought, must be
  * what it was. */

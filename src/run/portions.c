@@ -77,8 +77,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
-GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
-                                  const gckpt_call *call, gckpt_kernel kernel, int portions)
+GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
+                                   const gckpt_call *call, gckpt_kernel kernel)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
@@ -86,8 +86,6 @@ GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
     int parts = !s.backward, sums = 0;
-    if (!portions)
-        return 0;
     for (int i = 0; i < call->inputs; i++) {
         gckpt_arg *in = &own.in[i];
         int part = gckpti_elements(&in->shape) == all;
@@ -111,6 +109,5 @@ GCKPTI_FN int gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
         gckpt_parallel(call, items, 4 * s.n, gckpti_portion_item, &s); /* each fetches the next */
     if (sums && !s.sums)
         kernel(&rest);
-    return 1;
 }
 #endif
