@@ -43,14 +43,14 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1986
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3706
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3772
  *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
- *                 gradients, order, model, makers, schedule, live, draft, place, modes,
+ *                 gradients, order, model, makers, schedule, lives, live, draft, place, modes,
  *                 encode
- *     >>search    what no schedule can do without; the least work for every budget            3131
+ *     >>search    what no schedule can do without; the least work for every budget            2975
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1818
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1815
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4820
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
@@ -13119,11 +13119,13 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *   model     what is known of one variant of a request (forms of ops, an order of backwards)
  *             before there is a schedule: gradients, their memory and lives, too; then only read
  *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
- *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
- *             forward nobody reads, so that a recompute stops at the last value that is needed.
- *   draft     what a schedule comes to. From its spans: instructions, the buffers they use as
- *             operands, how long each buffer lives, the bytes live at each instruction, the work.
- *             A value may take over the buffer of one that dies where it begins.
+ *             write the body; gckpti_finish adds the rest and what pins ask for.
+ *   lives     one walk over a schedule from its end (gckpti_find_lives), for drafts and for the
+ *             search: it drops every forward nobody reads, so that a recompute stops at the last
+ *             value that is needed, and finds how long each result lives, bytes and work.
+ *   draft     what a schedule comes to: instructions, the buffers they use as operands, how long
+ *             each buffer lives, the bytes live at each instruction, the work. A value may take
+ *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
@@ -13149,7 +13151,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *   rank     of a backward: its place in the order of backwards. ranks of a plan: its processes
  *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
  *            u + units a reload
- *   span     a version of a unit's results: a forward makes it, uses up to the next one read it
+ *   version  of a unit's results: a forward makes it, uses up to the next one read it
  *   turn     of a unit: its place in p->late; of a block: when it is placed
  *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
  *   far      in slower memory: offloaded
@@ -13433,26 +13435,29 @@ typedef struct {
     int next; /* target for the gradient of the same tensor, as the contract adds them, or -1 */
 } gckpti_target;
 
-/* One version of a unit's results, from its forward to its last uses; -1: none. */
-typedef struct {
-    int unit, start, value_end, aux_end;
-    int source, sources; /* of the schedule's sources: spans whose bytes the value may take over */
-    int home;            /* the span of the forward that it reloads, or itself */
-    int far;             /* GCKPTI_VALUE, ..: what is offloaded behind it */
-} gckpti_span;
-
-/* A schedule, and which versions its items make and read (gckpti_find_spans). What a reload brings
- * back is offloaded right behind the last forward before it: that is no item. */
+/* A schedule, and how long what it makes lives (gckpti_find_lives): by position. What a reload
+ * brings back is offloaded right behind the last forward before it: that is no item. */
 typedef struct {
     int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
-    gckpti_span *span;
-    int spans, *source;
-    int *at;                  /* by position: the span that begins there, or -1 */
+    int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
+    unsigned char *leaves;    /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
     uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
-    int64_t *live, peak;      /* bytes at each position, when the search has evaluated it */
-    int64_t far;              /* likewise: bytes of slower memory */
-    int *value_end, *aux_end; /* likewise, by position of a forward: last uses, or -1 */
+    int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
+
+/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
+typedef struct {
+    int64_t out, aux;       /* bytes */
+    int64_t seen;           /* search: the stamp of the last closure that has seen it */
+    int value_end, aux_end; /* last uses */
+    int start, from;        /* its forward; the use before, or start */
+    int runs;               /* forwards before the position */
+    int touched;            /* search: moves chosen so far compute or read it */
+    unsigned char held;     /* of the prologue, and every micro-batch reads its value */
+    unsigned char reload, far; /* parts that a later reload brings back; that are ever offloaded */
+    unsigned char stale;       /* pins: its result is let go */
+} gckpti_note;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
  * it points to. */
@@ -13467,8 +13472,8 @@ typedef struct {
     size_t buffer_count;
     size_t *operands; /* numbers of buffers */
     size_t operand_count;
-    int *value, *aux, *gradient; /* buffers, by span and by gradient; -1: none */
-    int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
+    int *value, *aux, *gradient; /* buffers, by position and by gradient; -1: none */
+    int *latest; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
     /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
@@ -13508,7 +13513,6 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int sources; /* inputs of a unit that it may replace, at most; 1 or more */
     int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
@@ -13523,12 +13527,10 @@ typedef struct gckpti_planner {
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    /* by unit, for one pass over a schedule, nothing from one to the next: forwards still to
-     * come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
-     * (gckpti_add_pins): the latest forward, was there one, is its result let go, what to compute
-     * again */
-    int *left, *latest, *queue;
-    unsigned char *behind, *computed, *stale;
+    /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
+    gckpti_note *note;
+    int *queue; /* of pins (gckpti_refresh): what to compute again */
+    unsigned char *computed; /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
     size_t made_length, made_capacity; /* which begins with made_length = 0 */
@@ -13720,9 +13722,51 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
     return p->links + (item < 0 ? u->read : u->in);
 }
 
-/* Makes a schedule of a body: with pins, without what nobody reads. 0: out of memory. */
+/* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
+GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
+
+/* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
+
+/* ---- plan/lives.c ---- */
+/* Begins a pass: forgets what the one before noted. */
+GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p);
+
+/* Drops what nobody reads; losses and side effects stay in their first forward. Finds the lives of
+ * what is left: all of a schedule but its items. Sizes are rounded up to the alignment. */
+GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *s);
+
+/* A step of a walk from the end: item i at position x uses values, and its aux, for the last time
+ * unless they are used behind it, of units from `first` on. Adds their bytes to *live; returns
+ * whether what i makes may take over the bytes of one that dies here. */
+static inline int gckpti_use(const gckpti_planner *p, int first, int i, int x, int64_t *live)
+{
+    int count, in_place = 0;
+    const int *links = gckpti_reads(p, i, &count);
+    const gckpti_unit *u = &p->unit[gckpti_unit_of(p, i)];
+    for (int k = 0; k < count; k++) {
+        gckpti_note *q = &p->note[links[k]];
+        if (q->value_end >= 0 || links[k] < first)
+            continue;
+        q->value_end = x;
+        *live += q->out;
+        in_place |= u->in_place >> k;
+    }
+    if (i < 0 && u->reads_aux && p->note[~i].aux_end < 0) {
+        p->note[~i].aux_end = x;
+        *live += p->note[~i].aux;
+    }
+    return in_place & 1;
+}
+
+/* Likewise: where a version begins, it lives no more. Returns its bytes. */
+static inline int64_t gckpti_end_life(gckpti_note *v)
+{
+    int64_t bytes = (v->value_end < 0 ? 0 : v->out) + (v->aux_end < 0 ? 0 : v->aux);
+    v->value_end = v->aux_end = -1;
+    return bytes;
+}
 
 /* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
@@ -15168,7 +15212,6 @@ static int gckpti_add_link(gckpti_planner *p, int first, int unit)
 static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
 {
     unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
-    int sources = 0;
     u->in = p->link_count;
     for (int k = 0; k < t->inputs; k++) {
         const gckpt_tensor *q = t->in[k]->base;
@@ -15181,9 +15224,6 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
             u->in_place |= (unsigned char)(1u << at);
     }
     u->inputs = p->link_count - u->in;
-    for (unsigned bits = u->in_place; bits; bits &= bits - 1)
-        sources++;
-    p->sources = sources > p->sources ? sources : p->sources;
     u->read = p->link_count;
     for (int k = 0; k < t->inputs; k++)
         if (mask & GCKPT_IN(k) && gckpti_in_arena(p, t->in[k]->base))
@@ -15213,6 +15253,8 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->effect = (unsigned char)effect;
     u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
     p->offloads = p->offloads || u->offloads;
+    p->note[p->units].out = u->out;
+    p->note[p->units].aux = u->aux;
     p->of[t->id] = p->units++;
     if (t->kind == GCKPTI_OP)
         gckpti_link_unit(p, u, t);
@@ -15262,10 +15304,12 @@ GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
         return;
     gckpti_find_needed(p, needed);
     memset(p->of, 0xff, (size_t)p->n * sizeof(int));
-    p->sources = 1;
     gckpti_add_part(p, 1, needed);
     p->prologue = p->units;
+    int body = p->link_count;
     gckpti_add_part(p, 0, needed);
+    for (int k = body; k < p->link_count && p->looped; k++)
+        p->note[p->links[k]].held = p->links[k] < p->prologue;
     for (int i = 0; i < p->term_count; i++)
         p->unit[p->of[p->terms[i].loss->id]].effect = 1;
     for (int i = 0; i < p->desc->fetches; i++)
@@ -15307,11 +15351,13 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
     enum { APART = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
-    int *reader = p->left, *before = p->latest, fixed = 0; /* before[u]: the unit it precedes */
+    int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    int *reader = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    int *before = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* what it precedes */
     for (int u = 0; u < p->units && !p->failed; u++) {
         fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
         reader[u] = before[u] = u;
@@ -15502,16 +15548,14 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
 /* ---- schedules: what a maker wrote becomes one; its spans ---- */
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
-/* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
-GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
-                                   int sources)
+GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length)
 {
-    size_t n = (size_t)length + 2;
+    size_t n = (size_t)length + 1;
     gckpti_want(scratch, &s->item, n, sizeof *s->item);
-    gckpti_want(scratch, &s->span, n, sizeof *s->span);
-    gckpti_want(scratch, &s->at, n, sizeof *s->at);
-    gckpti_want(scratch, &s->source, n * (size_t)sources, sizeof *s->source);
-    return !*scratch->failed;
+    gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
+    gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
+    gckpti_want(scratch, &s->leaves, n, 1);
+    return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
 /* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
@@ -15519,15 +15563,15 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
 static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
 {
     int count = 0, reads;
-    if (item < 0 && p->unit[~item].reads_aux && p->stale[~item]) {
-        p->stale[~item] = 0;
+    if (item < 0 && p->unit[~item].reads_aux && p->note[~item].stale) {
+        p->note[~item].stale = 0;
         p->queue[count++] = ~item;
     }
     for (int i = -1; i < count; i++) {
         const int *links = gckpti_reads(p, i < 0 ? item : p->queue[i], &reads);
         for (int k = 0; k < reads; k++)
-            if (p->stale[links[k]]) {
-                p->stale[links[k]] = 0;
+            if (p->note[links[k]].stale) {
+                p->note[links[k]].stale = 0;
                 p->queue[count++] = links[k];
             }
     }
@@ -15546,25 +15590,23 @@ static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
 static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckpti_schedule *s)
 {
     int backward_seen = 0, firsts = 0;
-    memset(p->stale, 0, (size_t)p->units);
-    memset(p->computed, 0, (size_t)p->units);
+    gckpti_begin_pass(p);
     s->length = 0;
     for (int u = 0; u < p->prologue; u++)
         s->item[s->length++] = u;
     for (int x = 0; x < length; x++) {
         int i = made[x], u = gckpti_unit_of(p, i);
-        if (u < p->prologue || (i == u && p->unit[u].fixed && p->computed[u]))
+        if (u < p->prologue || (i == u && p->unit[u].fixed && p->note[u].start >= 0))
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
-                p->stale[k] = p->unit[k].recompute && (!p->computed[k] || p->latest[k] < firsts);
+                p->note[k].stale = p->unit[k].recompute && p->note[k].start < firsts;
         if (backward_seen)
             gckpti_refresh(p, i, s);
         if (i >= 0) {
-            p->latest[u] = s->length;
-            firsts = p->computed[u] ? firsts : s->length + 1;
-            p->computed[u] = 1;
-            p->stale[u] = 0;
+            firsts = p->note[u].start < 0 ? s->length + 1 : firsts;
+            p->note[u].start = s->length;
+            p->note[u].stale = 0;
         }
         s->item[s->length++] = i;
     }
@@ -15572,139 +15614,152 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
         s->item[s->length++] = ~p->backward[r];
 }
 
-/* One pass from the end: drops forwards and reloads that nobody reads, so that a recompute stops by
- * itself at the last value that is needed. Losses and side effects stay in their first forward.
- * Returns the new length. */
-static int gckpti_drop(gckpti_planner *p, int *item, int length)
-{
-    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, BACK = 4 }; /* BACK: a reload brings it back */
-    int kept = length;
-    memset(p->left, 0, (size_t)p->units * sizeof *p->left);
-    for (int x = 0; x < length; x++)
-        if (item[x] >= 0 && !gckpti_reloads(p, item[x]))
-            p->left[item[x]]++;
-    for (int u = 0; u < p->units; u++)
-        p->behind[u] = p->unit[u].fetched ? VALUE : 0;
-    for (int x = length; x-- > 0;) {
-        int i = item[x], count;
-        const int *links = gckpti_reads(p, i, &count);
-        if (i < 0) {
-            p->behind[~i] |= p->unit[~i].reads_aux ? AUX : 0;
-        } else if (gckpti_reloads(p, i)) {
-            if (!(p->behind[i - p->units] & (VALUE | AUX)))
-                continue;
-            p->behind[i - p->units] = BACK;
-        } else {
-            p->left[i]--;
-            if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))
-                continue;
-            p->behind[i] = 0;
-        }
-        item[--kept] = i;
-        for (int k = 0; k < count; k++)
-            p->behind[links[k]] |= VALUE;
-    }
-    memmove(item, item + kept, (size_t)(length - kept) * sizeof *item);
-    return length - kept;
-}
-
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s)
 {
     int most = length + p->pinned + p->prologue + p->backwards - p->body_backwards;
-    if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
+    if (p->failed || !gckpti_schedule_room(scratch, s, most))
         return 0;
     gckpti_add_pins(p, made, length, s);
-    s->length = gckpti_drop(p, s->item, s->length);
+    gckpti_find_lives(p, s);
     return 1;
 }
 
-/* Whether a span may take over the bytes of another that it reads: who read that dies there, and
- * the next micro-batch does not read it again. */
-GCKPTI_FN int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v,
-                                const gckpti_span *of)
+/* Whether all that a schedule reads was made before (by the user's it may not be). */
+GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s)
 {
-    return of->value_end == v->start &&
-           !(p->looped && of->start < p->prologue && v->start >= p->prologue);
-}
-
-/* Finds the spans of a schedule: what begins where, how long it is read. What the prologue leaves
- * is read by every micro-batch, so it lives to the end of the body. Returns -1, or the position of
- * what reads a value that nothing before it makes (the user's schedule may). */
-GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
-{
-    int *latest = p->latest, body_end = s->length, taken = 0, reads;
-    memset(latest, 0xff, (size_t)p->units * sizeof *latest);
-    s->spans = 0;
+    memset(p->computed, 0, (size_t)p->units);
     for (int x = 0; x < s->length; x++) {
-        int i = s->item[x], self = gckpti_unit_of(p, i);
-        const gckpti_unit *u = &p->unit[self];
-        const int *links = gckpti_reads(p, i, &reads);
-        gckpti_span *v = &s->span[s->spans];
-        if (gckpti_reloads(p, i) && latest[self] < 0)
-            return x;
-        v->source = taken;
-        for (int k = 0; k < reads; k++) {
-            int q = latest[links[k]];
-            if (q < 0)
-                return x;
-            s->span[q].value_end = x;
-            if (i >= 0 && u->in_place >> k & 1)
-                s->source[taken++] = q;
-        }
-        s->at[x] = -1;
-        if (i < 0) {
-            if (u->reads_aux && latest[self] < 0)
-                return x;
-            if (u->reads_aux)
-                s->span[latest[self]].aux_end = x;
-            body_end = u->rank == p->body_backwards ? x : body_end;
-            continue;
-        }
-        v->sources = taken - v->source;
-        v->unit = self;
-        v->start = x;
-        v->value_end = v->aux_end = -1;
-        v->home = gckpti_reloads(p, i) ? s->span[latest[self]].home : s->spans;
-        v->far = 0;
-        s->at[x] = latest[self] = s->spans++;
+        int i = s->item[x], self = gckpti_unit_of(p, i), count;
+        int own = gckpti_reloads(p, i) || (i < 0 && p->unit[self].reads_aux);
+        int missing = own && !p->computed[self] ? self : -1;
+        for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
+            missing = p->computed[links[count]] ? missing : links[count];
+        if (missing >= 0)
+            return gckpti_graph_error(p->g, GCKPT_E_ARG,
+                                      "schedule: %s of %T before any forward of %T",
+                                      i < 0                  ? "backward"
+                                      : gckpti_reloads(p, i) ? "reload"
+                                                             : "forward",
+                                      p->tensors[p->unit[self].id],
+                                      p->tensors[p->unit[missing].id]);
+        p->computed[self] |= i == self;
     }
-    for (int u = 0; u < p->units; u++)
-        if (p->unit[u].fetched)
-            s->span[latest[u]].value_end = s->length;
-    for (int i = 0; i < s->spans; i++) {
-        gckpti_span *v = &s->span[i], *home = &s->span[v->home];
-        if (v == home)
-            continue;
-        home->far |= gckpti_parts(v->value_end, v->aux_end);
-        if (home->far & GCKPTI_VALUE && home->value_end < 0)
-            home->value_end = home->start;
-        if (home->far & GCKPTI_AUX && home->aux_end < 0)
-            home->aux_end = home->start;
-    }
-    for (int i = 0; i < s->spans && p->looped && s->span[i].start < p->prologue; i++) {
-        gckpti_span *v = &s->span[i];
-        if (v->value_end >= p->prologue && v->value_end < body_end)
-            v->value_end = body_end - 1;
-        if (v->aux_end >= p->prologue && v->aux_end < body_end)
-            v->aux_end = body_end - 1;
-    }
-    return -1;
+    return GCKPT_OK;
 }
 
-/* Says what is missing where gckpti_find_spans ended. */
-GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item)
+/* >>plan/lives */
+/* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
+GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p)
 {
-    int count, missing = gckpti_unit_of(p, item);
-    const gckpt_tensor *t = p->tensors[p->unit[missing].id];
-    const int *links = gckpti_reads(p, item, &count);
-    while (count-- > 0)
-        missing = p->latest[links[count]] < 0 ? links[count] : missing;
-    return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                              item < 0                  ? "backward"
-                              : gckpti_reloads(p, item) ? "reload"
-                                                        : "forward",
-                              t, p->tensors[p->unit[missing].id]);
+    for (int u = 0; u < p->units; u++) {
+        gckpti_note *v = &p->note[u];
+        v->value_end = v->aux_end = v->start = v->from = -1;
+        v->runs = v->reload = v->far = v->stale = 0;
+    }
+}
+
+/* Moves the items that a walk kept to the front. */
+static void gckpti_close_up(gckpti_schedule *t, int dropped)
+{
+    t->length -= dropped;
+    for (int x = 0; x < t->length && dropped > 0; x++) {
+        int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
+        t->item[x] = t->item[x + dropped];
+        t->live[x] = t->live[x + dropped];
+        t->leaves[x] = t->leaves[x + dropped];
+        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
+        t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
+    }
+}
+
+/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
+ * the walk is now. Returns the bytes. */
+static int64_t gckpti_hold(gckpti_planner *p, int end)
+{
+    int64_t held = 0;
+    for (int u = 0; u < p->prologue; u++)
+        if (p->note[u].held && p->note[u].value_end < 0) {
+            p->note[u].value_end = end;
+            held += p->note[u].out;
+        }
+    return held;
+}
+
+/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
+ * it is live then. Returns the bytes that nobody else reads. */
+static int64_t gckpti_offload(gckpti_planner *p, gckpti_schedule *t, int u, int x)
+{
+    gckpti_note *v = &p->note[u];
+    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
+    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, u, v->reload));
+    t->far += gckpti_parts_bytes(&p->unit[u], v->reload & ~v->far);
+    v->far |= v->reload;
+    v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
+    v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
+    v->reload = 0;
+    return gckpti_parts_bytes(&p->unit[u], alone);
+}
+
+/* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
+ * uses. Returns the bytes that do not live before it. */
+static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int unit, int runs,
+                                    int x)
+{
+    gckpti_note *v = &p->note[unit];
+    t->value_end[x] = v->value_end;
+    t->aux_end[x] = v->aux_end;
+    if (runs) {
+        t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, p->unit[unit].cost);
+        v->start = x;
+    } else {
+        unsigned char parts = (unsigned char)gckpti_parts(v->value_end, v->aux_end);
+        t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, unit, parts));
+        v->reload |= parts;
+    }
+    return gckpti_end_life(v);
+}
+
+GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
+{
+    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
+    int64_t live = 0;
+    t->peak = t->far = 0;
+    t->extra = 0;
+    gckpti_begin_pass(p);
+    for (int u = 0; u < p->units; u++)
+        if (p->unit[u].fetched) { /* read at the end */
+            p->note[u].value_end = kept;
+            live += p->note[u].out;
+        }
+    for (int x = 0; x < t->length; x++)
+        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
+            p->note[t->item[x]].runs++;
+    for (int x = t->length; x-- > 0;) {
+        int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
+        const gckpti_unit *u = &p->unit[self];
+        gckpti_note *v = &p->note[self];
+        if (rank == hold) {
+            live += gckpti_hold(p, kept - 1);
+            hold = -1;
+        }
+        v->runs -= runs;
+        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
+            !(runs && (v->reload || (u->effect && v->runs == 0))))
+            continue;
+        t->item[--kept] = i;
+        t->leaves[kept] = runs ? v->reload : 0;
+        live += t->leaves[kept] ? gckpti_offload(p, t, self, kept) : 0;
+        int in_place = gckpti_use(p, 0, i, kept, &live);
+        int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
+        int64_t sum = live + (i < 0 ? p->gradient_at[--rank]
+                                    : p->gradient_between[rank] + (runs ? u->work : 0) - over);
+        t->live[kept] = sum;
+        t->peak = sum > t->peak ? sum : t->peak;
+        live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
+    }
+    gckpti_close_up(t, kept);
+    t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 
 /* >>plan/live */
@@ -15777,24 +15832,24 @@ GCKPTI_FN gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
+    size_t n = (size_t)d->s.length + 1, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * spans; /* added up, of updates and offloads */
-    size_t reductions = (size_t)p->reductions, most = n + (size_t)p->n + spans + reductions;
+    operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
-    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients,
                                                      sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
-    d->value = (int *)gckpti_scratch_take(s, spans, sizeof(int));
-    d->aux = (int *)gckpti_scratch_take(s, spans, sizeof(int));
+    d->value = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    d->aux = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->gradient = (int *)gckpti_scratch_take(s, (size_t)p->gradients, sizeof(int));
     d->latest = (int *)gckpti_scratch_take(s, (size_t)p->units, sizeof(int));
     d->far = (size_t *)gckpti_scratch_take(s, 2 * (size_t)p->units, sizeof *d->far);
@@ -15854,11 +15909,10 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (early && last)
         counted = gckpti_last_touch(p, d, last);
     memset(d->latest, 0, (size_t)p->units * sizeof(int));
-    d->body = (size_t)p->prologue; /* each runs once and is needed: gckpti_drop leaves them all */
+    d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
         int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
-        const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
         if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
@@ -15875,13 +15929,13 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                 d->ins[d->length - 1].accumulate = (unsigned char)gckpti_scatters(p, id);
             }
         } else if (i != u) {
-            far = gckpti_parts(v->value_end, v->aux_end);
+            far = gckpti_parts(d->s.value_end[x], d->s.aux_end[x]);
         } else {
             uint64_t *sum = d->latest[u] ? &again : &once;
             *sum = gckpti_add_work(*sum, cost->forward);
             d->ins[d->place[x]].first = !d->latest[u];
             d->latest[u] = 1;
-            far = v->far;
+            far = d->s.leaves[x];
             if (far)
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
         }
@@ -15938,24 +15992,36 @@ static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_draft *d, i
     return u < 0 ? -1 : d->value[d->latest[u]];
 }
 
-/* Buffers and operands of a forward or a reload: v is the span that it begins. */
-static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, int x)
+/* The buffer of a value that the forward of unit u, at position at of the schedule, reads for the
+ * last time and may replace; -1: there is none. The next micro-batch may not read it again. */
+static int gckpti_taken_over(const gckpti_planner *p, const gckpti_draft *d, const gckpti_unit *u,
+                             int at)
 {
-    const gckpti_span *span = &d->s.span[v];
-    const gckpt_tensor *t = p->tensors[p->unit[span->unit].id];
-    int out = -1, aux = -1, work = -1, reload = span->home != v;
-    if (span->value_end >= 0) {
-        for (int k = span->source; k < span->source + span->sources && out < 0; k++)
-            if (gckpti_takes_over(p, span, &d->s.span[d->s.source[k]]))
-                out = d->value[d->s.source[k]];
+    for (int k = 0; u->in_place >> k; k++) {
+        int from = u->in_place >> k & 1 ? d->latest[p->links[u->in + k]] : -1;
+        int again = p->looped && from < p->prologue && at >= p->prologue;
+        if (from >= 0 && d->s.value_end[from] == at && !again)
+            return d->value[from];
+    }
+    return -1;
+}
+
+/* Buffers and operands of a forward or a reload, position at of the schedule. */
+static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int at, int x)
+{
+    const int item = d->s.item[at], unit = gckpti_unit_of(p, item), reload = item != unit;
+    const gckpt_tensor *t = p->tensors[p->unit[unit].id];
+    int out = -1, aux = -1, work = -1;
+    if (d->s.value_end[at] >= 0) {
+        int end = d->place[d->s.value_end[at]];
+        out = reload ? -1 : gckpti_taken_over(p, d, &p->unit[unit], at);
         if (out < 0)
             out = gckpti_buffer_new(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
-        int end = d->place[span->value_end];
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
     }
-    if (span->aux_end >= 0)
-        aux =
-            gckpti_buffer_new(d, t->aux_bytes, x, d->place[span->aux_end], t->id, GCKPT_BUFFER_AUX);
+    if (d->s.aux_end[at] >= 0)
+        aux = gckpti_buffer_new(d, t->aux_bytes, x, d->place[d->s.aux_end[at]], t->id,
+                                GCKPT_BUFFER_AUX);
     if (p->work_forward[t->id] && !reload)
         work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(d, out, x);
@@ -15964,9 +16030,9 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
         gckpti_operand(d, work, x);
     for (int i = 0; i < t->inputs && !reload; i++)
         gckpti_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
-    d->value[v] = out;
-    d->aux[v] = aux;
-    d->latest[span->unit] = v;
+    d->value[at] = out;
+    d->aux[at] = aux;
+    d->latest[unit] = at;
 }
 
 /* The REDUCE of a tensor's gradient, or NULL. */
@@ -16057,9 +16123,9 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
 static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 {
     size_t at = 0;
-    for (int v = 0; v < d->s.spans; v++)
+    for (int x = 0; x < d->s.length; x++)
         for (int part = 0; part < 2; part++)
-            d->far[2 * d->s.span[v].unit + part] |= d->s.span[v].far >> part & 1;
+            d->far[2 * gckpti_unit_of(p, d->s.item[x]) + part] |= d->s.leaves[x] >> part & 1;
     for (int k = 0; k < 2 * p->units; k++) {
         const gckpt_tensor *t = p->tensors[p->unit[k / 2].id];
         int here = d->far[k] != 0;
@@ -16083,9 +16149,9 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         gckpti_ins *ins = &d->ins[y];
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_forward_buffers(p, d, d->s.at[x++], y);
+            gckpti_forward_buffers(p, d, x++, y);
         } else if (ins->kind == GCKPT_OFFLOAD) {
-            int v = d->latest[p->of[ins->id]], far = d->s.span[v].far;
+            int v = d->latest[p->of[ins->id]], far = d->s.leaves[v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
@@ -16119,9 +16185,9 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     gckpti_scratch_clear(&d->scratch);
     if (!gckpti_finish(p, made, length, &d->scratch, &d->s))
         return GCKPT_E_MEMORY;
-    int bad = gckpti_find_spans(p, &d->s);
-    if (bad >= 0)
-        return gckpti_missing(p, d->s.item[bad]);
+    gckpt_result result = gckpti_check_reads(p, &d->s);
+    if (result != GCKPT_OK)
+        return result;
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
     gckpti_list_instructions(p, d);
@@ -16944,27 +17010,14 @@ typedef struct {
     int64_t value, aux; /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
 
-/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
-typedef struct {
-    int64_t out, aux;       /* bytes */
-    int value_end, aux_end; /* last uses */
-    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
-    int start, from;        /* its forward; the use before, or start */
-    int runs;               /* forwards before the position */
-    int touched;            /* moves chosen so far compute or read it */
-    int held;               /* of the prologue, and every micro-batch reads its value */
-    int64_t seen;           /* the stamp of the last closure that has seen it */
-} gckpti_note;
-
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
     int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
-    int effects;   /* there are units whose first forward stays */
     gckpti_schedule now, next;
-    gckpti_note *note;   /* by unit */
+    gckpti_note *note;   /* the planner's */
     int64_t stamp;       /* closures so far */
     int first_backward;  /* its position in the present schedule; */
     int firsts;          /* behind the last forward before it that is no repeated one */
@@ -17613,11 +17666,7 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
 
 GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
-    size_t n = (size_t)length + 1;
-    return gckpti_want(&s->scratch, &t->item, n, sizeof(int)) &&
-           gckpti_want(&s->scratch, &t->value_end, n, sizeof(int)) &&
-           gckpti_want(&s->scratch, &t->aux_end, n, sizeof(int)) &&
-           gckpti_want(&s->scratch, &t->live, n, sizeof *t->live);
+    return gckpti_schedule_room(&s->scratch, t, length);
 }
 
 /* ---- sizes of a model ---- */
@@ -17631,8 +17680,7 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* Readies the search for a model: what gradients take, the bytes of units, what all sizes are
- * multiples of, and which of the prologue's values every micro-batch reads. */
+/* Readies the search for a model: what all sizes are multiples of. */
 GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
@@ -17641,146 +17689,20 @@ GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
     for (int r = 0; r <= p->backwards; r++)
         s->grain =
             gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
-    s->note = (gckpti_note *)gckpti_scratch_take(&s->scratch, (size_t)p->units, sizeof *s->note);
-    for (int u = 0; u < p->units && !p->failed; u++) {
+    s->note = p->note;
+    for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
-        s->note[u].out = q->out;
-        s->note[u].aux = q->aux;
         s->grain = gckpti_divisor(gckpti_divisor(s->grain, q->out), q->aux);
         s->grain = gckpti_divisor(s->grain, q->work);
-        s->effects = s->effects || q->effect;
-        for (int k = q->in; k < q->in + q->inputs && p->looped && u >= p->prologue; k++)
-            s->note[p->links[k]].held = p->links[k] < p->prologue;
-        for (int k = q->read; k < q->read + q->reads && p->looped && u >= p->prologue; k++)
-            s->note[p->links[k]].held = p->links[k] < p->prologue;
     }
 }
 
-/* ---- evaluation ---- */
-/* Forgets what the pass before noted; from the end of a schedule, `length` is where what is fetched
- * is read. Returns their bytes. */
-static int64_t gckpti_begin_pass(gckpti_search *s, int length)
-{
-    int64_t fetched = 0;
-    for (int u = 0; u < s->p->units; u++) {
-        gckpti_note *v = &s->note[u];
-        int read = length >= 0 && s->p->unit[u].fetched;
-        v->value_end = read ? length : -1;
-        v->aux_end = v->start = v->from = -1;
-        v->runs = v->reload = v->far = 0;
-        fetched += read ? v->out : 0;
-    }
-    return fetched;
-}
-
-/* Moves the items that an evaluation kept to the front. */
-static void gckpti_close_up(gckpti_schedule *t, int dropped)
-{
-    t->length -= dropped;
-    for (int x = 0; x < t->length && dropped > 0; x++) {
-        int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
-        t->item[x] = t->item[x + dropped];
-        t->live[x] = t->live[x + dropped];
-        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
-        t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
-    }
-}
-
-/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
- * the pass is now. Returns the bytes. */
-static int64_t gckpti_hold(gckpti_search *s, int end)
-{
-    int64_t held = 0;
-    for (int u = 0; u < s->p->prologue; u++)
-        if (s->note[u].held && s->note[u].value_end < 0) {
-            s->note[u].value_end = end;
-            held += s->note[u].out;
-        }
-    return held;
-}
-
-/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
- * it is live then. Returns the bytes that nobody else reads. */
-static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int u, int x)
-{
-    gckpti_note *v = &s->note[u];
-    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
-    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(s->p, u, v->reload));
-    t->far += gckpti_parts_bytes(&s->p->unit[u], v->reload & ~v->far);
-    v->far |= v->reload;
-    v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
-    v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
-    v->reload = 0;
-    return gckpti_parts_bytes(&s->p->unit[u], alone);
-}
-
-/* Drops what nobody reads, as gckpti_drop does, and finds the live bytes at each position, their
- * peak and the work: what gckpti_sum_live finds for the draft, but that sizes are rounded up. One
- * pass from the end, which comes to a value's last use first. */
+/* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
-    const gckpti_planner *p = s->p;
-    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1, count;
-    int64_t live = gckpti_begin_pass(s, kept);
-    t->peak = t->far = 0;
-    t->extra = 0;
-    if (!gckpti_search_room(s, t, kept))
-        return;
-    s->items += kept;
-    for (int x = 0; x < t->length && s->effects; x++)
-        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
-            s->note[t->item[x]].runs++;
-    for (int x = t->length; x-- > 0;) {
-        int i = t->item[x], in_place = 0, self = gckpti_unit_of(p, i), runs = i == self;
-        const gckpti_unit *u = &p->unit[self];
-        gckpti_note *v = &s->note[self];
-        if (rank == hold) {
-            live += gckpti_hold(s, kept - 1);
-            hold = -1;
-        }
-        v->runs -= runs;
-        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
-            !(runs && (v->reload || (u->effect && v->runs == 0))))
-            continue;
-        kept--;
-        live += runs && v->reload ? gckpti_evaluate_offload(s, t, self, kept) : 0;
-        const int *links = gckpti_reads(p, i, &count);
-        for (int k = 0; k < count; k++) {
-            gckpti_note *q = &s->note[links[k]];
-            if (q->value_end >= 0)
-                continue;
-            q->value_end = kept;
-            live += q->out;
-            in_place |= u->in_place >> k; /* who read that dies here */
-        }
-        if (i < 0 && u->reads_aux && v->aux_end < 0) {
-            v->aux_end = kept;
-            live += v->aux;
-        }
-        int64_t sum = live + (i < 0 ? s->gradient_at[--rank]
-                                    : s->gradient_between[rank] + (runs ? u->work : 0));
-        t->item[kept] = i;
-        if (i >= 0) {
-            int64_t out = v->value_end < 0 ? 0 : v->out;
-            sum -= in_place & 1 ? out : 0;
-            live -= out + (v->aux_end < 0 ? 0 : v->aux);
-            t->value_end[kept] = v->value_end;
-            t->aux_end[kept] = v->aux_end;
-            if (runs) {
-                t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, u->cost);
-                v->start = kept;
-            } else {
-                int parts = gckpti_parts(v->value_end, v->aux_end);
-                t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, self, parts));
-                v->reload |= parts;
-            }
-            v->value_end = v->aux_end = -1;
-        }
-        t->live[kept] = sum;
-        t->peak = sum > t->peak ? sum : t->peak;
-    }
-    gckpti_close_up(t, kept);
-    t->peak = t->far > p->far ? INT64_MAX : t->peak;
+    s->items += t->length;
+    if (gckpti_search_room(s, t, t->length))
+        gckpti_find_lives(s->p, t);
 }
 
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
@@ -17835,12 +17757,12 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
     s->first_backward = 0;
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
-    gckpti_begin_pass(s, -1);
+    gckpti_begin_pass(s->p);
     s->firsts = 0;
     for (int x = 0; x < s->first_backward && s->p->pinned > 0; x++)
         if (s->note[gckpti_unit_of(s->p, t->item[x])].runs++ == 0)
             s->firsts = x + 1;
-    gckpti_begin_pass(s, -1);
+    gckpti_begin_pass(s->p);
     return 1;
 }
 
@@ -18509,8 +18431,7 @@ GCKPTI_FN int gckpti_take_made(gckpti_search *s)
             gckpti_emit(p, s->now.item[x]);
     }
     p->made_length = 0;
-    s->items += s->now.length;
-    gckpti_evaluate(s, &s->now);
+    s->items += 2 * (int64_t)s->now.length;
     return 1;
 }
 
@@ -18810,55 +18731,44 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
 /* ---- options of a stage of the chain programme (search/chain) ---- */
 enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
 
-/* Finds what the list of a stage takes: from its end, with what is read from there on. */
+/* Finds what the list of a stage takes: a walk from its end, as gckpti_find_lives, of its own units
+ * only. Nothing is dropped that nobody reads, it just counts nothing. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
 {
-    enum { VALUE = 1, AUX = 2 };
     const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
     int64_t live = 0, gradients = 0, base = s->gradient_between[q->back];
-    unsigned char *read = c->has;
-    int part = GCKPTI_BEHIND, count;
+    int part = GCKPTI_BEHIND;
     memset(o, 0, sizeof *o);
-    memset(read + q->first, 0, (size_t)(q->end - q->first));
+    for (int u = q->first; u < q->end; u++)
+        p->note[u].value_end = p->note[u].aux_end = -1;
     for (int x = c->length; x-- > 0;) {
         int i = c->item[x], u = i < 0 ? ~i : i;
-        for (int v = q->first; i == GCKPTI_REST && v < q->end; v++)
-            if (s->last_either[v] >= q->end && !(read[v] & VALUE)) {
-                read[v] |= VALUE;
-                live += p->unit[v].out;
-            }
         if (i == GCKPTI_REST) {
+            for (int v = q->first; v < q->end; v++)
+                if (s->last_either[v] >= q->end && p->note[v].value_end < 0) {
+                    p->note[v].value_end = x;
+                    live += p->note[v].out;
+                }
             o->bytes[GCKPTI_KEPT] = live;
             part = GCKPTI_BEFORE;
             gradients = 0;
             continue;
         }
         const gckpti_unit *w = &p->unit[u];
-        const int *links = gckpti_reads(p, i, &count);
-        int64_t over = 0; /* bytes that its value takes over */
-        if (i >= 0 && !read[u] && !w->effect)
+        gckpti_note *v = &p->note[u];
+        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !w->effect)
             continue;
-        for (int k = 0; k < count; k++) {
-            if (links[k] < q->first || read[links[k]] & VALUE)
-                continue;
-            read[links[k]] |= VALUE;
-            live += p->unit[links[k]].out;
-            over = i >= 0 && w->in_place >> k & 1 && read[u] & VALUE ? w->out : over;
-        }
-        if (i < 0 && w->reads_aux && !(read[u] & AUX)) {
-            read[u] |= AUX;
-            live += w->aux;
-        }
-        int64_t now = live + (i < 0 ? s->gradient_at[w->rank] - base : gradients + w->work - over);
+        int over = gckpti_use(p, q->first, i, x, &live) && v->value_end >= 0;
+        int64_t now = live + (i < 0 ? s->gradient_at[w->rank] - base
+                                    : gradients + w->work - (over ? w->out : 0));
         o->bytes[part] = now > o->bytes[part] ? now : o->bytes[part];
         if (i < 0) {
             gradients = s->gradient_between[w->rank] - base;
             continue;
         }
         o->cost += w->cost;
-        live -= (read[u] & VALUE ? w->out : 0) + (read[u] & AUX ? w->aux : 0);
-        read[u] = 0;
+        live -= gckpti_end_life(v);
     }
 }
 
@@ -20490,12 +20400,9 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
     p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->left = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->latest = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->note = (gckpti_note *)gckpti_scratch_take(s, units, sizeof *p->note);
     p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->behind = (unsigned char *)gckpti_scratch_take(s, units, 1);
     p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
-    p->stale = (unsigned char *)gckpti_scratch_take(s, units, 1);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 

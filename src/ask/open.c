@@ -57,12 +57,9 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
     p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->left = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->latest = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->note = (gckpti_note *)gckpti_scratch_take(s, units, sizeof *p->note);
     p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->behind = (unsigned char *)gckpti_scratch_take(s, units, 1);
     p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
-    p->stale = (unsigned char *)gckpti_scratch_take(s, units, 1);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 

@@ -4,24 +4,24 @@
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
+    size_t n = (size_t)d->s.length + 1, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n) + 2 * spans; /* added up, of updates and offloads */
-    size_t reductions = (size_t)p->reductions, most = n + (size_t)p->n + spans + reductions;
+    operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
+    size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
-    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients,
                                                      sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
-    d->value = (int *)gckpti_scratch_take(s, spans, sizeof(int));
-    d->aux = (int *)gckpti_scratch_take(s, spans, sizeof(int));
+    d->value = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    d->aux = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->gradient = (int *)gckpti_scratch_take(s, (size_t)p->gradients, sizeof(int));
     d->latest = (int *)gckpti_scratch_take(s, (size_t)p->units, sizeof(int));
     d->far = (size_t *)gckpti_scratch_take(s, 2 * (size_t)p->units, sizeof *d->far);
@@ -81,11 +81,10 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (early && last)
         counted = gckpti_last_touch(p, d, last);
     memset(d->latest, 0, (size_t)p->units * sizeof(int));
-    d->body = (size_t)p->prologue; /* each runs once and is needed: gckpti_drop leaves them all */
+    d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
         int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
-        const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
         if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
@@ -102,13 +101,13 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                 d->ins[d->length - 1].accumulate = (unsigned char)gckpti_scatters(p, id);
             }
         } else if (i != u) {
-            far = gckpti_parts(v->value_end, v->aux_end);
+            far = gckpti_parts(d->s.value_end[x], d->s.aux_end[x]);
         } else {
             uint64_t *sum = d->latest[u] ? &again : &once;
             *sum = gckpti_add_work(*sum, cost->forward);
             d->ins[d->place[x]].first = !d->latest[u];
             d->latest[u] = 1;
-            far = v->far;
+            far = d->s.leaves[x];
             if (far)
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
         }
@@ -165,24 +164,36 @@ static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_draft *d, i
     return u < 0 ? -1 : d->value[d->latest[u]];
 }
 
-/* Buffers and operands of a forward or a reload: v is the span that it begins. */
-static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, int x)
+/* The buffer of a value that the forward of unit u, at position at of the schedule, reads for the
+ * last time and may replace; -1: there is none. The next micro-batch may not read it again. */
+static int gckpti_taken_over(const gckpti_planner *p, const gckpti_draft *d, const gckpti_unit *u,
+                             int at)
 {
-    const gckpti_span *span = &d->s.span[v];
-    const gckpt_tensor *t = p->tensors[p->unit[span->unit].id];
-    int out = -1, aux = -1, work = -1, reload = span->home != v;
-    if (span->value_end >= 0) {
-        for (int k = span->source; k < span->source + span->sources && out < 0; k++)
-            if (gckpti_takes_over(p, span, &d->s.span[d->s.source[k]]))
-                out = d->value[d->s.source[k]];
+    for (int k = 0; u->in_place >> k; k++) {
+        int from = u->in_place >> k & 1 ? d->latest[p->links[u->in + k]] : -1;
+        int again = p->looped && from < p->prologue && at >= p->prologue;
+        if (from >= 0 && d->s.value_end[from] == at && !again)
+            return d->value[from];
+    }
+    return -1;
+}
+
+/* Buffers and operands of a forward or a reload, position at of the schedule. */
+static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int at, int x)
+{
+    const int item = d->s.item[at], unit = gckpti_unit_of(p, item), reload = item != unit;
+    const gckpt_tensor *t = p->tensors[p->unit[unit].id];
+    int out = -1, aux = -1, work = -1;
+    if (d->s.value_end[at] >= 0) {
+        int end = d->place[d->s.value_end[at]];
+        out = reload ? -1 : gckpti_taken_over(p, d, &p->unit[unit], at);
         if (out < 0)
             out = gckpti_buffer_new(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
-        int end = d->place[span->value_end];
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
     }
-    if (span->aux_end >= 0)
-        aux =
-            gckpti_buffer_new(d, t->aux_bytes, x, d->place[span->aux_end], t->id, GCKPT_BUFFER_AUX);
+    if (d->s.aux_end[at] >= 0)
+        aux = gckpti_buffer_new(d, t->aux_bytes, x, d->place[d->s.aux_end[at]], t->id,
+                                GCKPT_BUFFER_AUX);
     if (p->work_forward[t->id] && !reload)
         work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(d, out, x);
@@ -191,9 +202,9 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
         gckpti_operand(d, work, x);
     for (int i = 0; i < t->inputs && !reload; i++)
         gckpti_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
-    d->value[v] = out;
-    d->aux[v] = aux;
-    d->latest[span->unit] = v;
+    d->value[at] = out;
+    d->aux[at] = aux;
+    d->latest[unit] = at;
 }
 
 /* The REDUCE of a tensor's gradient, or NULL. */
@@ -284,9 +295,9 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
 static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 {
     size_t at = 0;
-    for (int v = 0; v < d->s.spans; v++)
+    for (int x = 0; x < d->s.length; x++)
         for (int part = 0; part < 2; part++)
-            d->far[2 * d->s.span[v].unit + part] |= d->s.span[v].far >> part & 1;
+            d->far[2 * gckpti_unit_of(p, d->s.item[x]) + part] |= d->s.leaves[x] >> part & 1;
     for (int k = 0; k < 2 * p->units; k++) {
         const gckpt_tensor *t = p->tensors[p->unit[k / 2].id];
         int here = d->far[k] != 0;
@@ -310,9 +321,9 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         gckpti_ins *ins = &d->ins[y];
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
-            gckpti_forward_buffers(p, d, d->s.at[x++], y);
+            gckpti_forward_buffers(p, d, x++, y);
         } else if (ins->kind == GCKPT_OFFLOAD) {
-            int v = d->latest[p->of[ins->id]], far = d->s.span[v].far;
+            int v = d->latest[p->of[ins->id]], far = d->s.leaves[v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
@@ -346,9 +357,9 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
     gckpti_scratch_clear(&d->scratch);
     if (!gckpti_finish(p, made, length, &d->scratch, &d->s))
         return GCKPT_E_MEMORY;
-    int bad = gckpti_find_spans(p, &d->s);
-    if (bad >= 0)
-        return gckpti_missing(p, d->s.item[bad]);
+    gckpt_result result = gckpti_check_reads(p, &d->s);
+    if (result != GCKPT_OK)
+        return result;
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
     gckpti_list_instructions(p, d);

@@ -31,11 +31,13 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
     enum { APART = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
-    int *reader = p->left, *before = p->latest, fixed = 0; /* before[u]: the unit it precedes */
+    int fixed = 0;
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
     p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    int *reader = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    int *before = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* what it precedes */
     for (int u = 0; u < p->units && !p->failed; u++) {
         fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
         reader[u] = before[u] = u;

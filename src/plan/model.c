@@ -146,7 +146,6 @@ static int gckpti_add_link(gckpti_planner *p, int first, int unit)
 static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
 {
     unsigned mask = p->active[u->id] & GCKPTI_RUNS ? gckpti_needs(p, t) : 0;
-    int sources = 0;
     u->in = p->link_count;
     for (int k = 0; k < t->inputs; k++) {
         const gckpt_tensor *q = t->in[k]->base;
@@ -159,9 +158,6 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
             u->in_place |= (unsigned char)(1u << at);
     }
     u->inputs = p->link_count - u->in;
-    for (unsigned bits = u->in_place; bits; bits &= bits - 1)
-        sources++;
-    p->sources = sources > p->sources ? sources : p->sources;
     u->read = p->link_count;
     for (int k = 0; k < t->inputs; k++)
         if (mask & GCKPT_IN(k) && gckpti_in_arena(p, t->in[k]->base))
@@ -191,6 +187,8 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->effect = (unsigned char)effect;
     u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
     p->offloads = p->offloads || u->offloads;
+    p->note[p->units].out = u->out;
+    p->note[p->units].aux = u->aux;
     p->of[t->id] = p->units++;
     if (t->kind == GCKPTI_OP)
         gckpti_link_unit(p, u, t);
@@ -240,10 +238,12 @@ GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
         return;
     gckpti_find_needed(p, needed);
     memset(p->of, 0xff, (size_t)p->n * sizeof(int));
-    p->sources = 1;
     gckpti_add_part(p, 1, needed);
     p->prologue = p->units;
+    int body = p->link_count;
     gckpti_add_part(p, 0, needed);
+    for (int k = body; k < p->link_count && p->looped; k++)
+        p->note[p->links[k]].held = p->links[k] < p->prologue;
     for (int i = 0; i < p->term_count; i++)
         p->unit[p->of[p->terms[i].loss->id]].effect = 1;
     for (int i = 0; i < p->desc->fetches; i++)

@@ -96,12 +96,7 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);
 GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p);
 
 /* plan/schedule.c */
-GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
-                                   int sources);
-GCKPTI_FN int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v,
-                                const gckpti_span *of);
-GCKPTI_FN int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s);
-GCKPTI_FN gckpt_result gckpti_missing(const gckpti_planner *p, int item);
+GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s);
 
 /* plan/live.c */
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind);

@@ -9,11 +9,13 @@
  *   model     what is known of one variant of a request (forms of ops, an order of backwards)
  *             before there is a schedule: gradients, their memory and lives, too; then only read
  *   schedule  a list of items. Makers (store-all, memory-poor, segments, the user, a file, search)
- *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
- *             forward nobody reads, so that a recompute stops at the last value that is needed.
- *   draft     what a schedule comes to. From its spans: instructions, the buffers they use as
- *             operands, how long each buffer lives, the bytes live at each instruction, the work.
- *             A value may take over the buffer of one that dies where it begins.
+ *             write the body; gckpti_finish adds the rest and what pins ask for.
+ *   lives     one walk over a schedule from its end (gckpti_find_lives), for drafts and for the
+ *             search: it drops every forward nobody reads, so that a recompute stops at the last
+ *             value that is needed, and finds how long each result lives, bytes and work.
+ *   draft     what a schedule comes to: instructions, the buffers they use as operands, how long
+ *             each buffer lives, the bytes live at each instruction, the work. A value may take
+ *             over the buffer of one that dies where it begins.
  *   place     an offset for each buffer.
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
@@ -39,7 +41,7 @@
  *   rank     of a backward: its place in the order of backwards. ranks of a plan: its processes
  *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
  *            u + units a reload
- *   span     a version of a unit's results: a forward makes it, uses up to the next one read it
+ *   version  of a unit's results: a forward makes it, uses up to the next one read it
  *   turn     of a unit: its place in p->late; of a block: when it is placed
  *   bound    of a draft: its greatest live bytes; gckpti_bound: what is proven of all schedules
  *   far      in slower memory: offloaded
@@ -323,26 +325,29 @@ typedef struct {
     int next; /* target for the gradient of the same tensor, as the contract adds them, or -1 */
 } gckpti_target;
 
-/* One version of a unit's results, from its forward to its last uses; -1: none. */
-typedef struct {
-    int unit, start, value_end, aux_end;
-    int source, sources; /* of the schedule's sources: spans whose bytes the value may take over */
-    int home;            /* the span of the forward that it reloads, or itself */
-    int far;             /* GCKPTI_VALUE, ..: what is offloaded behind it */
-} gckpti_span;
-
-/* A schedule, and which versions its items make and read (gckpti_find_spans). What a reload brings
- * back is offloaded right behind the last forward before it: that is no item. */
+/* A schedule, and how long what it makes lives (gckpti_find_lives): by position. What a reload
+ * brings back is offloaded right behind the last forward before it: that is no item. */
 typedef struct {
     int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
-    gckpti_span *span;
-    int spans, *source;
-    int *at;                  /* by position: the span that begins there, or -1 */
+    int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
+    unsigned char *leaves;    /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
     uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
-    int64_t *live, peak;      /* bytes at each position, when the search has evaluated it */
-    int64_t far;              /* likewise: bytes of slower memory */
-    int *value_end, *aux_end; /* likewise, by position of a forward: last uses, or -1 */
+    int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
+
+/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
+typedef struct {
+    int64_t out, aux;       /* bytes */
+    int64_t seen;           /* search: the stamp of the last closure that has seen it */
+    int value_end, aux_end; /* last uses */
+    int start, from;        /* its forward; the use before, or start */
+    int runs;               /* forwards before the position */
+    int touched;            /* search: moves chosen so far compute or read it */
+    unsigned char held;     /* of the prologue, and every micro-batch reads its value */
+    unsigned char reload, far; /* parts that a later reload brings back; that are ever offloaded */
+    unsigned char stale;       /* pins: its result is let go */
+} gckpti_note;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
  * it points to. */
@@ -357,8 +362,8 @@ typedef struct {
     size_t buffer_count;
     size_t *operands; /* numbers of buffers */
     size_t operand_count;
-    int *value, *aux, *gradient; /* buffers, by span and by gradient; -1: none */
-    int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
+    int *value, *aux, *gradient; /* buffers, by position and by gradient; -1: none */
+    int *latest; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
     /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
@@ -398,7 +403,6 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int sources; /* inputs of a unit that it may replace, at most; 1 or more */
     int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
@@ -413,12 +417,10 @@ typedef struct gckpti_planner {
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     int offered;    /* some op has the variant's form */
     int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
-    /* by unit, for one pass over a schedule, nothing from one to the next: forwards still to
-     * come, what is read behind (gckpti_drop); the latest span (gckpti_find_spans); of pins
-     * (gckpti_add_pins): the latest forward, was there one, is its result let go, what to compute
-     * again */
-    int *left, *latest, *queue;
-    unsigned char *behind, *computed, *stale;
+    /* by unit, for one pass over a schedule, nothing from one to the next but what is marked */
+    gckpti_note *note;
+    int *queue; /* of pins (gckpti_refresh): what to compute again */
+    unsigned char *computed; /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
     size_t made_length, made_capacity; /* which begins with made_length = 0 */
@@ -610,9 +612,51 @@ static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *co
     return p->links + (item < 0 ? u->read : u->in);
 }
 
-/* Makes a schedule of a body: with pins, without what nobody reads. 0: out of memory. */
+/* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
+GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length);
+
+/* Makes a schedule of a body: with pins, without what nobody reads; its lives. 0: no memory. */
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
+
+/* ---- plan/lives.c ---- */
+/* Begins a pass: forgets what the one before noted. */
+GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p);
+
+/* Drops what nobody reads; losses and side effects stay in their first forward. Finds the lives of
+ * what is left: all of a schedule but its items. Sizes are rounded up to the alignment. */
+GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *s);
+
+/* A step of a walk from the end: item i at position x uses values, and its aux, for the last time
+ * unless they are used behind it, of units from `first` on. Adds their bytes to *live; returns
+ * whether what i makes may take over the bytes of one that dies here. */
+static inline int gckpti_use(const gckpti_planner *p, int first, int i, int x, int64_t *live)
+{
+    int count, in_place = 0;
+    const int *links = gckpti_reads(p, i, &count);
+    const gckpti_unit *u = &p->unit[gckpti_unit_of(p, i)];
+    for (int k = 0; k < count; k++) {
+        gckpti_note *q = &p->note[links[k]];
+        if (q->value_end >= 0 || links[k] < first)
+            continue;
+        q->value_end = x;
+        *live += q->out;
+        in_place |= u->in_place >> k;
+    }
+    if (i < 0 && u->reads_aux && p->note[~i].aux_end < 0) {
+        p->note[~i].aux_end = x;
+        *live += p->note[~i].aux;
+    }
+    return in_place & 1;
+}
+
+/* Likewise: where a version begins, it lives no more. Returns its bytes. */
+static inline int64_t gckpti_end_life(gckpti_note *v)
+{
+    int64_t bytes = (v->value_end < 0 ? 0 : v->out) + (v->aux_end < 0 ? 0 : v->aux);
+    v->value_end = v->aux_end = -1;
+    return bytes;
+}
 
 /* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and

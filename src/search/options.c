@@ -5,55 +5,44 @@
 /* ---- options of a stage of the chain programme (search/chain) ---- */
 enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
 
-/* Finds what the list of a stage takes: from its end, with what is read from there on. */
+/* Finds what the list of a stage takes: a walk from its end, as gckpti_find_lives, of its own units
+ * only. Nothing is dropped that nobody reads, it just counts nothing. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
 {
-    enum { VALUE = 1, AUX = 2 };
     const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
     int64_t live = 0, gradients = 0, base = s->gradient_between[q->back];
-    unsigned char *read = c->has;
-    int part = GCKPTI_BEHIND, count;
+    int part = GCKPTI_BEHIND;
     memset(o, 0, sizeof *o);
-    memset(read + q->first, 0, (size_t)(q->end - q->first));
+    for (int u = q->first; u < q->end; u++)
+        p->note[u].value_end = p->note[u].aux_end = -1;
     for (int x = c->length; x-- > 0;) {
         int i = c->item[x], u = i < 0 ? ~i : i;
-        for (int v = q->first; i == GCKPTI_REST && v < q->end; v++)
-            if (s->last_either[v] >= q->end && !(read[v] & VALUE)) {
-                read[v] |= VALUE;
-                live += p->unit[v].out;
-            }
         if (i == GCKPTI_REST) {
+            for (int v = q->first; v < q->end; v++)
+                if (s->last_either[v] >= q->end && p->note[v].value_end < 0) {
+                    p->note[v].value_end = x;
+                    live += p->note[v].out;
+                }
             o->bytes[GCKPTI_KEPT] = live;
             part = GCKPTI_BEFORE;
             gradients = 0;
             continue;
         }
         const gckpti_unit *w = &p->unit[u];
-        const int *links = gckpti_reads(p, i, &count);
-        int64_t over = 0; /* bytes that its value takes over */
-        if (i >= 0 && !read[u] && !w->effect)
+        gckpti_note *v = &p->note[u];
+        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !w->effect)
             continue;
-        for (int k = 0; k < count; k++) {
-            if (links[k] < q->first || read[links[k]] & VALUE)
-                continue;
-            read[links[k]] |= VALUE;
-            live += p->unit[links[k]].out;
-            over = i >= 0 && w->in_place >> k & 1 && read[u] & VALUE ? w->out : over;
-        }
-        if (i < 0 && w->reads_aux && !(read[u] & AUX)) {
-            read[u] |= AUX;
-            live += w->aux;
-        }
-        int64_t now = live + (i < 0 ? s->gradient_at[w->rank] - base : gradients + w->work - over);
+        int over = gckpti_use(p, q->first, i, x, &live) && v->value_end >= 0;
+        int64_t now = live + (i < 0 ? s->gradient_at[w->rank] - base
+                                    : gradients + w->work - (over ? w->out : 0));
         o->bytes[part] = now > o->bytes[part] ? now : o->bytes[part];
         if (i < 0) {
             gradients = s->gradient_between[w->rank] - base;
             continue;
         }
         o->cost += w->cost;
-        live -= (read[u] & VALUE ? w->out : 0) + (read[u] & AUX ? w->aux : 0);
-        read[u] = 0;
+        live -= gckpti_end_life(v);
     }
 }
 

@@ -42,11 +42,7 @@
 
 GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
-    size_t n = (size_t)length + 1;
-    return gckpti_want(&s->scratch, &t->item, n, sizeof(int)) &&
-           gckpti_want(&s->scratch, &t->value_end, n, sizeof(int)) &&
-           gckpti_want(&s->scratch, &t->aux_end, n, sizeof(int)) &&
-           gckpti_want(&s->scratch, &t->live, n, sizeof *t->live);
+    return gckpti_schedule_room(&s->scratch, t, length);
 }
 
 /* ---- sizes of a model ---- */
@@ -60,8 +56,7 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* Readies the search for a model: what gradients take, the bytes of units, what all sizes are
- * multiples of, and which of the prologue's values every micro-batch reads. */
+/* Readies the search for a model: what all sizes are multiples of. */
 GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
@@ -70,146 +65,20 @@ GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
     for (int r = 0; r <= p->backwards; r++)
         s->grain =
             gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
-    s->note = (gckpti_note *)gckpti_scratch_take(&s->scratch, (size_t)p->units, sizeof *s->note);
-    for (int u = 0; u < p->units && !p->failed; u++) {
+    s->note = p->note;
+    for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
-        s->note[u].out = q->out;
-        s->note[u].aux = q->aux;
         s->grain = gckpti_divisor(gckpti_divisor(s->grain, q->out), q->aux);
         s->grain = gckpti_divisor(s->grain, q->work);
-        s->effects = s->effects || q->effect;
-        for (int k = q->in; k < q->in + q->inputs && p->looped && u >= p->prologue; k++)
-            s->note[p->links[k]].held = p->links[k] < p->prologue;
-        for (int k = q->read; k < q->read + q->reads && p->looped && u >= p->prologue; k++)
-            s->note[p->links[k]].held = p->links[k] < p->prologue;
     }
 }
 
-/* ---- evaluation ---- */
-/* Forgets what the pass before noted; from the end of a schedule, `length` is where what is fetched
- * is read. Returns their bytes. */
-static int64_t gckpti_begin_pass(gckpti_search *s, int length)
-{
-    int64_t fetched = 0;
-    for (int u = 0; u < s->p->units; u++) {
-        gckpti_note *v = &s->note[u];
-        int read = length >= 0 && s->p->unit[u].fetched;
-        v->value_end = read ? length : -1;
-        v->aux_end = v->start = v->from = -1;
-        v->runs = v->reload = v->far = 0;
-        fetched += read ? v->out : 0;
-    }
-    return fetched;
-}
-
-/* Moves the items that an evaluation kept to the front. */
-static void gckpti_close_up(gckpti_schedule *t, int dropped)
-{
-    t->length -= dropped;
-    for (int x = 0; x < t->length && dropped > 0; x++) {
-        int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
-        t->item[x] = t->item[x + dropped];
-        t->live[x] = t->live[x + dropped];
-        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
-        t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
-    }
-}
-
-/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
- * the pass is now. Returns the bytes. */
-static int64_t gckpti_hold(gckpti_search *s, int end)
-{
-    int64_t held = 0;
-    for (int u = 0; u < s->p->prologue; u++)
-        if (s->note[u].held && s->note[u].value_end < 0) {
-            s->note[u].value_end = end;
-            held += s->note[u].out;
-        }
-    return held;
-}
-
-/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
- * it is live then. Returns the bytes that nobody else reads. */
-static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int u, int x)
-{
-    gckpti_note *v = &s->note[u];
-    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
-    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(s->p, u, v->reload));
-    t->far += gckpti_parts_bytes(&s->p->unit[u], v->reload & ~v->far);
-    v->far |= v->reload;
-    v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
-    v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
-    v->reload = 0;
-    return gckpti_parts_bytes(&s->p->unit[u], alone);
-}
-
-/* Drops what nobody reads, as gckpti_drop does, and finds the live bytes at each position, their
- * peak and the work: what gckpti_sum_live finds for the draft, but that sizes are rounded up. One
- * pass from the end, which comes to a value's last use first. */
+/* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
-    const gckpti_planner *p = s->p;
-    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1, count;
-    int64_t live = gckpti_begin_pass(s, kept);
-    t->peak = t->far = 0;
-    t->extra = 0;
-    if (!gckpti_search_room(s, t, kept))
-        return;
-    s->items += kept;
-    for (int x = 0; x < t->length && s->effects; x++)
-        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
-            s->note[t->item[x]].runs++;
-    for (int x = t->length; x-- > 0;) {
-        int i = t->item[x], in_place = 0, self = gckpti_unit_of(p, i), runs = i == self;
-        const gckpti_unit *u = &p->unit[self];
-        gckpti_note *v = &s->note[self];
-        if (rank == hold) {
-            live += gckpti_hold(s, kept - 1);
-            hold = -1;
-        }
-        v->runs -= runs;
-        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
-            !(runs && (v->reload || (u->effect && v->runs == 0))))
-            continue;
-        kept--;
-        live += runs && v->reload ? gckpti_evaluate_offload(s, t, self, kept) : 0;
-        const int *links = gckpti_reads(p, i, &count);
-        for (int k = 0; k < count; k++) {
-            gckpti_note *q = &s->note[links[k]];
-            if (q->value_end >= 0)
-                continue;
-            q->value_end = kept;
-            live += q->out;
-            in_place |= u->in_place >> k; /* who read that dies here */
-        }
-        if (i < 0 && u->reads_aux && v->aux_end < 0) {
-            v->aux_end = kept;
-            live += v->aux;
-        }
-        int64_t sum = live + (i < 0 ? s->gradient_at[--rank]
-                                    : s->gradient_between[rank] + (runs ? u->work : 0));
-        t->item[kept] = i;
-        if (i >= 0) {
-            int64_t out = v->value_end < 0 ? 0 : v->out;
-            sum -= in_place & 1 ? out : 0;
-            live -= out + (v->aux_end < 0 ? 0 : v->aux);
-            t->value_end[kept] = v->value_end;
-            t->aux_end[kept] = v->aux_end;
-            if (runs) {
-                t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, u->cost);
-                v->start = kept;
-            } else {
-                int parts = gckpti_parts(v->value_end, v->aux_end);
-                t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, self, parts));
-                v->reload |= parts;
-            }
-            v->value_end = v->aux_end = -1;
-        }
-        t->live[kept] = sum;
-        t->peak = sum > t->peak ? sum : t->peak;
-    }
-    gckpti_close_up(t, kept);
-    t->peak = t->far > p->far ? INT64_MAX : t->peak;
+    s->items += t->length;
+    if (gckpti_search_room(s, t, t->length))
+        gckpti_find_lives(s->p, t);
 }
 
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
@@ -264,12 +133,12 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
     s->first_backward = 0;
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
-    gckpti_begin_pass(s, -1);
+    gckpti_begin_pass(s->p);
     s->firsts = 0;
     for (int x = 0; x < s->first_backward && s->p->pinned > 0; x++)
         if (s->note[gckpti_unit_of(s->p, t->item[x])].runs++ == 0)
             s->firsts = x + 1;
-    gckpti_begin_pass(s, -1);
+    gckpti_begin_pass(s->p);
     return 1;
 }
 

@@ -128,27 +128,14 @@ typedef struct {
     int64_t value, aux; /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
 
-/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
-typedef struct {
-    int64_t out, aux;       /* bytes */
-    int value_end, aux_end; /* last uses */
-    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
-    int start, from;        /* its forward; the use before, or start */
-    int runs;               /* forwards before the position */
-    int touched;            /* moves chosen so far compute or read it */
-    int held;               /* of the prologue, and every micro-batch reads its value */
-    int64_t seen;           /* the stamp of the last closure that has seen it */
-} gckpti_note;
-
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
     int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
-    int effects;   /* there are units whose first forward stays */
     gckpti_schedule now, next;
-    gckpti_note *note;   /* by unit */
+    gckpti_note *note;   /* the planner's */
     int64_t stamp;       /* closures so far */
     int first_backward;  /* its position in the present schedule; */
     int firsts;          /* behind the last forward before it that is no repeated one */

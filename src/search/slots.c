@@ -18,8 +18,7 @@ GCKPTI_FN int gckpti_take_made(gckpti_search *s)
             gckpti_emit(p, s->now.item[x]);
     }
     p->made_length = 0;
-    s->items += s->now.length;
-    gckpti_evaluate(s, &s->now);
+    s->items += 2 * (int64_t)s->now.length;
     return 1;
 }
 

@@ -624,7 +624,6 @@ static void schedules(unsigned first, unsigned n)
             s.p = &p;
             s.scratch = gckpti_scratch_new(&memory, &p.failed);
             gckpti_search_sizes(&s);
-            gckpti_schedule_room(&s.scratch, &s.now, q->s.length, p.sources);
             gckpti_search_room(&s, &s.now, q->s.length);
             memcpy(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int));
             s.now.length = q->s.length;
