@@ -43,10 +43,9 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1986
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3772
- *                 types, leaves, hash, scratch, tensors, copies, mixed, work, forms,
- *                 gradients, order, model, makers, schedule, lives, live, draft, place, modes,
- *                 encode
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3745
+ *                 types, hash, scratch, tensors, mixed, gradients, order, model, makers,
+ *                 schedule, draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2975
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
@@ -13340,7 +13339,6 @@ GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
 GCKPTI_FN int gckpti_levels(int leaves);
 
-/* ---- plan/leaves.c ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
 GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf);
 
@@ -13418,7 +13416,8 @@ typedef struct {
  * schedule is known before there is one. */
 typedef struct {
     int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
-    int first, last; /* ranks of the backwards that write it first and use it last */
+    int first, last; /* ranks of the backwards that write it first and use it last; last may be */
+                     /* p->backwards, the end of the body, or one more, the end of the step */
     int resident;    /* it lives through the whole step */
     /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
      * a list that begins at `storage`, by the rank they begin at. Of a gradient: */
@@ -13440,7 +13439,7 @@ typedef struct {
 typedef struct {
     int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    unsigned char *leaves;    /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int *leaves;              /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
     uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
     int64_t far;              /* bytes of slower memory */
@@ -13454,9 +13453,9 @@ typedef struct {
     int start, from;        /* its forward; the use before, or start */
     int runs;               /* forwards before the position */
     int touched;            /* search: moves chosen so far compute or read it */
-    unsigned char held;     /* of the prologue, and every micro-batch reads its value */
-    unsigned char reload, far; /* parts that a later reload brings back; that are ever offloaded */
-    unsigned char stale;       /* pins: its result is let go */
+    int held;               /* of the prologue, and every micro-batch reads its value */
+    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
+    int stale;              /* pins: its result is let go */
 } gckpti_note;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
@@ -13465,6 +13464,7 @@ typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
     int *place; /* by item of the schedule: its instruction; of its end, too */
+    int *backward; /* by rank: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
@@ -13549,7 +13549,6 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* A parameter that is updated: trained or measured. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* ---- plan/copies.c ---- */
 /* Bits of `rounding`; those of bf16 plans are 0 where there are none. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
@@ -13627,7 +13626,6 @@ static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #endif
 
-/* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
 
@@ -13647,8 +13645,6 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
 /* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
  * backward there is. */
 GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
-
-/* ---- plan/forms.c ---- */
 
 /* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
  * its last. */
@@ -13729,7 +13725,6 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
 
-/* ---- plan/lives.c ---- */
 /* Begins a pass: forgets what the one before noted. */
 GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p);
 
@@ -13742,20 +13737,21 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *s);
  * whether what i makes may take over the bytes of one that dies here. */
 static inline int gckpti_use(const gckpti_planner *p, int first, int i, int x, int64_t *live)
 {
+    gckpti_note *note = p->note;
     int count, in_place = 0;
     const int *links = gckpti_reads(p, i, &count);
     const gckpti_unit *u = &p->unit[gckpti_unit_of(p, i)];
     for (int k = 0; k < count; k++) {
-        gckpti_note *q = &p->note[links[k]];
+        gckpti_note *q = &note[links[k]];
         if (q->value_end >= 0 || links[k] < first)
             continue;
         q->value_end = x;
         *live += q->out;
         in_place |= u->in_place >> k;
     }
-    if (i < 0 && u->reads_aux && p->note[~i].aux_end < 0) {
-        p->note[~i].aux_end = x;
-        *live += p->note[~i].aux;
+    if (i < 0 && u->reads_aux && note[~i].aux_end < 0) {
+        note[~i].aux_end = x;
+        *live += note[~i].aux;
     }
     return in_place & 1;
 }
@@ -13768,7 +13764,7 @@ static inline int64_t gckpti_end_life(gckpti_note *v)
     return bytes;
 }
 
-/* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
+/* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);
@@ -13839,7 +13835,7 @@ GCKPTI_FN gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gc
 /* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
-/* ---- plan/work.c ---- */
+/* ---- plan/model.c ---- */
 enum { GCKPTI_INSTRUCTION_WORK = 16384 }; /* what an instruction costs, however small it is */
 
 /* ---- plan/place.c ---- */
@@ -13946,7 +13942,6 @@ GCKPTI_FN int gckpti_levels(int leaves)
     return n;
 }
 
-/* >>plan/leaves */
 /* ---- leaves: equal parts of a step's rows, as far as they go ---- */
 GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf)
 {
@@ -14199,7 +14194,6 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
 }
 
-/* >>plan/copies */
 /* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
@@ -14249,6 +14243,53 @@ GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *
         if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
             gckpti_copy_add(&c, &low, gckpti_elements(&t->in[i]->shape));
     return c.bytes;
+}
+
+/* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
+GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
+{
+    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
+}
+
+GCKPTI_FN int gckpti_parts(int value_end, int aux_end)
+{
+    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
+}
+
+GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
+{
+    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
+}
+
+GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
+{
+    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
+    if (n && (offload_work > most >> 20 || (whole && offload_work > most / whole)))
+        return most;
+    return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
+}
+
+GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
+{
+    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
+}
+
+GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
+{
+    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
+    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
+    for (int i = 0; i < p->n; i++) {
+        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_work(sum, p->cost[i].backward);
+        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
+            sum =
+                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
+    }
+    return sum <= most ? GCKPT_OK
+                       : gckpti_error(p->g, GCKPT_E_ARG,
+                                      "plan: the work of all ops adds up to more than %u; %s", most,
+                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
+                                                                    : "use fewer rows");
 }
 
 /* >>plan/mixed */
@@ -14350,177 +14391,6 @@ GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t
 }
 #endif
 
-/* >>plan/work */
-/* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
-/* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
- * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
- * integers, so that a plan is the same on every machine. A backward does the forward's flops for
- * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
- * gradient that comes in and those that go out. */
-GCKPTI_FN gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
-                                       gckpt_call *call)
-{
-    uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
-    uint64_t out = gckpti_value_bytes(p, t), forward = out, backward = out;
-    unsigned needs = gckpti_needs(p, t), gradients = 0;
-    float wanted;
-    for (int k = 0; k < t->inputs; k++) {
-        forward += gckpti_value_bytes(p, t->in[k]);
-        backward += needs & GCKPT_IN(k) ? gckpti_value_bytes(p, t->in[k]) : 0;
-        if (!p->active[t->in[k]->base->id])
-            continue;
-        gradients++;
-        call->in[k].grad = &wanted;
-        backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
-    }
-    backward += needs & GCKPT_OUT ? out : 0;
-    gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
-    if (t->op->flags & GCKPTI_LATE && t->attribute_bytes)
-        cost.forward = 0; /* the backward does it all */
-    cost.forward += GCKPTI_INSTRUCTION_WORK;
-    if (gradients == 0)
-        return cost;
-    flops =
-        t->op->flops_backward ? t->op->flops_backward(call) : gckpti_gradients_flops(call, flops);
-    cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
-    return cost;
-}
-
-GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
-{
-    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
-}
-
-GCKPTI_FN int gckpti_parts(int value_end, int aux_end)
-{
-    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
-}
-
-GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
-{
-    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
-}
-
-GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
-{
-    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
-    if (n && (offload_work > most >> 20 || (whole && offload_work > most / whole)))
-        return most;
-    return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
-}
-
-GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
-{
-    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
-}
-
-GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
-{
-    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
-    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
-    for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
-        sum = gckpti_add_work(sum, p->cost[i].backward);
-        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
-            sum =
-                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
-    }
-    return sum <= most ? GCKPT_OK
-                       : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the work of all ops adds up to more than %u; %s", most,
-                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
-                                                                    : "use fewer rows");
-}
-
-/* >>plan/forms */
-/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
- * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
-static int gckpti_form(gckpt_tensor *t, int form)
-{
-    enum { LAST = GCKPTI_FORMS - 1 };
-    static const int rows[LAST - 1] = { 256, 64, 16 };
-    const gckpt_tensor *logits = t->in[0];
-    if (t->op == &gckpti_op_cross_entropy) {
-        if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
-            logits->inputs != 2 || !*(const int *)logits->attributes || logits->mixes ||
-            logits->batchless || logits->in[1]->shape.n != 2 || !logits->in[1]->batchless)
-            return 0;
-        t->op = &gckpti_op_linear_cross_entropy;
-        t->in[2] = t->in[1];
-        t->in[1] = logits->in[1];
-        t->in[0] = logits->in[0];
-        t->inputs = 3;
-    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
-        return 0;
-    }
-    if (form < LAST) {
-        t->attributes = &rows[form - 1];
-        t->attribute_bytes = sizeof *rows;
-        t->aux_bytes = 0;
-    }
-    return 1;
-}
-
-/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
- * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
- * inputs of that tensor sends them from t, so nobody may add to them in between. */
-static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
-{
-    const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
-        return 0; /* a backend's fast kernels have one form */
-    if (as->in[0]->base == gone)
-        return 1;
-    if (gone->keep || gone->recompute || p->rounding[gone->id])
-        return 0;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == gone)
-            return 0;
-    for (int i = gone->id + 1; i < p->n; i++) {
-        const gckpt_tensor *user = p->g->tensors[i];
-        for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
-            const gckpt_tensor *q = user->in[k]->base;
-            if (q == gone || (i < t->id && (q == as->in[0]->base || q == as->in[1]->base)))
-                return 0;
-        }
-    }
-    return 1;
-}
-
-GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
-{
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
-        for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
-            gckpt_tensor as = *t;
-            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
-                continue;
-            p->tensors[i] =
-                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
-            p->offered = p->offered || form == p->variant.form;
-            break;
-        }
-    }
-}
-
-/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
-static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
-{
-    size_t forward = p->work_forward[id], backward = p->work_backward[id];
-    return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
-}
-
-GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
-{
-    int better = p->units != q->units || p->link_count != q->link_count;
-    for (int i = 0; i < p->n && !better; i++)
-        better =
-            q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
-            gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
-    return better;
-}
-
 /* >>plan/gradients */
 /* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -14618,7 +14488,7 @@ static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t 
 {
     int v = gckpti_gradient_new(p, t, size, 0);
     p->gradient[v].resident = 1;
-    p->gradient[v].last = p->backwards;
+    p->gradient[v].last = p->backwards + 1;
     return v;
 }
 
@@ -14844,7 +14714,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     gckpti_add_exchanges(p);
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
-            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards;
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards + 1;
     for (int v = 0; v < p->gradients; v++)
         p->gradient[v].until = p->gradient[v].last;
     for (int r = 0; r < p->backwards; r++)
@@ -15067,6 +14937,94 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 }
 
 /* >>plan/model */
+/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
+/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
+ * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
+static int gckpti_form(gckpt_tensor *t, int form)
+{
+    enum { LAST = GCKPTI_FORMS - 1 };
+    static const int rows[LAST - 1] = { 256, 64, 16 };
+    const gckpt_tensor *logits = t->in[0];
+    if (t->op == &gckpti_op_cross_entropy) {
+        if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
+            logits->inputs != 2 || !*(const int *)logits->attributes || logits->mixes ||
+            logits->batchless || logits->in[1]->shape.n != 2 || !logits->in[1]->batchless)
+            return 0;
+        t->op = &gckpti_op_linear_cross_entropy;
+        t->in[2] = t->in[1];
+        t->in[1] = logits->in[1];
+        t->in[0] = logits->in[0];
+        t->inputs = 3;
+    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
+        return 0;
+    }
+    if (form < LAST) {
+        t->attributes = &rows[form - 1];
+        t->attribute_bytes = sizeof *rows;
+        t->aux_bytes = 0;
+    }
+    return 1;
+}
+
+/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
+ * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
+ * inputs of that tensor sends them from t, so nobody may add to them in between. */
+static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
+{
+    const gckpt_tensor *gone = t->in[0]->base;
+    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
+        return 0; /* a backend's fast kernels have one form */
+    if (as->in[0]->base == gone)
+        return 1;
+    if (gone->keep || gone->recompute || p->rounding[gone->id])
+        return 0;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == gone)
+            return 0;
+    for (int i = gone->id + 1; i < p->n; i++) {
+        const gckpt_tensor *user = p->g->tensors[i];
+        for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            const gckpt_tensor *q = user->in[k]->base;
+            if (q == gone || (i < t->id && (q == as->in[0]->base || q == as->in[1]->base)))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
+            gckpt_tensor as = *t;
+            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
+                continue;
+            p->tensors[i] =
+                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
+            p->offered = p->offered || form == p->variant.form;
+            break;
+        }
+    }
+}
+
+/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
+static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
+{
+    size_t forward = p->work_forward[id], backward = p->work_backward[id];
+    return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
+}
+
+GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
+{
+    int better = p->units != q->units || p->link_count != q->link_count;
+    for (int i = 0; i < p->n && !better; i++)
+        better =
+            q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
+            gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
+    return better;
+}
+
 /* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
 GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
 {
@@ -15120,6 +15078,40 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
     gckpt_cost c = { gckpti_in_proportion(cost, own->forward, before),
                      gckpti_in_proportion(cost, own->backward, before) };
     return c;
+}
+
+/* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
+ * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
+ * integers, so that a plan is the same on every machine. A backward does the forward's flops for
+ * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
+ * gradient that comes in and those that go out. */
+static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
+                                    gckpt_call *call)
+{
+    uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
+    uint64_t out = gckpti_value_bytes(p, t), forward = out, backward = out;
+    unsigned needs = gckpti_needs(p, t), gradients = 0;
+    float wanted;
+    for (int k = 0; k < t->inputs; k++) {
+        forward += gckpti_value_bytes(p, t->in[k]);
+        backward += needs & GCKPT_IN(k) ? gckpti_value_bytes(p, t->in[k]) : 0;
+        if (!p->active[t->in[k]->base->id])
+            continue;
+        gradients++;
+        call->in[k].grad = &wanted;
+        backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
+    }
+    backward += needs & GCKPT_OUT ? out : 0;
+    gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
+    if (t->op->flags & GCKPTI_LATE && t->attribute_bytes)
+        cost.forward = 0; /* the backward does it all */
+    cost.forward += GCKPTI_INSTRUCTION_WORK;
+    if (gradients == 0)
+        return cost;
+    flops =
+        t->op->flops_backward ? t->op->flops_backward(call) : gckpti_gradients_flops(call, flops);
+    cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
+    return cost;
 }
 
 GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
@@ -15503,7 +15495,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 
 /* Copies the user's schedule. Staged parameters that it does not bring in come before their first
  * reader. */
-GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
+static gckpt_result gckpti_make_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen =
@@ -15544,7 +15536,204 @@ GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p)
     return GCKPT_OK;
 }
 
+/* ---- modes: the drafts of all but a search, and of SQRT the best of many ---- */
+GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = GCKPT_OK;
+    p->made_length = 0;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
+    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
+    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
+    default: gckpti_make_store_all(p); break;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (result == GCKPT_OK)
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    if (mode == GCKPT_STORE_ALL)
+        p->most = p->draft.most;
+    return result;
+}
+
+GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
+GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = gckpti_draft_mode(p, mode, group);
+    return result == GCKPT_OK ? gckpti_place_draft(p) : result;
+}
+
+GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
+{
+    gckpti_draft swap = p->best;
+    p->best = p->draft;
+    p->draft = swap;
+}
+
+GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
+{
+    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
+}
+
+GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
+{
+    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
+    size_t group = i < ops ? i + 1 : i - ops + 1;
+    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
+}
+
+GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+{
+    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
+    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
+    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        bound[i] = SIZE_MAX;
+        if (gckpti_part_repeats(p, i))
+            continue;
+        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
+        bound[i] = p->draft.bound;
+    }
+    while (result == GCKPT_OK) {
+        size_t next = 0;
+        for (size_t i = 1; i < n; i++)
+            if (bound[i] < bound[next])
+                next = i;
+        if (n == 0 || bound[next] >= least)
+            break;
+        bound[next] = SIZE_MAX;
+        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
+        if (result == GCKPT_OK && p->draft.arena < least) {
+            least = p->draft.arena;
+            gckpti_keep_draft(p);
+        }
+    }
+    if (result != GCKPT_OK || least < SIZE_MAX)
+        return result;
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+}
+
 /* >>plan/schedule */
+/* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
+GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p)
+{
+    for (int u = 0; u < p->units; u++) {
+        gckpti_note *v = &p->note[u];
+        v->value_end = v->aux_end = v->start = v->from = -1;
+        v->runs = v->reload = v->far = v->stale = 0;
+    }
+}
+
+/* Moves the items that a walk kept to the front. */
+static void gckpti_close_up(gckpti_schedule *t, int dropped)
+{
+    t->length -= dropped;
+    for (int x = 0; x < t->length && dropped > 0; x++) {
+        int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
+        t->item[x] = t->item[x + dropped];
+        t->live[x] = t->live[x + dropped];
+        t->leaves[x] = t->leaves[x + dropped];
+        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
+        t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
+    }
+}
+
+/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
+ * the walk is now. Returns the bytes. */
+static int64_t gckpti_hold(gckpti_planner *p, int end)
+{
+    int64_t held = 0;
+    for (int u = 0; u < p->prologue; u++)
+        if (p->note[u].held && p->note[u].value_end < 0) {
+            p->note[u].value_end = end;
+            held += p->note[u].out;
+        }
+    return held;
+}
+
+/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
+ * it is live then. Returns the bytes that nobody else reads. */
+static int64_t gckpti_offload(gckpti_planner *p, gckpti_schedule *t, int u, int x)
+{
+    gckpti_note *v = &p->note[u];
+    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
+    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, u, v->reload));
+    t->far += gckpti_parts_bytes(&p->unit[u], v->reload & ~v->far);
+    v->far |= v->reload;
+    v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
+    v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
+    v->reload = 0;
+    return gckpti_parts_bytes(&p->unit[u], alone);
+}
+
+/* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
+ * uses. Returns the bytes that do not live before it. */
+static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int unit, int runs,
+                                    int x)
+{
+    gckpti_note *v = &p->note[unit];
+    t->value_end[x] = v->value_end;
+    t->aux_end[x] = v->aux_end;
+    if (runs) {
+        t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, p->unit[unit].cost);
+        v->start = x;
+    } else {
+        int parts = gckpti_parts(v->value_end, v->aux_end);
+        t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, unit, parts));
+        v->reload |= parts;
+    }
+    return gckpti_end_life(v);
+}
+
+GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
+{
+    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
+    int64_t live = 0;
+    t->peak = t->far = 0;
+    t->extra = 0;
+    gckpti_begin_pass(p);
+    for (int u = 0; u < p->units; u++)
+        if (p->unit[u].fetched) { /* read at the end */
+            p->note[u].value_end = kept;
+            live += p->note[u].out;
+        }
+    for (int x = 0; x < t->length; x++)
+        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
+            p->note[t->item[x]].runs++;
+    for (int x = t->length; x-- > 0;) {
+        int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
+        const gckpti_unit *u = &p->unit[self];
+        gckpti_note *v = &p->note[self];
+        if (rank == hold) {
+            live += gckpti_hold(p, kept - 1);
+            hold = -1;
+        }
+        v->runs -= runs;
+        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
+            !(runs && (v->reload || (u->effect && v->runs == 0))))
+            continue;
+        t->item[--kept] = i;
+        t->leaves[kept] = runs ? v->reload : 0;
+        live += t->leaves[kept] ? gckpti_offload(p, t, self, kept) : 0;
+        int in_place = gckpti_use(p, 0, i, kept, &live);
+        int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
+        int64_t sum = live + (i < 0 ? p->gradient_at[--rank]
+                                    : p->gradient_between[rank] + (runs ? u->work : 0) - over);
+        t->live[kept] = sum;
+        t->peak = sum > t->peak ? sum : t->peak;
+        live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
+    }
+    gckpti_close_up(t, kept);
+    t->peak = t->far > p->far ? INT64_MAX : t->peak;
+}
+
 /* ---- schedules: what a maker wrote becomes one; its spans ---- */
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
@@ -15554,7 +15743,7 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->item, n, sizeof *s->item);
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
-    gckpti_want(scratch, &s->leaves, n, 1);
+    gckpti_want(scratch, &s->leaves, n, sizeof *s->leaves);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
@@ -15648,186 +15837,6 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
     return GCKPT_OK;
 }
 
-/* >>plan/lives */
-/* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
-GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p)
-{
-    for (int u = 0; u < p->units; u++) {
-        gckpti_note *v = &p->note[u];
-        v->value_end = v->aux_end = v->start = v->from = -1;
-        v->runs = v->reload = v->far = v->stale = 0;
-    }
-}
-
-/* Moves the items that a walk kept to the front. */
-static void gckpti_close_up(gckpti_schedule *t, int dropped)
-{
-    t->length -= dropped;
-    for (int x = 0; x < t->length && dropped > 0; x++) {
-        int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
-        t->item[x] = t->item[x + dropped];
-        t->live[x] = t->live[x + dropped];
-        t->leaves[x] = t->leaves[x + dropped];
-        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
-        t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
-    }
-}
-
-/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
- * the walk is now. Returns the bytes. */
-static int64_t gckpti_hold(gckpti_planner *p, int end)
-{
-    int64_t held = 0;
-    for (int u = 0; u < p->prologue; u++)
-        if (p->note[u].held && p->note[u].value_end < 0) {
-            p->note[u].value_end = end;
-            held += p->note[u].out;
-        }
-    return held;
-}
-
-/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
- * it is live then. Returns the bytes that nobody else reads. */
-static int64_t gckpti_offload(gckpti_planner *p, gckpti_schedule *t, int u, int x)
-{
-    gckpti_note *v = &p->note[u];
-    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
-    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, u, v->reload));
-    t->far += gckpti_parts_bytes(&p->unit[u], v->reload & ~v->far);
-    v->far |= v->reload;
-    v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
-    v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
-    v->reload = 0;
-    return gckpti_parts_bytes(&p->unit[u], alone);
-}
-
-/* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
- * uses. Returns the bytes that do not live before it. */
-static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int unit, int runs,
-                                    int x)
-{
-    gckpti_note *v = &p->note[unit];
-    t->value_end[x] = v->value_end;
-    t->aux_end[x] = v->aux_end;
-    if (runs) {
-        t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, p->unit[unit].cost);
-        v->start = x;
-    } else {
-        unsigned char parts = (unsigned char)gckpti_parts(v->value_end, v->aux_end);
-        t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, unit, parts));
-        v->reload |= parts;
-    }
-    return gckpti_end_life(v);
-}
-
-GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
-{
-    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
-    int64_t live = 0;
-    t->peak = t->far = 0;
-    t->extra = 0;
-    gckpti_begin_pass(p);
-    for (int u = 0; u < p->units; u++)
-        if (p->unit[u].fetched) { /* read at the end */
-            p->note[u].value_end = kept;
-            live += p->note[u].out;
-        }
-    for (int x = 0; x < t->length; x++)
-        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
-            p->note[t->item[x]].runs++;
-    for (int x = t->length; x-- > 0;) {
-        int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
-        const gckpti_unit *u = &p->unit[self];
-        gckpti_note *v = &p->note[self];
-        if (rank == hold) {
-            live += gckpti_hold(p, kept - 1);
-            hold = -1;
-        }
-        v->runs -= runs;
-        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
-            !(runs && (v->reload || (u->effect && v->runs == 0))))
-            continue;
-        t->item[--kept] = i;
-        t->leaves[kept] = runs ? v->reload : 0;
-        live += t->leaves[kept] ? gckpti_offload(p, t, self, kept) : 0;
-        int in_place = gckpti_use(p, 0, i, kept, &live);
-        int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
-        int64_t sum = live + (i < 0 ? p->gradient_at[--rank]
-                                    : p->gradient_between[rank] + (runs ? u->work : 0) - over);
-        t->live[kept] = sum;
-        t->peak = sum > t->peak ? sum : t->peak;
-        live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
-    }
-    gckpti_close_up(t, kept);
-    t->peak = t->far > p->far ? INT64_MAX : t->peak;
-}
-
-/* >>plan/live */
-/* ---- live bytes of a draft ---- */
-GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
-{
-    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
-           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
-           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
-                                                     : GCKPT_BYTES_ACTIVATIONS;
-}
-
-/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
-GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
-{
-    return held - bytes / (size_t)p->g->store->ranks;
-}
-
-/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
- * From a difference array, by kind; exact in double below 2^53. */
-GCKPTI_FN gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
-{
-    typedef double kinds[GCKPT_BYTES_KINDS];
-    size_t slots = d->length + 2;
-    gckpti_scratch_clear(&p->pass);
-    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
-    if (!change)
-        return GCKPT_E_MEMORY;
-    for (size_t i = 0; i < d->buffer_count; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        const gckpt_tensor *t = p->tensors[b->id];
-        size_t whole = gckpti_bytes(p, t, 0);
-        int kind = gckpti_bytes_kind(b->kind),
-            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
-        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
-        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
-            kind = GCKPT_BYTES_GATHERED;
-        change[b->start][kind] += (double)b->size;
-        change[b->end + 1][kind] -= (double)b->size;
-        change[b->start][GCKPT_BYTES_PADDING] += padding;
-        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
-    }
-    memset(live, 0, sizeof live);
-    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
-    d->most = 0;
-    for (size_t x = 0; x < slots; x++) {
-        double sum = 0, before = d->most;
-        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
-            live[k] += change[x][k];
-            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
-        }
-        d->most = sum > d->most ? sum : d->most;
-        if (d->most > (double)GCKPTI_ADDRESSABLE)
-            continue;
-        if (x < d->length)
-            d->live[x] = (size_t)sum;
-        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
-            d->kind_bytes[k] = (size_t)live[k];
-    }
-    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
-    if (d->bound < SIZE_MAX)
-        return GCKPT_OK;
-    return gckpti_error(p->g, GCKPT_E_MEMORY,
-                        "plan: the step arena would need %g bytes, more than "
-                        "this machine can address; use fewer rows or another mode",
-                        d->most);
-}
-
 /* >>plan/draft */
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
@@ -15843,6 +15852,7 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    d->backward = (int *)gckpti_scratch_take(s, (size_t)p->backwards + 2, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
     d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients,
@@ -15922,6 +15932,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
         if (i < 0) {
+            d->backward[p->unit[u].rank] = d->place[x];
             backward = gckpti_add_work(backward, cost->backward);
             for (int k = 0; k < p->unit[u].reduces; k++) {
                 int id = p->reduction[p->unit[u].reduce + k].id;
@@ -15948,7 +15959,8 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
-    d->place[d->s.length] = (int)d->length;
+    d->backward[p->backwards] = (int)d->epilogue - 1;
+    d->backward[p->backwards + 1] = d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
     d->work = gckpti_add_work(gckpti_add_work(d->least_work, again), d->moved);
     d->recompute = once ? (double)again / (double)once : 0;
@@ -16076,23 +16088,6 @@ static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_draft *d, int 
         gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->waits + k, x), x);
 }
 
-/* At the backward of a unit, instruction x, begins what the REDUCEs behind it exchange with, and
- * ends, as in the model, what those behind `before` (or NULL) do. */
-static void gckpti_exchange_buffers(const gckpti_planner *p, gckpti_draft *d,
-                                    const gckpti_unit *before, const gckpti_unit *u, int x)
-{
-    for (int k = 0; before && k < 2 * before->reduces; k++) {
-        const gckpti_reduction *sum = &p->reduction[before->reduce + k / 2];
-        int v = k % 2 == 0 ? sum->work : sum->shard < 0 ? -1 : p->whole[sum->id];
-        if (v >= 0 && d->buffers[d->gradient[v]].end < x)
-            d->buffers[d->gradient[v]].end = x;
-    }
-    for (int k = u ? u->reduce : 0; u && k < u->reduce + u->reduces; k++) {
-        gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
-        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
-    }
-}
-
 /* Buffers and operands of the backward of unit u. */
 static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit, int x)
 {
@@ -16117,6 +16112,10 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
     ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs behind it */
+        gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
+        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
+    }
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
@@ -16141,10 +16140,9 @@ static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
-    const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
-        d->buffers[gckpti_gradient_buffer(p, d, v, 0)].end = end;
+        gckpti_gradient_buffer(p, d, v, 0);
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
         ins->operands = (gckpti_nth)d->operand_count;
@@ -16155,11 +16153,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            const gckpti_unit *u = &p->unit[~d->s.item[x]];
             gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
-            if (u->reduces > 0)
-                gckpti_exchange_buffers(p, d, before, u, y);
-            before = u->reduces > 0 ? u : before;
         } else if (ins->kind == GCKPT_REDUCE) {
             gckpti_reduce_buffers(p, d, y);
         } else {
@@ -16167,13 +16161,76 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
-    gckpti_exchange_buffers(p, d, before, NULL,
-                            (int)d->epilogue - (p->body_backwards == p->backwards));
-    for (int i = 0; i < p->desc->fetches; i++) {
-        int id = p->desc->fetch[i].tensor->base->id;
-        if (p->desc->fetch[i].gradient)
-            d->buffers[d->gradient[p->whole[id]]].end = end;
+    for (int v = 0; v < p->gradients; v++) { /* some live longer than instructions use them */
+        int b = d->gradient[v], last = d->backward[p->gradient[v].until];
+        if (b >= 0 && d->buffers[b].end < last)
+            d->buffers[b].end = last;
     }
+}
+
+/* ---- live bytes of a draft ---- */
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
+{
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+                                                     : GCKPT_BYTES_ACTIVATIONS;
+}
+
+/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
+GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+{
+    return held - bytes / (size_t)p->g->store->ranks;
+}
+
+/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
+ * From a difference array, by kind; exact in double below 2^53. */
+static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
+{
+    typedef double kinds[GCKPT_BYTES_KINDS];
+    size_t slots = d->length + 2;
+    gckpti_scratch_clear(&p->pass);
+    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
+    if (!change)
+        return GCKPT_E_MEMORY;
+    for (size_t i = 0; i < d->buffer_count; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const gckpt_tensor *t = p->tensors[b->id];
+        size_t whole = gckpti_bytes(p, t, 0);
+        int kind = gckpti_bytes_kind(b->kind),
+            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
+        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
+            kind = GCKPT_BYTES_GATHERED;
+        change[b->start][kind] += (double)b->size;
+        change[b->end + 1][kind] -= (double)b->size;
+        change[b->start][GCKPT_BYTES_PADDING] += padding;
+        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
+    }
+    memset(live, 0, sizeof live);
+    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
+    d->most = 0;
+    for (size_t x = 0; x < slots; x++) {
+        double sum = 0, before = d->most;
+        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
+            live[k] += change[x][k];
+            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
+        }
+        d->most = sum > d->most ? sum : d->most;
+        if (d->most > (double)GCKPTI_ADDRESSABLE)
+            continue;
+        if (x < d->length)
+            d->live[x] = (size_t)sum;
+        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
+            d->kind_bytes[k] = (size_t)live[k];
+    }
+    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    if (d->bound < SIZE_MAX)
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: the step arena would need %g bytes, more than "
+                        "this machine can address; use fewer rows or another mode",
+                        d->most);
 }
 
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
@@ -16461,91 +16518,6 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
     return gckpti_error(p->g, GCKPT_E_MEMORY,
                         "plan: found no layout of %z live bytes that this machine can address",
                         d->bound);
-}
-
-/* >>plan/modes */
-/* ---- modes: the drafts of all but a search, and of SQRT the best of many ---- */
-GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
-{
-    gckpt_result result = GCKPT_OK;
-    p->made_length = 0;
-    switch (mode) {
-    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
-    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
-    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
-    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
-    default: gckpti_make_store_all(p); break;
-    }
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    if (result == GCKPT_OK)
-        result = gckpti_make_draft(p, p->made, (int)p->made_length);
-    if (mode == GCKPT_STORE_ALL)
-        p->most = p->draft.most;
-    return result;
-}
-
-GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
-{
-    return result == GCKPT_E_MEMORY && !p->failed;
-}
-
-GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
-{
-    gckpt_result result = gckpti_draft_mode(p, mode, group);
-    return result == GCKPT_OK ? gckpti_place_draft(p) : result;
-}
-
-GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
-{
-    gckpti_draft swap = p->best;
-    p->best = p->draft;
-    p->draft = swap;
-}
-
-GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
-{
-    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
-}
-
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
-{
-    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
-    size_t group = i < ops ? i + 1 : i - ops + 1;
-    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
-}
-
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
-{
-    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
-    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
-    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
-    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
-        bound[i] = SIZE_MAX;
-        if (gckpti_part_repeats(p, i))
-            continue;
-        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
-        bound[i] = p->draft.bound;
-    }
-    while (result == GCKPT_OK) {
-        size_t next = 0;
-        for (size_t i = 1; i < n; i++)
-            if (bound[i] < bound[next])
-                next = i;
-        if (n == 0 || bound[next] >= least)
-            break;
-        bound[next] = SIZE_MAX;
-        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
-        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
-        if (result == GCKPT_OK && p->draft.arena < least) {
-            least = p->draft.arena;
-            gckpti_keep_draft(p);
-        }
-    }
-    if (result != GCKPT_OK || least < SIZE_MAX)
-        return result;
-    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
 }
 
 /* >>plan/encode */

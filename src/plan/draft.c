@@ -15,6 +15,7 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     size_t reductions = (size_t)p->reductions, most = 2 * n + (size_t)p->n + reductions;
     operands += reductions * (size_t)(3 + p->levels);
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    d->backward = (int *)gckpti_scratch_take(s, (size_t)p->backwards + 2, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
     d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients,
@@ -94,6 +95,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
         if (i < 0) {
+            d->backward[p->unit[u].rank] = d->place[x];
             backward = gckpti_add_work(backward, cost->backward);
             for (int k = 0; k < p->unit[u].reduces; k++) {
                 int id = p->reduction[p->unit[u].reduce + k].id;
@@ -120,7 +122,8 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     for (int id = 0; id < p->n && !p->inference && !early; id++)
         if (gckpti_is_updated(p, id))
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
-    d->place[d->s.length] = (int)d->length;
+    d->backward[p->backwards] = (int)d->epilogue - 1;
+    d->backward[p->backwards + 1] = d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
     d->work = gckpti_add_work(gckpti_add_work(d->least_work, again), d->moved);
     d->recompute = once ? (double)again / (double)once : 0;
@@ -248,23 +251,6 @@ static void gckpti_reduce_buffers(const gckpti_planner *p, gckpti_draft *d, int 
         gckpti_operand(d, gckpti_gradient_buffer(p, d, sum->waits + k, x), x);
 }
 
-/* At the backward of a unit, instruction x, begins what the REDUCEs behind it exchange with, and
- * ends, as in the model, what those behind `before` (or NULL) do. */
-static void gckpti_exchange_buffers(const gckpti_planner *p, gckpti_draft *d,
-                                    const gckpti_unit *before, const gckpti_unit *u, int x)
-{
-    for (int k = 0; before && k < 2 * before->reduces; k++) {
-        const gckpti_reduction *sum = &p->reduction[before->reduce + k / 2];
-        int v = k % 2 == 0 ? sum->work : sum->shard < 0 ? -1 : p->whole[sum->id];
-        if (v >= 0 && d->buffers[d->gradient[v]].end < x)
-            d->buffers[d->gradient[v]].end = x;
-    }
-    for (int k = u ? u->reduce : 0; u && k < u->reduce + u->reduces; k++) {
-        gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
-        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
-    }
-}
-
 /* Buffers and operands of the backward of unit u. */
 static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit, int x)
 {
@@ -289,6 +275,10 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
     ins->uses = (gckpti_id)gckpti_sum_operands(p, d, u->id, 1, x);
+    for (int k = u->reduce; k < u->reduce + u->reduces; k++) { /* for the REDUCEs behind it */
+        gckpti_gradient_buffer(p, d, p->reduction[k].work, x);
+        gckpti_gradient_buffer(p, d, p->reduction[k].shard, x);
+    }
 }
 
 /* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
@@ -313,10 +303,9 @@ static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
 static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
     int end = (int)d->length;
-    const gckpti_unit *before = NULL; /* the last that has a REDUCE behind its backward */
     memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
     for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
-        d->buffers[gckpti_gradient_buffer(p, d, v, 0)].end = end;
+        gckpti_gradient_buffer(p, d, v, 0);
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
         ins->operands = (gckpti_nth)d->operand_count;
@@ -327,11 +316,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
-            const gckpti_unit *u = &p->unit[~d->s.item[x]];
             gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
-            if (u->reduces > 0)
-                gckpti_exchange_buffers(p, d, before, u, y);
-            before = u->reduces > 0 ? u : before;
         } else if (ins->kind == GCKPT_REDUCE) {
             gckpti_reduce_buffers(p, d, y);
         } else {
@@ -339,13 +324,76 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
     }
-    gckpti_exchange_buffers(p, d, before, NULL,
-                            (int)d->epilogue - (p->body_backwards == p->backwards));
-    for (int i = 0; i < p->desc->fetches; i++) {
-        int id = p->desc->fetch[i].tensor->base->id;
-        if (p->desc->fetch[i].gradient)
-            d->buffers[d->gradient[p->whole[id]]].end = end;
+    for (int v = 0; v < p->gradients; v++) { /* some live longer than instructions use them */
+        int b = d->gradient[v], last = d->backward[p->gradient[v].until];
+        if (b >= 0 && d->buffers[b].end < last)
+            d->buffers[b].end = last;
     }
+}
+
+/* ---- live bytes of a draft ---- */
+GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
+{
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+           : kind == GCKPT_BUFFER_TREE               ? GCKPT_BYTES_TREE
+                                                     : GCKPT_BYTES_ACTIVATIONS;
+}
+
+/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
+GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
+{
+    return held - bytes / (size_t)p->g->store->ranks;
+}
+
+/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
+ * From a difference array, by kind; exact in double below 2^53. */
+static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
+{
+    typedef double kinds[GCKPT_BYTES_KINDS];
+    size_t slots = d->length + 2;
+    gckpti_scratch_clear(&p->pass);
+    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
+    if (!change)
+        return GCKPT_E_MEMORY;
+    for (size_t i = 0; i < d->buffer_count; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const gckpt_tensor *t = p->tensors[b->id];
+        size_t whole = gckpti_bytes(p, t, 0);
+        int kind = gckpti_bytes_kind(b->kind),
+            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
+        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
+        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
+            kind = GCKPT_BYTES_GATHERED;
+        change[b->start][kind] += (double)b->size;
+        change[b->end + 1][kind] -= (double)b->size;
+        change[b->start][GCKPT_BYTES_PADDING] += padding;
+        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
+    }
+    memset(live, 0, sizeof live);
+    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
+    d->most = 0;
+    for (size_t x = 0; x < slots; x++) {
+        double sum = 0, before = d->most;
+        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
+            live[k] += change[x][k];
+            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
+        }
+        d->most = sum > d->most ? sum : d->most;
+        if (d->most > (double)GCKPTI_ADDRESSABLE)
+            continue;
+        if (x < d->length)
+            d->live[x] = (size_t)sum;
+        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
+            d->kind_bytes[k] = (size_t)live[k];
+    }
+    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    if (d->bound < SIZE_MAX)
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: the step arena would need %g bytes, more than "
+                        "this machine can address; use fewer rows or another mode",
+                        d->most);
 }
 
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)

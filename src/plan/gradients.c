@@ -97,7 +97,7 @@ static int gckpti_add_resident(gckpti_planner *p, const gckpt_tensor *t, size_t 
 {
     int v = gckpti_gradient_new(p, t, size, 0);
     p->gradient[v].resident = 1;
-    p->gradient[v].last = p->backwards;
+    p->gradient[v].last = p->backwards + 1;
     return v;
 }
 
@@ -323,7 +323,7 @@ GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
     gckpti_add_exchanges(p);
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
-            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards;
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->backwards + 1;
     for (int v = 0; v < p->gradients; v++)
         p->gradient[v].until = p->gradient[v].last;
     for (int r = 0; r < p->backwards; r++)

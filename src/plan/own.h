@@ -7,7 +7,7 @@
 /* p->active of a tensor: it gets a gradient; its backward runs, since an input gets one. */
 enum { GCKPTI_WANTED = 1, GCKPTI_RUNS = 2 };
 
-/* ---- plan/work.c ---- */
+/* ---- plan/model.c ---- */
 enum { GCKPTI_INSTRUCTION_WORK = 16384 }; /* what an instruction costs, however small it is */
 
 /* ---- plan/place.c ---- */
@@ -73,15 +73,10 @@ GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i);
 GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
 
-/* plan/copies.c */
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow);
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i);
 GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward);
-
-/* plan/work.c */
-GCKPTI_FN gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
-                                       gckpt_call *call);
 
 /* plan/gradients.c */
 GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t);
@@ -92,16 +87,12 @@ GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id);
 /* plan/order.c */
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);
 
-/* plan/makers.c */
-GCKPTI_FN gckpt_result gckpti_make_user(gckpti_planner *p);
-
 /* plan/schedule.c */
 GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedule *s);
 
-/* plan/live.c */
+/* plan/draft.c */
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind);
 GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes);
-GCKPTI_FN gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d);
 
 /* plan/place.c */
 GCKPTI_FN size_t gckpti_place_all(gckpti_skyline *s);

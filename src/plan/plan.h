@@ -230,7 +230,6 @@ GCKPTI_FN const char *gckpti_node_name(const gckpt_plan *plan, int id);
 /* Sums that wait in the binary counter of so many leaves, a power of two. */
 GCKPTI_FN int gckpti_levels(int leaves);
 
-/* ---- plan/leaves.c ---- */
 /* The first row of a leaf: the least r with floor(r leaves / batch) >= leaf. */
 GCKPTI_FN int64_t gckpti_leaf_row(int64_t batch, int leaves, int64_t leaf);
 
@@ -308,7 +307,8 @@ typedef struct {
  * schedule is known before there is one. */
 typedef struct {
     int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
-    int first, last; /* ranks of the backwards that write it first and use it last */
+    int first, last; /* ranks of the backwards that write it first and use it last; last may be */
+                     /* p->backwards, the end of the body, or one more, the end of the step */
     int resident;    /* it lives through the whole step */
     /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
      * a list that begins at `storage`, by the rank they begin at. Of a gradient: */
@@ -330,7 +330,7 @@ typedef struct {
 typedef struct {
     int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    unsigned char *leaves;    /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int *leaves;              /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
     uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
     int64_t far;              /* bytes of slower memory */
@@ -344,9 +344,9 @@ typedef struct {
     int start, from;        /* its forward; the use before, or start */
     int runs;               /* forwards before the position */
     int touched;            /* search: moves chosen so far compute or read it */
-    unsigned char held;     /* of the prologue, and every micro-batch reads its value */
-    unsigned char reload, far; /* parts that a later reload brings back; that are ever offloaded */
-    unsigned char stale;       /* pins: its result is let go */
+    int held;               /* of the prologue, and every micro-batch reads its value */
+    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
+    int stale;              /* pins: its result is let go */
 } gckpti_note;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
@@ -355,6 +355,7 @@ typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
     int *place; /* by item of the schedule: its instruction; of its end, too */
+    int *backward; /* by rank: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
@@ -439,7 +440,6 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* A parameter that is updated: trained or measured. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* ---- plan/copies.c ---- */
 /* Bits of `rounding`; those of bf16 plans are 0 where there are none. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
@@ -517,7 +517,6 @@ static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #endif
 
-/* ---- plan/work.c ---- */
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
 
@@ -537,8 +536,6 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
 /* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
  * backward there is. */
 GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
-
-/* ---- plan/forms.c ---- */
 
 /* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
  * its last. */
@@ -619,7 +616,6 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
 GCKPTI_FN int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                             gckpti_schedule *s);
 
-/* ---- plan/lives.c ---- */
 /* Begins a pass: forgets what the one before noted. */
 GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p);
 
@@ -632,20 +628,21 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *s);
  * whether what i makes may take over the bytes of one that dies here. */
 static inline int gckpti_use(const gckpti_planner *p, int first, int i, int x, int64_t *live)
 {
+    gckpti_note *note = p->note;
     int count, in_place = 0;
     const int *links = gckpti_reads(p, i, &count);
     const gckpti_unit *u = &p->unit[gckpti_unit_of(p, i)];
     for (int k = 0; k < count; k++) {
-        gckpti_note *q = &p->note[links[k]];
+        gckpti_note *q = &note[links[k]];
         if (q->value_end >= 0 || links[k] < first)
             continue;
         q->value_end = x;
         *live += q->out;
         in_place |= u->in_place >> k;
     }
-    if (i < 0 && u->reads_aux && p->note[~i].aux_end < 0) {
-        p->note[~i].aux_end = x;
-        *live += p->note[~i].aux;
+    if (i < 0 && u->reads_aux && note[~i].aux_end < 0) {
+        note[~i].aux_end = x;
+        *live += note[~i].aux;
     }
     return in_place & 1;
 }
@@ -658,7 +655,7 @@ static inline int64_t gckpti_end_life(gckpti_note *v)
     return bytes;
 }
 
-/* ---- plan/draft.c, plan/place.c, plan/modes.c ---- */
+/* ---- plan/draft.c, plan/place.c, plan/makers.c ---- */
 /* Drafts the body of a schedule: p->draft, all but offsets, in place of what it was. E_MEMORY and
  * not p->failed: more bytes than this machine can address (gckpti_too_large). */
 GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length);

@@ -1,6 +1,119 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
+/* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
+GCKPTI_FN void gckpti_begin_pass(gckpti_planner *p)
+{
+    for (int u = 0; u < p->units; u++) {
+        gckpti_note *v = &p->note[u];
+        v->value_end = v->aux_end = v->start = v->from = -1;
+        v->runs = v->reload = v->far = v->stale = 0;
+    }
+}
+
+/* Moves the items that a walk kept to the front. */
+static void gckpti_close_up(gckpti_schedule *t, int dropped)
+{
+    t->length -= dropped;
+    for (int x = 0; x < t->length && dropped > 0; x++) {
+        int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
+        t->item[x] = t->item[x + dropped];
+        t->live[x] = t->live[x + dropped];
+        t->leaves[x] = t->leaves[x + dropped];
+        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
+        t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
+    }
+}
+
+/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
+ * the walk is now. Returns the bytes. */
+static int64_t gckpti_hold(gckpti_planner *p, int end)
+{
+    int64_t held = 0;
+    for (int u = 0; u < p->prologue; u++)
+        if (p->note[u].held && p->note[u].value_end < 0) {
+            p->note[u].value_end = end;
+            held += p->note[u].out;
+        }
+    return held;
+}
+
+/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
+ * it is live then. Returns the bytes that nobody else reads. */
+static int64_t gckpti_offload(gckpti_planner *p, gckpti_schedule *t, int u, int x)
+{
+    gckpti_note *v = &p->note[u];
+    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
+    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, u, v->reload));
+    t->far += gckpti_parts_bytes(&p->unit[u], v->reload & ~v->far);
+    v->far |= v->reload;
+    v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
+    v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
+    v->reload = 0;
+    return gckpti_parts_bytes(&p->unit[u], alone);
+}
+
+/* Where the walk comes to a forward (runs) or a reload of a unit, at position x: its work, its last
+ * uses. Returns the bytes that do not live before it. */
+static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int unit, int runs,
+                                    int x)
+{
+    gckpti_note *v = &p->note[unit];
+    t->value_end[x] = v->value_end;
+    t->aux_end[x] = v->aux_end;
+    if (runs) {
+        t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, p->unit[unit].cost);
+        v->start = x;
+    } else {
+        int parts = gckpti_parts(v->value_end, v->aux_end);
+        t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, unit, parts));
+        v->reload |= parts;
+    }
+    return gckpti_end_life(v);
+}
+
+GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
+{
+    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
+    int64_t live = 0;
+    t->peak = t->far = 0;
+    t->extra = 0;
+    gckpti_begin_pass(p);
+    for (int u = 0; u < p->units; u++)
+        if (p->unit[u].fetched) { /* read at the end */
+            p->note[u].value_end = kept;
+            live += p->note[u].out;
+        }
+    for (int x = 0; x < t->length; x++)
+        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
+            p->note[t->item[x]].runs++;
+    for (int x = t->length; x-- > 0;) {
+        int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
+        const gckpti_unit *u = &p->unit[self];
+        gckpti_note *v = &p->note[self];
+        if (rank == hold) {
+            live += gckpti_hold(p, kept - 1);
+            hold = -1;
+        }
+        v->runs -= runs;
+        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
+            !(runs && (v->reload || (u->effect && v->runs == 0))))
+            continue;
+        t->item[--kept] = i;
+        t->leaves[kept] = runs ? v->reload : 0;
+        live += t->leaves[kept] ? gckpti_offload(p, t, self, kept) : 0;
+        int in_place = gckpti_use(p, 0, i, kept, &live);
+        int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
+        int64_t sum = live + (i < 0 ? p->gradient_at[--rank]
+                                    : p->gradient_between[rank] + (runs ? u->work : 0) - over);
+        t->live[kept] = sum;
+        t->peak = sum > t->peak ? sum : t->peak;
+        live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
+    }
+    gckpti_close_up(t, kept);
+    t->peak = t->far > p->far ? INT64_MAX : t->peak;
+}
+
 /* ---- schedules: what a maker wrote becomes one; its spans ---- */
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
@@ -10,7 +123,7 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->item, n, sizeof *s->item);
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
-    gckpti_want(scratch, &s->leaves, n, 1);
+    gckpti_want(scratch, &s->leaves, n, sizeof *s->leaves);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 

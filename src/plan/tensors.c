@@ -1,5 +1,6 @@
 #include "plan/own.h"
 #include "graph/graph.h"
+#include "ops/ops.h"
 
 /* ---- what planning asks of a tensor ---- */
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
@@ -59,4 +60,102 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
 {
     const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
+}
+
+/* ---- bytes of values and gradients; copies and low parts of sums in front of a workspace ---- */
+GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
+{
+    return (size_t)gckpti_elements(&t->shape) *
+           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
+}
+
+GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_bytes(p, t, GCKPTI_NARROW_VALUE);
+}
+
+GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
+}
+
+GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+{
+    *at = gckpti_round_up(c->bytes, 64);
+    c->bytes = *at + (size_t)elements * sizeof(float);
+}
+
+GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                              int batchless_in, const gckpt_shape *in, int looped)
+{
+    if (!(op->needs[i] & GCKPT_SUMS))
+        return 0;
+    if (batchless_in && !batchless)
+        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
+    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
+}
+
+GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
+{
+    const gckpt_tensor *q = t->in[i];
+    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
+}
+
+/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
+GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+{
+    size_t low;
+    gckpti_copies c;
+    gckpti_plan_copies(p, t, backward, &c);
+    for (int i = 0; i < t->inputs && backward; i++)
+        if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
+            gckpti_copy_add(&c, &low, gckpti_elements(&t->in[i]->shape));
+    return c.bytes;
+}
+
+/* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
+GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
+{
+    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
+}
+
+GCKPTI_FN int gckpti_parts(int value_end, int aux_end)
+{
+    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
+}
+
+GCKPTI_FN int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
+{
+    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
+}
+
+GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
+{
+    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
+    if (n && (offload_work > most >> 20 || (whole && offload_work > most / whole)))
+        return most;
+    return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
+}
+
+GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
+{
+    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
+}
+
+GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
+{
+    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
+    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
+    for (int i = 0; i < p->n; i++) {
+        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_work(sum, p->cost[i].backward);
+        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
+            sum =
+                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
+    }
+    return sum <= most ? GCKPT_OK
+                       : gckpti_error(p->g, GCKPT_E_ARG,
+                                      "plan: the work of all ops adds up to more than %u; %s", most,
+                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
+                                                                    : "use fewer rows");
 }

@@ -27,17 +27,17 @@ climb() { change plan/schedule.c '1s,^,#include "run/run.h"\
 own() { change search/bound.c '1s,^,#include "plan/own.h"\
 ,'; }
 up() { change USES 's/^base .*/base 33 num/'; }
-long() { yes '' | head -n 100 >> plan/leaves.c; }
-longer() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 80; echo '}'; } >> ${1:-plan/leaves.c}; }
+long() { yes '' | head -n 100 >> plan/types.c; }
+longer() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 80; echo '}'; } >> ${1:-plan/types.c}; }
 wide() { echo 'GCKPTI_FN int gckpti_more(void);' >> search/search.h; }
 all() { change ORDER 's/^# All together: at most [0-9]*/# All together: at most 100/'; }
-missing() { rm plan/leaves.c; }
-twice() { echo 'plan/leaves.c 3' >> ORDER; }
+missing() { rm plan/types.c; }
+twice() { echo 'plan/types.c 3' >> ORDER; }
 extra() { echo > plan/new.c; }
 again() { printf 'static int gckpti_refresh(void)\n{\n    return 0;\n}\n' >> plan/model.c; }
 bare() { change cpu/rows.c '/^#if GCKPTI_HAS_FAST/d'; }
-asked_within() { echo 'static const int gckpti_early = GCKPTI_WITH_RANKS;' >> plan/leaves.c; }
-asked() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/leaves.c; }
+asked_within() { echo 'static const int gckpti_early = GCKPTI_WITH_RANKS;' >> plan/types.c; }
+asked() { printf '#ifdef GCKPT_NO_FILES\n#endif\n' >> plan/types.c; }
 public() { printf 'static int gckpti_early(void)\n{\n    return gckpt_store_write(0, 0, 0);\n}\n' >> num/sums.c; }
 inside() { change USES 's/^gradckpt_cuda.cu .*/gradckpt_cuda.cu 0 base/'; }
 cuda_long() { yes '' | head -n 100 >> device/repeat.cu; }
@@ -50,17 +50,17 @@ edited() { echo >> "$work/made"; ! sh tests/house/house.sh "$of" "$work/made" > 
 broken "a climb" 'plan/schedule.c:1: plan may not use run (USES)' climb
 broken "another folder's own header" '"plan/own.h" is not a door' own
 broken "USES against ORDER" 'base may not use num, which does not stand above it' up
-broken "a file above its budget" 'plan/leaves.c has .* lines, its budget is' long
-broken "a long function" 'plan/leaves.c:.*: a function of 82 lines' longer
+broken "a file above its budget" 'plan/types.c has .* lines, its budget is' long
+broken "a long function" 'plan/types.c:.*: a function of 82 lines' longer
 broken "a door above its budget" 'the door of search declares .* functions, USES lets it' wide
 broken "all above their budget" 'the budgets of ORDER are .* lines, 100 are possible' all
-broken "a file that is missing" 'lists plan/leaves.c, which is not there' missing
-broken "a file listed twice" 'lists plan/leaves.c twice' twice
+broken "a file that is missing" 'lists plan/types.c, which is not there' missing
+broken "a file listed twice" 'lists plan/types.c twice' twice
 broken "a file that is not listed" 'plan/new.c is not in' extra
 broken "a name used twice" 'static gckpti_refresh is in' again
 broken "a file without its condition" 'cpu/rows.c does not begin with' bare
-broken "a part asked for within a file" 'plan/leaves.c:.*: asks for a part' asked
-broken "a part asked for within a function" 'plan/leaves.c:.*: asks for a part' asked_within
+broken "a part asked for within a file" 'plan/types.c:.*: asks for a part' asked
+broken "a part asked for within a function" 'plan/types.c:.*: asks for a part' asked_within
 broken "a public function of a floor above" 'num calls gckpt_store_write, which stands on floor files' public
 broken "insides that CUDA has no door to" 'gradckpt_cuda.cu uses .* which USES does not let it' inside
 check "what is put together is the same" same
