@@ -43,13 +43,13 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1986
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3745
- *                 types, hash, scratch, tensors, mixed, gradients, order, model, makers,
- *                 schedule, draft, place, encode
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3801
+ *                 types, hash, scratch, tensors, mixed, forms, gradients, order, model,
+ *                 makers, schedule, draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2975
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1815
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1763
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4820
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
@@ -13129,9 +13129,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
- *     gckpti_mark_rounding, gckpti_find_active, of another form gckpti_take_form and
- *     gckpti_find_active again, gckpti_ask_op of each op, gckpti_model_units,
- *     gckpti_model_gradients, gckpti_find_late, gckpti_check_work
+ *     gckpti_model_ops, gckpti_model_units
  *   gckpti_place_mode or gckpti_find_sqrt (ask/request.c): a maker, gckpti_make_draft,
  *     gckpti_place_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
  *   gckpti_keep_draft (find_sqrt calls it), gckpti_encode
@@ -13604,10 +13602,6 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision);
 
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
-
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
  * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
  * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
@@ -13623,7 +13617,6 @@ static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
     (void)rounding, (void)batchless, (void)precision;
     return GCKPT_FP32;
 }
-static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #endif
 
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
@@ -13642,37 +13635,26 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
 /* Of an offload or a reload of such parts of a unit. */
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
 
-/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
- * backward there is. */
-GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
-
-/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
- * its last. */
-GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
+/* Whether some op has the variant's form. */
+static inline int gckpti_is_offered(const gckpti_planner *p)
+{
+    return !p->variant.form || p->offered;
+}
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/gradients.c ---- */
-/* All gradients, by rank: targets, sums, what shares bytes. */
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
-
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
-
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
- * parameter or on what is picked. Which backwards run: those of which an input gets one. */
-GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
-
-/* Asks op t for its workspace at this thread count and its work. */
-GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
 
 /* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
 #define GCKPTI_SEARCHED 17592186044416.0
 
-/* All units; what losses and fetches ask of them; the ranks of their backwards. */
-GCKPTI_FN void gckpti_model_units(gckpti_planner *p);
+/* The model of a planner, in two steps: the form of ops, what gets a gradient, bytes and work of
+ * each op (of ops that are not offered nothing else); then units, gradients, the late order. */
+GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
+GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p);
 
 /* ---- plan/makers.c ---- */
 /* Appends an item to p->made; p->failed where there is no memory. */
@@ -13680,12 +13662,6 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
 
 /* Each forward once, as they were created, then the backwards. */
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
-
-/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
- * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
- * effects stay where they are, and losses that updates wait for. */
-GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 
 /* Emits those of p->late from number *next on that the backward of rank r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
@@ -13873,9 +13849,11 @@ typedef struct {
 
 /* ---- plan/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                   gckpti_copies *c);
 #else
+static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                       gckpti_copies *c)
 {
@@ -13883,6 +13861,9 @@ static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tenso
     c->bytes = 0;
 }
 #endif
+
+/* ---- plan/makers.c: behind plan/model.c, which calls it ---- */
+GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
@@ -14274,24 +14255,6 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
     return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
 }
 
-GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
-{
-    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
-    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
-    for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
-        sum = gckpti_add_work(sum, p->cost[i].backward);
-        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
-            sum =
-                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
-    }
-    return sum <= most ? GCKPT_OK
-                       : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the work of all ops adds up to more than %u; %s", most,
-                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
-                                                                    : "use fewer rows");
-}
-
 /* >>plan/mixed */
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
@@ -14304,6 +14267,8 @@ GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
     return batchless ? GCKPT_FP32 : precision;
 }
 
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -14390,6 +14355,97 @@ GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t
                      gckpti_needs(p, t), wanted, c);
 }
 #endif
+
+/* >>plan/forms */
+/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
+/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
+ * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
+static int gckpti_form(gckpt_tensor *t, int form)
+{
+    enum { LAST = GCKPTI_FORMS - 1 };
+    static const int rows[LAST - 1] = { 256, 64, 16 };
+    const gckpt_tensor *logits = t->in[0];
+    if (t->op == &gckpti_op_cross_entropy) {
+        if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
+            logits->inputs != 2 || !*(const int *)logits->attributes || logits->mixes ||
+            logits->batchless || logits->in[1]->shape.n != 2 || !logits->in[1]->batchless)
+            return 0;
+        t->op = &gckpti_op_linear_cross_entropy;
+        t->in[2] = t->in[1];
+        t->in[1] = logits->in[1];
+        t->in[0] = logits->in[0];
+        t->inputs = 3;
+    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
+        return 0;
+    }
+    if (form < LAST) {
+        t->attributes = &rows[form - 1];
+        t->attribute_bytes = sizeof *rows;
+        t->aux_bytes = 0;
+    }
+    return 1;
+}
+
+/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
+ * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
+ * inputs of that tensor sends them from t, so nobody may add to them in between. */
+static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
+{
+    const gckpt_tensor *gone = t->in[0]->base;
+    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
+        return 0; /* a backend's fast kernels have one form */
+    if (as->in[0]->base == gone)
+        return 1;
+    if (gone->keep || gone->recompute || p->rounding[gone->id])
+        return 0;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == gone)
+            return 0;
+    for (int i = gone->id + 1; i < p->n; i++) {
+        const gckpt_tensor *user = p->g->tensors[i];
+        for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            const gckpt_tensor *q = user->in[k]->base;
+            if (q == gone || (i < t->id && (q == as->in[0]->base || q == as->in[1]->base)))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
+ * its last. */
+GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
+            gckpt_tensor as = *t;
+            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
+                continue;
+            p->tensors[i] =
+                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
+            p->offered = p->offered || form == p->variant.form;
+            break;
+        }
+    }
+}
+
+/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
+static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
+{
+    size_t forward = p->work_forward[id], backward = p->work_backward[id];
+    return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
+}
+
+GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
+{
+    int better = p->units != q->units || p->link_count != q->link_count;
+    for (int i = 0; i < p->n && !better; i++)
+        better =
+            q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
+            gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
+    return better;
+}
 
 /* >>plan/gradients */
 /* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
@@ -14691,6 +14747,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         gckpti_end_exchanges(p, before, p->body_backwards);
 }
 
+/* All gradients, by rank: targets, sums, what shares bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->leaves > 1)
@@ -14937,96 +14994,38 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 }
 
 /* >>plan/model */
-/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
- * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
-static int gckpti_form(gckpt_tensor *t, int form)
-{
-    enum { LAST = GCKPTI_FORMS - 1 };
-    static const int rows[LAST - 1] = { 256, 64, 16 };
-    const gckpt_tensor *logits = t->in[0];
-    if (t->op == &gckpti_op_cross_entropy) {
-        if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
-            logits->inputs != 2 || !*(const int *)logits->attributes || logits->mixes ||
-            logits->batchless || logits->in[1]->shape.n != 2 || !logits->in[1]->batchless)
-            return 0;
-        t->op = &gckpti_op_linear_cross_entropy;
-        t->in[2] = t->in[1];
-        t->in[1] = logits->in[1];
-        t->in[0] = logits->in[0];
-        t->inputs = 3;
-    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
-        return 0;
-    }
-    if (form < LAST) {
-        t->attributes = &rows[form - 1];
-        t->attribute_bytes = sizeof *rows;
-        t->aux_bytes = 0;
-    }
-    return 1;
-}
-
-/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
- * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
- * inputs of that tensor sends them from t, so nobody may add to them in between. */
-static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
-{
-    const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
-        return 0; /* a backend's fast kernels have one form */
-    if (as->in[0]->base == gone)
-        return 1;
-    if (gone->keep || gone->recompute || p->rounding[gone->id])
-        return 0;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == gone)
-            return 0;
-    for (int i = gone->id + 1; i < p->n; i++) {
-        const gckpt_tensor *user = p->g->tensors[i];
-        for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
-            const gckpt_tensor *q = user->in[k]->base;
-            if (q == gone || (i < t->id && (q == as->in[0]->base || q == as->in[1]->base)))
-                return 0;
-        }
-    }
-    return 1;
-}
-
-GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
-{
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
-        for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
-            gckpt_tensor as = *t;
-            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
-                continue;
-            p->tensors[i] =
-                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
-            p->offered = p->offered || form == p->variant.form;
-            break;
-        }
-    }
-}
-
-/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
-static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
-{
-    size_t forward = p->work_forward[id], backward = p->work_backward[id];
-    return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
-}
-
-GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
-{
-    int better = p->units != q->units || p->link_count != q->link_count;
-    for (int i = 0; i < p->n && !better; i++)
-        better =
-            q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
-            gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
-    return better;
-}
-
 /* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
-GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
+/* Takes what lives as long as a planner of p->n tensors. 0: no memory. */
+static int gckpti_model_memory(gckpti_planner *p)
+{
+    gckpti_scratch *s = &p->scratch;
+    size_t n = (size_t)p->n, units = 0;
+    for (size_t i = 0; i < n; i++)
+        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
+    *s = gckpti_scratch_new(p->memory, &p->failed);
+    p->tensors =
+        (const gckpt_tensor **)gckpti_scratch_copy(s, p->g->tensors, n, sizeof *p->tensors);
+    p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->rounding = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
+    p->model = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->model);
+    p->body = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->unit = (gckpti_unit *)gckpti_scratch_take(s, units, sizeof *p->unit);
+    p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->note = (gckpti_note *)gckpti_scratch_take(s, units, sizeof *p->note);
+    p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
+    return !p->failed;
+}
+
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
+ * parameter or on what is picked. Which backwards run: those of which an input gets one. */
+static void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -15114,7 +15113,8 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
+/* Asks op t for its workspace at this thread count and its work. */
+static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
     uint16_t narrow;
@@ -15159,6 +15159,23 @@ GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
                  : p->built_model && t != p->g->tensors[i] ? gckpti_form_cost(p, t)
                                                            : p->desc->costs[i];
     return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
+{
+    gckpt_result result = GCKPT_OK;
+    if (!gckpti_model_memory(p))
+        return GCKPT_E_MEMORY;
+    gckpti_mark_rounding(p);
+    gckpti_find_active(p);
+    if (p->variant.form) {
+        gckpti_take_form(p);
+        gckpti_find_active(p);
+    }
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
+        if (p->tensors[i]->kind == GCKPTI_OP)
+            result = gckpti_ask_op(p, p->tensors[i]);
+    return p->failed ? GCKPT_E_MEMORY : result;
 }
 
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
@@ -15285,7 +15302,28 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
-GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
+/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
+ * backward there is. */
+static gckpt_result gckpti_check_work(const gckpti_planner *p)
+{
+    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
+    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
+    for (int i = 0; i < p->n; i++) {
+        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_work(sum, p->cost[i].backward);
+        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
+            sum =
+                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
+    }
+    return sum <= most ? GCKPT_OK
+                       : gckpti_error(p->g, GCKPT_E_ARG,
+                                      "plan: the work of all ops adds up to more than %u; %s", most,
+                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
+                                                                    : "use fewer rows");
+}
+
+/* All units; what losses and fetches ask of them; the ranks of their backwards. */
+static void gckpti_find_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     size_t links = 0;
@@ -15310,6 +15348,20 @@ GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
     gckpti_list_uses(p);
     if (!p->failed)
         gckpti_order_backwards(p);
+}
+
+GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
+{
+    gckpti_find_units(p);
+    if (!p->failed)
+        gckpti_model_gradients(p);
+    gckpti_find_late(p);
+    for (int u = 0; u < p->units; u++) {
+        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        p->least_work = gckpti_add_work(p->least_work, cost->forward);
+        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+    }
+    return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);
 }
 
 /* >>plan/makers */
@@ -15339,6 +15391,10 @@ GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
         gckpti_emit(p, ~p->backward[r]);
 }
 
+/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
+ * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
+ * effects stay where they are, and losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
     enum { APART = 8 }; /* units between it and its first reader (reader[]) */
@@ -20348,75 +20404,23 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     }
 }
 
-/* Takes what lives as long as a planner of p->n tensors. */
-static gckpt_result gckpti_planner_memory(gckpti_planner *p)
-{
-    gckpti_scratch *s = &p->scratch;
-    size_t n = (size_t)p->n, units = 0;
-    for (size_t i = 0; i < n; i++)
-        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
-    *s = gckpti_scratch_new(p->memory, &p->failed);
-    gckpti_planner_drafts(p);
-    p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
-    for (size_t i = 0; i < n && p->tensors; i++)
-        p->tensors[i] = p->g->tensors[i];
-    p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
-    p->rounding = (unsigned char *)gckpti_scratch_take(s, n, 1);
-    p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
-    p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
-    p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
-    p->model = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->model);
-    p->body = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->unit = (gckpti_unit *)gckpti_scratch_take(s, units, sizeof *p->unit);
-    p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->note = (gckpti_note *)gckpti_scratch_take(s, units, sizeof *p->note);
-    p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
-    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-}
-
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
-    gckpt_result result = gckpti_planner_memory(p);
+    gckpti_planner_drafts(p);
+    gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
-    if (result != GCKPT_OK)
+    if (result != GCKPT_OK || !gckpti_is_offered(p))
         return result;
-    gckpti_mark_rounding(p);
-    gckpti_find_active(p);
-    if (p->variant.form) {
-        gckpti_take_form(p);
-        gckpti_find_active(p);
-    }
-    if (p->variant.form && !p->offered)
-        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
-        if (p->tensors[i]->kind == GCKPTI_OP)
-            result = gckpti_ask_op(p, p->tensors[i]);
+    for (int i = 0; i < p->n; i++)
         trains = trains || p->active[i];
-    }
-    if (result == GCKPT_OK && !p->failed)
-        result = gckpti_check_fetches(p);
-    if (result == GCKPT_OK && !p->failed && !trains)
+    result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !trains)
         result = gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: no trainable parameter leads to a loss (all frozen?) and "
                               "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
-    gckpti_model_units(p);
-    if (!p->failed)
-        gckpti_model_gradients(p);
-    gckpti_find_late(p);
-    for (int u = 0; u < p->units; u++) {
-        const gckpt_cost *cost = &p->cost[p->unit[u].id];
-        p->least_work = gckpti_add_work(p->least_work, cost->forward);
-        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
-    }
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    return gckpti_check_work(p);
+    return gckpti_model_units(p);
 }
 
 /* Rows of a request's largest leaf. */

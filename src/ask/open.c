@@ -33,75 +33,23 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
     }
 }
 
-/* Takes what lives as long as a planner of p->n tensors. */
-static gckpt_result gckpti_planner_memory(gckpti_planner *p)
-{
-    gckpti_scratch *s = &p->scratch;
-    size_t n = (size_t)p->n, units = 0;
-    for (size_t i = 0; i < n; i++)
-        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
-    *s = gckpti_scratch_new(p->memory, &p->failed);
-    gckpti_planner_drafts(p);
-    p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
-    for (size_t i = 0; i < n && p->tensors; i++)
-        p->tensors[i] = p->g->tensors[i];
-    p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
-    p->rounding = (unsigned char *)gckpti_scratch_take(s, n, 1);
-    p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
-    p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
-    p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
-    p->model = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->model);
-    p->body = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->unit = (gckpti_unit *)gckpti_scratch_take(s, units, sizeof *p->unit);
-    p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->note = (gckpti_note *)gckpti_scratch_take(s, units, sizeof *p->note);
-    p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
-    p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
-    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-}
-
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
-    gckpt_result result = gckpti_planner_memory(p);
+    gckpti_planner_drafts(p);
+    gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
-    if (result != GCKPT_OK)
+    if (result != GCKPT_OK || !gckpti_is_offered(p))
         return result;
-    gckpti_mark_rounding(p);
-    gckpti_find_active(p);
-    if (p->variant.form) {
-        gckpti_take_form(p);
-        gckpti_find_active(p);
-    }
-    if (p->variant.form && !p->offered)
-        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
-        if (p->tensors[i]->kind == GCKPTI_OP)
-            result = gckpti_ask_op(p, p->tensors[i]);
+    for (int i = 0; i < p->n; i++)
         trains = trains || p->active[i];
-    }
-    if (result == GCKPT_OK && !p->failed)
-        result = gckpti_check_fetches(p);
-    if (result == GCKPT_OK && !p->failed && !trains)
+    result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !trains)
         result = gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: no trainable parameter leads to a loss (all frozen?) and "
                               "no gradient is picked; there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
-    gckpti_model_units(p);
-    if (!p->failed)
-        gckpti_model_gradients(p);
-    gckpti_find_late(p);
-    for (int u = 0; u < p->units; u++) {
-        const gckpt_cost *cost = &p->cost[p->unit[u].id];
-        p->least_work = gckpti_add_work(p->least_work, cost->forward);
-        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
-    }
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    return gckpti_check_work(p);
+    return gckpti_model_units(p);
 }
 
 /* Rows of a request's largest leaf. */

@@ -300,6 +300,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         gckpti_end_exchanges(p, before, p->body_backwards);
 }
 
+/* All gradients, by rank: targets, sums, what shares bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->leaves > 1)

@@ -27,6 +27,10 @@ GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
         gckpti_emit(p, ~p->backward[r]);
 }
 
+/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
+ * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
+ * effects stay where they are, and losses that updates wait for. */
 GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
 {
     enum { APART = 8 }; /* units between it and its first reader (reader[]) */

@@ -13,6 +13,8 @@ GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
     return batchless ? GCKPT_FP32 : precision;
 }
 
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {

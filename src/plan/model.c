@@ -2,96 +2,38 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
-/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
-/* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
- * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
-static int gckpti_form(gckpt_tensor *t, int form)
-{
-    enum { LAST = GCKPTI_FORMS - 1 };
-    static const int rows[LAST - 1] = { 256, 64, 16 };
-    const gckpt_tensor *logits = t->in[0];
-    if (t->op == &gckpti_op_cross_entropy) {
-        if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
-            logits->inputs != 2 || !*(const int *)logits->attributes || logits->mixes ||
-            logits->batchless || logits->in[1]->shape.n != 2 || !logits->in[1]->batchless)
-            return 0;
-        t->op = &gckpti_op_linear_cross_entropy;
-        t->in[2] = t->in[1];
-        t->in[1] = logits->in[1];
-        t->in[0] = logits->in[0];
-        t->inputs = 3;
-    } else if (t->op != &gckpti_op_linear_cross_entropy || form == LAST) {
-        return 0;
-    }
-    if (form < LAST) {
-        t->attributes = &rows[form - 1];
-        t->attribute_bytes = sizeof *rows;
-        t->aux_bytes = 0;
-    }
-    return 1;
-}
-
-/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
- * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
- * inputs of that tensor sends them from t, so nobody may add to them in between. */
-static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
-{
-    const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !(p->active[t->id] & GCKPTI_RUNS) || p->desc->precision == GCKPT_BF16_FAST)
-        return 0; /* a backend's fast kernels have one form */
-    if (as->in[0]->base == gone)
-        return 1;
-    if (gone->keep || gone->recompute || p->rounding[gone->id])
-        return 0;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == gone)
-            return 0;
-    for (int i = gone->id + 1; i < p->n; i++) {
-        const gckpt_tensor *user = p->g->tensors[i];
-        for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
-            const gckpt_tensor *q = user->in[k]->base;
-            if (q == gone || (i < t->id && (q == as->in[0]->base || q == as->in[1]->base)))
-                return 0;
-        }
-    }
-    return 1;
-}
-
-GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
-{
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
-        for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
-            gckpt_tensor as = *t;
-            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
-                continue;
-            p->tensors[i] =
-                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
-            p->offered = p->offered || form == p->variant.form;
-            break;
-        }
-    }
-}
-
-/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
-static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
-{
-    size_t forward = p->work_forward[id], backward = p->work_backward[id];
-    return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
-}
-
-GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
-{
-    int better = p->units != q->units || p->link_count != q->link_count;
-    for (int i = 0; i < p->n && !better; i++)
-        better =
-            q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
-            gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
-    return better;
-}
-
 /* ---- the model: what gets a gradient, what ops ask for, units and their links ---- */
-GCKPTI_FN void gckpti_find_active(gckpti_planner *p)
+/* Takes what lives as long as a planner of p->n tensors. 0: no memory. */
+static int gckpti_model_memory(gckpti_planner *p)
+{
+    gckpti_scratch *s = &p->scratch;
+    size_t n = (size_t)p->n, units = 0;
+    for (size_t i = 0; i < n; i++)
+        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
+    *s = gckpti_scratch_new(p->memory, &p->failed);
+    p->tensors =
+        (const gckpt_tensor **)gckpti_scratch_copy(s, p->g->tensors, n, sizeof *p->tensors);
+    p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->rounding = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
+    p->model = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->model);
+    p->body = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->unit = (gckpti_unit *)gckpti_scratch_take(s, units, sizeof *p->unit);
+    p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->note = (gckpti_note *)gckpti_scratch_take(s, units, sizeof *p->note);
+    p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
+    return !p->failed;
+}
+
+/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
+ * parameter or on what is picked. Which backwards run: those of which an input gets one. */
+static void gckpti_find_active(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -179,7 +121,8 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
+/* Asks op t for its workspace at this thread count and its work. */
+static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id, mixes;
     uint16_t narrow;
@@ -224,6 +167,23 @@ GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
                  : p->built_model && t != p->g->tensors[i] ? gckpti_form_cost(p, t)
                                                            : p->desc->costs[i];
     return GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
+{
+    gckpt_result result = GCKPT_OK;
+    if (!gckpti_model_memory(p))
+        return GCKPT_E_MEMORY;
+    gckpti_mark_rounding(p);
+    gckpti_find_active(p);
+    if (p->variant.form) {
+        gckpti_take_form(p);
+        gckpti_find_active(p);
+    }
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
+        if (p->tensors[i]->kind == GCKPTI_OP)
+            result = gckpti_ask_op(p, p->tensors[i]);
+    return p->failed ? GCKPT_E_MEMORY : result;
 }
 
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
@@ -350,7 +310,28 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
-GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
+/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
+ * backward there is. */
+static gckpt_result gckpti_check_work(const gckpti_planner *p)
+{
+    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
+    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
+    for (int i = 0; i < p->n; i++) {
+        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_work(sum, p->cost[i].backward);
+        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
+            sum =
+                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
+    }
+    return sum <= most ? GCKPT_OK
+                       : gckpti_error(p->g, GCKPT_E_ARG,
+                                      "plan: the work of all ops adds up to more than %u; %s", most,
+                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
+                                                                    : "use fewer rows");
+}
+
+/* All units; what losses and fetches ask of them; the ranks of their backwards. */
+static void gckpti_find_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     size_t links = 0;
@@ -375,4 +356,18 @@ GCKPTI_FN void gckpti_model_units(gckpti_planner *p)
     gckpti_list_uses(p);
     if (!p->failed)
         gckpti_order_backwards(p);
+}
+
+GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
+{
+    gckpti_find_units(p);
+    if (!p->failed)
+        gckpti_model_gradients(p);
+    gckpti_find_late(p);
+    for (int u = 0; u < p->units; u++) {
+        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        p->least_work = gckpti_add_work(p->least_work, cost->forward);
+        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+    }
+    return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);
 }

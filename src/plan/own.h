@@ -45,9 +45,11 @@ typedef struct {
 
 /* ---- plan/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
 GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                   gckpti_copies *c);
 #else
+static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
                                       gckpti_copies *c)
 {
@@ -55,6 +57,9 @@ static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tenso
     c->bytes = 0;
 }
 #endif
+
+/* ---- plan/makers.c: behind plan/model.c, which calls it ---- */
+GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
@@ -81,8 +86,12 @@ GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *
 /* plan/gradients.c */
 GCKPTI_FN int gckpti_sums_uses(const gckpt_tensor *t);
 GCKPTI_FN void gckpti_list_uses(gckpti_planner *p);
+GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
 GCKPTI_FN int gckpti_in_body(const gckpti_planner *p, int target);
 GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id);
+
+/* plan/forms.c */
+GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
 
 /* plan/order.c */
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p);

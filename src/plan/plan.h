@@ -20,9 +20,7 @@
  *   encode    the plan: constant data that points to no graph.
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
- *     gckpti_mark_rounding, gckpti_find_active, of another form gckpti_take_form and
- *     gckpti_find_active again, gckpti_ask_op of each op, gckpti_model_units,
- *     gckpti_model_gradients, gckpti_find_late, gckpti_check_work
+ *     gckpti_model_ops, gckpti_model_units
  *   gckpti_place_mode or gckpti_find_sqrt (ask/request.c): a maker, gckpti_make_draft,
  *     gckpti_place_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
  *   gckpti_keep_draft (find_sqrt calls it), gckpti_encode
@@ -495,10 +493,6 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
                                               gckpt_precision precision);
 
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
-GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
-
 /* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
  * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
  * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
@@ -514,7 +508,6 @@ static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
     (void)rounding, (void)batchless, (void)precision;
     return GCKPT_FP32;
 }
-static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
 #endif
 
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
@@ -533,37 +526,26 @@ GCKPTI_FN uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes);
 /* Of an offload or a reload of such parts of a unit. */
 GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts);
 
-/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
- * backward there is. */
-GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p);
-
-/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
- * its last. */
-GCKPTI_FN void gckpti_take_form(gckpti_planner *p);
+/* Whether some op has the variant's form. */
+static inline int gckpti_is_offered(const gckpti_planner *p)
+{
+    return !p->variant.form || p->offered;
+}
 
 /* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
  * or fewer bytes. */
 GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p);
 
-/* ---- plan/gradients.c ---- */
-/* All gradients, by rank: targets, sums, what shares bytes. */
-GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p);
-
 /* ---- plan/order.c, plan/model.c ---- */
 enum { GCKPTI_ORDER_COUNT = 3 }; /* orders of backwards; 0 is the reverse of creation */
-
-/* Which tensors get a gradient: they reach a loss and are picked, or depend on a trainable
- * parameter or on what is picked. Which backwards run: those of which an input gets one. */
-GCKPTI_FN void gckpti_find_active(gckpti_planner *p);
-
-/* Asks op t for its workspace at this thread count and its work. */
-GCKPTI_FN gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t);
 
 /* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
 #define GCKPTI_SEARCHED 17592186044416.0
 
-/* All units; what losses and fetches ask of them; the ranks of their backwards. */
-GCKPTI_FN void gckpti_model_units(gckpti_planner *p);
+/* The model of a planner, in two steps: the form of ops, what gets a gradient, bytes and work of
+ * each op (of ops that are not offered nothing else); then units, gradients, the late order. */
+GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p);
+GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p);
 
 /* ---- plan/makers.c ---- */
 /* Appends an item to p->made; p->failed where there is no memory. */
@@ -571,12 +553,6 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
 
 /* Each forward once, as they were created, then the backwards. */
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
-
-/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
- * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
- * effects stay where they are, and losses that updates wait for. */
-GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
 
 /* Emits those of p->late from number *next on that the backward of rank r needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);

@@ -141,21 +141,3 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
 {
     return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
 }
-
-GCKPTI_FN gckpt_result gckpti_check_work(const gckpti_planner *p)
-{
-    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
-    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
-    for (int i = 0; i < p->n; i++) {
-        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
-        sum = gckpti_add_work(sum, p->cost[i].backward);
-        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
-            sum =
-                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
-    }
-    return sum <= most ? GCKPT_OK
-                       : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the work of all ops adds up to more than %u; %s", most,
-                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
-                                                                    : "use fewer rows");
-}
