@@ -43,13 +43,13 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1986
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3801
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3792
  *                 types, hash, scratch, tensors, mixed, forms, gradients, order, model,
  *                 makers, schedule, draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2975
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1763
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1760
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4820
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
@@ -13439,7 +13439,7 @@ typedef struct {
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
     int *leaves;              /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
+    uint64_t extra, moved;    /* cost of all forwards but the first ones, and of copies; of these */
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
@@ -13473,9 +13473,8 @@ typedef struct {
     int *value, *aux, *gradient; /* buffers, by position and by gradient; -1: none */
     int *latest; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double most, recompute; /* most: the bound, even when this machine cannot address it */
-    /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
-    uint64_t work, least_work, moved;
+    double most; /* the bound, even when this machine cannot address it */
+    uint64_t work;
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
 
@@ -13490,7 +13489,8 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t least_work;          /* of a step that computes nothing twice, whatever the variant */
+    uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
+    uint64_t least_work;             /* the same, whatever the variant */
     int term_count, n, threads;   /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
@@ -15358,9 +15358,10 @@ GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
     gckpti_find_late(p);
     for (int u = 0; u < p->units; u++) {
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
-        p->least_work = gckpti_add_work(p->least_work, cost->forward);
-        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+        p->forward_work = gckpti_add_work(p->forward_work, cost->forward);
+        p->own_work = gckpti_add_work(p->own_work, p->unit[u].rank < 0 ? 0 : cost->backward);
     }
+    p->least_work = p->own_work = gckpti_add_work(p->own_work, p->forward_work);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);
 }
 
@@ -15720,7 +15721,7 @@ static int64_t gckpti_offload(gckpti_planner *p, gckpti_schedule *t, int u, int 
 {
     gckpti_note *v = &p->note[u];
     int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
-    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, u, v->reload));
+    t->moved = gckpti_add_work(t->moved, gckpti_parts_work(p, u, v->reload));
     t->far += gckpti_parts_bytes(&p->unit[u], v->reload & ~v->far);
     v->far |= v->reload;
     v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
@@ -15742,7 +15743,7 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->aux_end);
-        t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, unit, parts));
+        t->moved = gckpti_add_work(t->moved, gckpti_parts_work(p, unit, parts));
         v->reload |= parts;
     }
     return gckpti_end_life(v);
@@ -15753,7 +15754,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
     int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
     int64_t live = 0;
     t->peak = t->far = 0;
-    t->extra = 0;
+    t->extra = t->moved = 0;
     gckpti_begin_pass(p);
     for (int u = 0; u < p->units; u++)
         if (p->unit[u].fetched) { /* read at the end */
@@ -15787,6 +15788,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
         live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
     }
     gckpti_close_up(t, kept);
+    t->extra = gckpti_add_work(t->extra, t->moved);
     t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 
@@ -15966,10 +15968,9 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
     return counted;
 }
 
-/* The instructions of a schedule, updates included; which forwards are first; the work. */
+/* The instructions of a schedule, updates included; which forwards are first. */
 static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
 {
-    uint64_t once = 0, again = 0, backward = 0;
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
     int *last = early ? (int *)gckpti_scratch_take(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
@@ -15977,8 +15978,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     memset(d->latest, 0, (size_t)p->units * sizeof(int));
     d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
-        int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
-        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        int i = d->s.item[x], u = gckpti_unit_of(p, i);
         if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
@@ -15989,24 +15989,17 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                                p->unit[u].id);
         if (i < 0) {
             d->backward[p->unit[u].rank] = d->place[x];
-            backward = gckpti_add_work(backward, cost->backward);
             for (int k = 0; k < p->unit[u].reduces; k++) {
                 int id = p->reduction[p->unit[u].reduce + k].id;
                 gckpti_add_instruction(d, GCKPT_REDUCE, id);
                 d->ins[d->length - 1].accumulate = (unsigned char)gckpti_scatters(p, id);
             }
-        } else if (i != u) {
-            far = gckpti_parts(d->s.value_end[x], d->s.aux_end[x]);
-        } else {
-            uint64_t *sum = d->latest[u] ? &again : &once;
-            *sum = gckpti_add_work(*sum, cost->forward);
+        } else if (i == u) {
             d->ins[d->place[x]].first = !d->latest[u];
             d->latest[u] = 1;
-            far = d->s.leaves[x];
-            if (far)
+            if (d->s.leaves[x])
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
         }
-        d->moved = gckpti_add_work(d->moved, gckpti_parts_work(p, u, far));
         if (early)
             gckpti_update_behind(p, d, x, counted, last);
     }
@@ -16017,9 +16010,6 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->backward[p->backwards] = (int)d->epilogue - 1;
     d->backward[p->backwards + 1] = d->place[d->s.length] = (int)d->length;
-    d->least_work = gckpti_add_work(backward, once);
-    d->work = gckpti_add_work(gckpti_add_work(d->least_work, again), d->moved);
-    d->recompute = once ? (double)again / (double)once : 0;
 }
 
 /* A new buffer, from instruction `start` to `end`. Returns its number. */
@@ -16303,6 +16293,7 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
         return result;
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
+    d->work = gckpti_add_work(p->own_work, d->s.extra);
     gckpti_list_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;
@@ -16757,22 +16748,21 @@ GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
 
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
 {
-    size_t n = d->buffer_count, ends = d->length + 3;
+    size_t n = d->buffer_count;
     int *order = (int *)gckpti_scratch_take(&p->pass, n, sizeof *order);
-    int *first = (int *)gckpti_scratch_take(&p->pass, ends, sizeof *first); /* of those that end */
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->pass, 2 * n, sizeof *key);
     if (p->failed)
         return NULL;
     for (size_t i = 0; i < n; i++) {
         key[i].item = (int)(n - 1 - i);
         key[i].key = d->buffers[n - 1 - i].size;
-        first[d->buffers[i].end + 1]++;
     }
     gckpti_sort_keys(key, key + n, n);
-    for (size_t x = 1; x < ends; x++)
-        first[x] += first[x - 1];
     for (size_t i = 0; i < n; i++)
-        order[first[d->buffers[key[i].item].end]++] = key[i].item;
+        key[i].key = (uint64_t)d->buffers[key[i].item].end;
+    gckpti_sort_keys(key, key + n, n);
+    for (size_t i = 0; i < n; i++)
+        order[i] = key[i].item;
     return order;
 }
 
@@ -16807,7 +16797,8 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->alignment = p->alignment;
     plan->arena = d->arena;
     plan->bound = d->bound;
-    plan->recompute = d->recompute;
+    if (p->forward_work)
+        plan->recompute = (double)(d->s.extra - d->s.moved) / (double)p->forward_work;
     plan->work = d->work;
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;
@@ -19613,7 +19604,7 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->moved = p->draft.moved;
+    slot->moved = p->draft.s.moved;
     return large ? GCKPT_OK : result;
 }
 
@@ -20716,8 +20707,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             too_large = too_large || gckpti_too_large(p, *result);
             if (*result != GCKPT_OK && !gckpti_too_large(p, *result))
                 return NULL;
-            if (*result == GCKPT_OK && p->best.least_work < once)
-                once = p->best.least_work;
+            if (*result == GCKPT_OK && p->own_work < once)
+                once = p->own_work;
             if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = own < needed ? own : needed;
@@ -20840,9 +20831,7 @@ static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t l
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
-    for (int u = 0; u < p->units; u++)
-        forward += p->unit[u].cost;
+    uint64_t forward = p->forward_work, least = p->least_work;
     size_t budget = 0, fewest = SIZE_MAX;
     for (size_t i = 0; i < f->count; i++)
         if (f->found[i].point.bytes - f->resident < fewest)
@@ -20860,8 +20849,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         const gckpti_slot *slot = &s->winner;
         if (result != GCKPT_OK || slot->length == 0)
             break;
-        own = p->draft.least_work;
-        uint64_t work = own + slot->extra;
+        uint64_t work = p->own_work + slot->extra;
         double recompute = forward ? (double)(slot->extra - slot->moved) / (double)forward : 0;
         gckpti_found next = {
             { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
@@ -21145,7 +21133,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
-    int once = plan && p->best.work == p->best.least_work; /* gckpt_recompute may ask for more */
+    int once = plan && p->best.work == p->own_work; /* gckpt_recompute may ask for more */
     int hopeless =
         plan && ((once && f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
                  gckpti_cannot_split(plan));

@@ -107,7 +107,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
-    int once = plan && p->best.work == p->best.least_work; /* gckpt_recompute may ask for more */
+    int once = plan && p->best.work == p->own_work; /* gckpt_recompute may ask for more */
     int hopeless =
         plan && ((once && f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
                  gckpti_cannot_split(plan));

@@ -75,9 +75,7 @@ static gckpt_result gckpti_choose_next(gckpti_search *s, size_t budget, size_t l
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
-    for (int u = 0; u < p->units; u++)
-        forward += p->unit[u].cost;
+    uint64_t forward = p->forward_work, least = p->least_work;
     size_t budget = 0, fewest = SIZE_MAX;
     for (size_t i = 0; i < f->count; i++)
         if (f->found[i].point.bytes - f->resident < fewest)
@@ -95,8 +93,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         const gckpti_slot *slot = &s->winner;
         if (result != GCKPT_OK || slot->length == 0)
             break;
-        own = p->draft.least_work;
-        uint64_t work = own + slot->extra;
+        uint64_t work = p->own_work + slot->extra;
         double recompute = forward ? (double)(slot->extra - slot->moved) / (double)forward : 0;
         gckpti_found next = {
             { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0

@@ -79,8 +79,8 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             too_large = too_large || gckpti_too_large(p, *result);
             if (*result != GCKPT_OK && !gckpti_too_large(p, *result))
                 return NULL;
-            if (*result == GCKPT_OK && p->best.least_work < once)
-                once = p->best.least_work;
+            if (*result == GCKPT_OK && p->own_work < once)
+                once = p->own_work;
             if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = own < needed ? own : needed;

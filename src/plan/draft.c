@@ -73,10 +73,9 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
     return counted;
 }
 
-/* The instructions of a schedule, updates included; which forwards are first; the work. */
+/* The instructions of a schedule, updates included; which forwards are first. */
 static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
 {
-    uint64_t once = 0, again = 0, backward = 0;
     int early = !p->inference && p->desc->update_in_backward, counted = 0;
     int *last = early ? (int *)gckpti_scratch_take(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
     if (early && last)
@@ -84,8 +83,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     memset(d->latest, 0, (size_t)p->units * sizeof(int));
     d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
-        int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
-        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        int i = d->s.item[x], u = gckpti_unit_of(p, i);
         if (i < 0 && p->unit[u].rank == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
@@ -96,24 +94,17 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                                p->unit[u].id);
         if (i < 0) {
             d->backward[p->unit[u].rank] = d->place[x];
-            backward = gckpti_add_work(backward, cost->backward);
             for (int k = 0; k < p->unit[u].reduces; k++) {
                 int id = p->reduction[p->unit[u].reduce + k].id;
                 gckpti_add_instruction(d, GCKPT_REDUCE, id);
                 d->ins[d->length - 1].accumulate = (unsigned char)gckpti_scatters(p, id);
             }
-        } else if (i != u) {
-            far = gckpti_parts(d->s.value_end[x], d->s.aux_end[x]);
-        } else {
-            uint64_t *sum = d->latest[u] ? &again : &once;
-            *sum = gckpti_add_work(*sum, cost->forward);
+        } else if (i == u) {
             d->ins[d->place[x]].first = !d->latest[u];
             d->latest[u] = 1;
-            far = d->s.leaves[x];
-            if (far)
+            if (d->s.leaves[x])
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
         }
-        d->moved = gckpti_add_work(d->moved, gckpti_parts_work(p, u, far));
         if (early)
             gckpti_update_behind(p, d, x, counted, last);
     }
@@ -124,9 +115,6 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->backward[p->backwards] = (int)d->epilogue - 1;
     d->backward[p->backwards + 1] = d->place[d->s.length] = (int)d->length;
-    d->least_work = gckpti_add_work(backward, once);
-    d->work = gckpti_add_work(gckpti_add_work(d->least_work, again), d->moved);
-    d->recompute = once ? (double)again / (double)once : 0;
 }
 
 /* A new buffer, from instruction `start` to `end`. Returns its number. */
@@ -410,6 +398,7 @@ GCKPTI_FN gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int
         return result;
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
+    d->work = gckpti_add_work(p->own_work, d->s.extra);
     gckpti_list_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;

@@ -183,22 +183,21 @@ GCKPTI_FN gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
 
 GCKPTI_FN int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
 {
-    size_t n = d->buffer_count, ends = d->length + 3;
+    size_t n = d->buffer_count;
     int *order = (int *)gckpti_scratch_take(&p->pass, n, sizeof *order);
-    int *first = (int *)gckpti_scratch_take(&p->pass, ends, sizeof *first); /* of those that end */
     gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->pass, 2 * n, sizeof *key);
     if (p->failed)
         return NULL;
     for (size_t i = 0; i < n; i++) {
         key[i].item = (int)(n - 1 - i);
         key[i].key = d->buffers[n - 1 - i].size;
-        first[d->buffers[i].end + 1]++;
     }
     gckpti_sort_keys(key, key + n, n);
-    for (size_t x = 1; x < ends; x++)
-        first[x] += first[x - 1];
     for (size_t i = 0; i < n; i++)
-        order[first[d->buffers[key[i].item].end]++] = key[i].item;
+        key[i].key = (uint64_t)d->buffers[key[i].item].end;
+    gckpti_sort_keys(key, key + n, n);
+    for (size_t i = 0; i < n; i++)
+        order[i] = key[i].item;
     return order;
 }
 
@@ -233,7 +232,8 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->alignment = p->alignment;
     plan->arena = d->arena;
     plan->bound = d->bound;
-    plan->recompute = d->recompute;
+    if (p->forward_work)
+        plan->recompute = (double)(d->s.extra - d->s.moved) / (double)p->forward_work;
     plan->work = d->work;
     plan->least_work = p->least_work;
     plan->offload_work = desc->offload_work;

@@ -366,8 +366,9 @@ GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
     gckpti_find_late(p);
     for (int u = 0; u < p->units; u++) {
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
-        p->least_work = gckpti_add_work(p->least_work, cost->forward);
-        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+        p->forward_work = gckpti_add_work(p->forward_work, cost->forward);
+        p->own_work = gckpti_add_work(p->own_work, p->unit[u].rank < 0 ? 0 : cost->backward);
     }
+    p->least_work = p->own_work = gckpti_add_work(p->own_work, p->forward_work);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);
 }

@@ -330,7 +330,7 @@ typedef struct {
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
     int *leaves;              /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
-    uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
+    uint64_t extra, moved;    /* cost of all forwards but the first ones, and of copies; of these */
     int64_t far;              /* bytes of slower memory */
 } gckpti_schedule;
 
@@ -364,9 +364,8 @@ typedef struct {
     int *value, *aux, *gradient; /* buffers, by position and by gradient; -1: none */
     int *latest; /* by unit: has it run; when buffers are listed: where what is read now was made */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
-    double most, recompute; /* most: the bound, even when this machine cannot address it */
-    /* least_work: without what this schedule repeats; moved: of copies to slower memory and back */
-    uint64_t work, least_work, moved;
+    double most; /* the bound, even when this machine cannot address it */
+    uint64_t work;
     size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
 
@@ -381,7 +380,8 @@ typedef struct gckpti_planner {
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
     gckpti_variant variant;
-    uint64_t least_work;          /* of a step that computes nothing twice, whatever the variant */
+    uint64_t own_work, forward_work; /* of a step that computes nothing twice; of its forwards */
+    uint64_t least_work;             /* the same, whatever the variant */
     int term_count, n, threads;   /* n: tensors */
     int plain, looped, inference; /* no fast kernels; several micro-batches; nothing is trained */
     int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */

@@ -44,7 +44,7 @@ static int64_t gckpti_offload(gckpti_planner *p, gckpti_schedule *t, int u, int 
 {
     gckpti_note *v = &p->note[u];
     int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
-    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, u, v->reload));
+    t->moved = gckpti_add_work(t->moved, gckpti_parts_work(p, u, v->reload));
     t->far += gckpti_parts_bytes(&p->unit[u], v->reload & ~v->far);
     v->far |= v->reload;
     v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
@@ -66,7 +66,7 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
         v->start = x;
     } else {
         int parts = gckpti_parts(v->value_end, v->aux_end);
-        t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, unit, parts));
+        t->moved = gckpti_add_work(t->moved, gckpti_parts_work(p, unit, parts));
         v->reload |= parts;
     }
     return gckpti_end_life(v);
@@ -77,7 +77,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
     int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
     int64_t live = 0;
     t->peak = t->far = 0;
-    t->extra = 0;
+    t->extra = t->moved = 0;
     gckpti_begin_pass(p);
     for (int u = 0; u < p->units; u++)
         if (p->unit[u].fetched) { /* read at the end */
@@ -111,6 +111,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
         live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
     }
     gckpti_close_up(t, kept);
+    t->extra = gckpti_add_work(t->extra, t->moved);
     t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 

@@ -11,7 +11,7 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->moved = p->draft.moved;
+    slot->moved = p->draft.s.moved;
     return large ? GCKPT_OK : result;
 }
 

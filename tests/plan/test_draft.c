@@ -36,8 +36,8 @@ static void compare(const char *what)
     t->length = d->s.length;
     gckpti_evaluate(&s, t);
     CHECK_MSG(t->length == d->s.length, "%s: drops again", what);
-    CHECK_MSG(t->extra == d->work - d->least_work, "%s: work %lu, %lu", what,
-              (unsigned long)t->extra, (unsigned long)(d->work - d->least_work));
+    CHECK_MSG(t->extra == d->work - p.own_work, "%s: work %lu, %lu", what,
+              (unsigned long)t->extra, (unsigned long)(d->work - p.own_work));
     for (int x = 0; x < t->length && t->length == d->s.length; x++, positions++)
         CHECK_MSG(t->live[x] == live_at(d, d->place[x]), "%s: position %d: %ld bytes, drafted %ld",
                   what, x, (long)t->live[x], (long)live_at(d, d->place[x]));

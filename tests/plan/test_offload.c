@@ -629,7 +629,7 @@ static void schedules(unsigned first, unsigned n)
             s.now.length = q->s.length;
             gckpti_evaluate(&s, &s.now);
             CHECK(s.now.length == q->s.length && !memcmp(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int)));
-            CHECK_MSG(s.now.extra == q->work - q->least_work, "seed %u: work", seed);
+            CHECK_MSG(s.now.extra == q->work - p.own_work, "seed %u: work", seed);
             CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
             int same = 1, far_live = 1;
             for (int x = 0; x < q->s.length; x++) {
