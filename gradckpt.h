@@ -43,18 +43,17 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1986
  *                 plain, convert, items, mixed, products, rows, images, attention, losses,
  *                 weighted, recurrent, kernels, backend, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3792
- *                 types, hash, scratch, tensors, mixed, forms, gradients, order, model,
- *                 makers, schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2975
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
+ *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
+ *                 schedule, draft, place, encode
+ *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
  *                 seeds, again, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1760
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4820
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4817
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
- *                 feeds, mixed, portions, debug, instruction, packed, update, picks, advance,
- *                 step
+ *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              704
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 1740
@@ -13346,7 +13345,6 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
-/* ---- plan/hash.c ---- */
 /* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
  * then with leaves, which bits depend on too. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
@@ -13763,12 +13761,9 @@ GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int
 GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
 
 /* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. */
+ * segments. 0: it may be left out: of long graphs one group is tried for each number of segments,
+ * and the one before has as many. */
 GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
-
-/* Whether it may be left out: of long graphs one group is tried for each number of segments, and
- * the one before has as many. */
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
 
 /* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
  * so they are laid out in the order of their bounds, until the next bound is no better than the
@@ -13862,9 +13857,6 @@ static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tenso
 }
 #endif
 
-/* ---- plan/makers.c: behind plan/model.c, which calls it ---- */
-GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
-
 /* >>plan/types */
 GCKPTI_FN int gckpti_updates(const gckpti_plan_param *q) { return q->trained || q->measured; }
 
@@ -13952,83 +13944,6 @@ GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int ran
     if (first)
         *first = begin;
     return plan ? end - begin : 0;
-}
-
-/* >>plan/hash */
-/* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
- * that all machines share ---- */
-/* name: of leaves (a parameter's is the store's); others have none that matters. */
-GCKPTI_FN uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
-                                    const char *name)
-{
-    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
-    for (int i = 0; i < 6; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
-    for (int i = 0; i < q->inputs; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
-    for (int i = 0; i < q->shape.n; i++)
-        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
-    hash = gckpti_fnv_number(hash, q->aux_bytes);
-    hash = gckpti_fnv_number(hash, q->attribute_bytes);
-    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
-        size_t n = q->attribute_bytes - i;
-        uint32_t word = 0;
-        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
-        hash = gckpti_fnv_number(hash, word);
-    }
-    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
-        hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op) /* private flags, above the public ones, are for the work model */
-        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
-    name = q->op ? q->op->name : name;
-    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
-}
-
-/* A node without what lies elsewhere in its plan: name, attributes, index. */
-GCKPTI_FN gckpti_node gckpti_node_of(const gckpt_tensor *t)
-{
-    gckpti_node node;
-    memset(&node, 0, sizeof node);
-    node.op = t->op;
-    node.data = t->data;
-    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
-    node.aux_bytes = t->aux_bytes;
-    node.shape = t->shape;
-    node.base = (gckpti_id)t->base->id;
-    node.kind = (gckpti_byte)t->kind;
-    node.inputs = (gckpti_byte)t->inputs;
-    for (int k = 0; k < t->inputs; k++)
-        node.in[k] = (gckpti_id)t->in[k]->id;
-    node.type = (gckpti_byte)t->type;
-    node.batchless = (gckpti_byte)t->batchless;
-    return node;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
-{
-    const gckpt_store *s = t->graph->store;
-    gckpti_node node = gckpti_node_of(t);
-    return gckpti_hash_node(hash, &node, t->attributes,
-                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
-                            : t->kind == GCKPTI_VIEW ? NULL
-                                                     : t->name);
-}
-
-GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
-{
-    return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
-}
-
-GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
-{
-    gckpti_node node = p->nodes[i], *q = &node;
-    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
-    if (q->kind == GCKPTI_PARAM)
-        name = p->names + p->params[q->index].name;
-    if (q->index < 0)
-        q->op = NULL;
-    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
-                            q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
 /* >>plan/scratch */
@@ -15350,53 +15265,11 @@ static void gckpti_find_units(gckpti_planner *p)
         gckpti_order_backwards(p);
 }
 
-GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
-{
-    gckpti_find_units(p);
-    if (!p->failed)
-        gckpti_model_gradients(p);
-    gckpti_find_late(p);
-    for (int u = 0; u < p->units; u++) {
-        const gckpt_cost *cost = &p->cost[p->unit[u].id];
-        p->forward_work = gckpti_add_work(p->forward_work, cost->forward);
-        p->own_work = gckpti_add_work(p->own_work, p->unit[u].rank < 0 ? 0 : cost->backward);
-    }
-    p->least_work = p->own_work = gckpti_add_work(p->own_work, p->forward_work);
-    return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);
-}
-
-/* >>plan/makers */
-/* ---- makers: each writes the body of a schedule, p->made ---- */
-GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
-{
-    if (p->failed)
-        return;
-    if (p->made_length > INT32_MAX / 4 ||
-        !gckpti_grow(p->memory, &p->made, &p->made_capacity, p->made_length, sizeof *p->made))
-        p->failed = 1;
-    else
-        p->made[p->made_length++] = item;
-}
-
-static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
-{
-    for (int i = begin; i < end; i++)
-        if (p->of[p->body[i]] >= 0)
-            gckpti_emit(p, p->of[p->body[i]]);
-}
-
-GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
-{
-    gckpti_emit_forwards(p, 0, p->body_count);
-    for (int r = 0; r < p->body_backwards; r++)
-        gckpti_emit(p, ~p->backward[r]);
-}
-
 /* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
  * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
  * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
  * effects stay where they are, and losses that updates wait for. */
-GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
+static void gckpti_find_late(gckpti_planner *p)
 {
     enum { APART = 8 }; /* units between it and its first reader (reader[]) */
     size_t n = (size_t)p->units, from = (size_t)p->prologue;
@@ -15441,6 +15314,48 @@ GCKPTI_FN void gckpti_find_late(gckpti_planner *p)
         p->late[i] = key[i].item;
         p->turn[key[i].item] = (int)i;
     }
+}
+
+GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
+{
+    gckpti_find_units(p);
+    if (!p->failed)
+        gckpti_model_gradients(p);
+    gckpti_find_late(p);
+    for (int u = 0; u < p->units; u++) {
+        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        p->forward_work = gckpti_add_work(p->forward_work, cost->forward);
+        p->own_work = gckpti_add_work(p->own_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+    }
+    p->least_work = p->own_work = gckpti_add_work(p->own_work, p->forward_work);
+    return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);
+}
+
+/* >>plan/makers */
+/* ---- makers: each writes the body of a schedule, p->made ---- */
+GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
+{
+    if (p->failed)
+        return;
+    if (p->made_length > INT32_MAX / 4 ||
+        !gckpti_grow(p->memory, &p->made, &p->made_capacity, p->made_length, sizeof *p->made))
+        p->failed = 1;
+    else
+        p->made[p->made_length++] = item;
+}
+
+static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
+{
+    for (int i = begin; i < end; i++)
+        if (p->of[p->body[i]] >= 0)
+            gckpti_emit(p, p->of[p->body[i]]);
+}
+
+GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p)
+{
+    gckpti_emit_forwards(p, 0, p->body_count);
+    for (int r = 0; r < p->body_backwards; r++)
+        gckpti_emit(p, ~p->backward[r]);
 }
 
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r)
@@ -15634,14 +15549,11 @@ GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p)
 
 GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
 {
-    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
-}
-
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i)
-{
     size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
     size_t group = i < ops ? i + 1 : i - ops + 1;
-    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
+    if (of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1))
+        return 0;
+    return i < ops ? (int)group : -(int)group;
 }
 
 GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
@@ -15651,7 +15563,7 @@ GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
     gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         bound[i] = SIZE_MAX;
-        if (gckpti_part_repeats(p, i))
+        if (!gckpti_group(p, i))
             continue;
         result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
         result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
@@ -16568,6 +16480,82 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
 }
 
 /* >>plan/encode */
+/* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
+ * that all machines share ---- */
+/* name: of leaves (a parameter's is the store's); others have none that matters. */
+static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
+                                 const char *name)
+{
+    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
+    for (int i = 0; i < 6; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
+    for (int i = 0; i < q->inputs; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
+    for (int i = 0; i < q->shape.n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
+    hash = gckpti_fnv_number(hash, q->aux_bytes);
+    hash = gckpti_fnv_number(hash, q->attribute_bytes);
+    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
+        size_t n = q->attribute_bytes - i;
+        uint32_t word = 0;
+        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
+        hash = gckpti_fnv_number(hash, word);
+    }
+    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
+        hash = gckpti_fnv_number(hash, q->op->needs[i]);
+    if (q->op) /* private flags, above the public ones, are for the work model */
+        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
+    name = q->op ? q->op->name : name;
+    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
+}
+
+/* A node without what lies elsewhere in its plan: name, attributes, index. */
+static gckpti_node gckpti_node_of(const gckpt_tensor *t)
+{
+    gckpti_node node;
+    memset(&node, 0, sizeof node);
+    node.op = t->op;
+    node.data = t->data;
+    node.attribute_bytes = (gckpti_nth)t->attribute_bytes;
+    node.aux_bytes = t->aux_bytes;
+    node.shape = t->shape;
+    node.base = (gckpti_id)t->base->id;
+    node.kind = (gckpti_byte)t->kind;
+    node.inputs = (gckpti_byte)t->inputs;
+    for (int k = 0; k < t->inputs; k++)
+        node.in[k] = (gckpti_id)t->in[k]->id;
+    node.type = (gckpti_byte)t->type;
+    node.batchless = (gckpti_byte)t->batchless;
+    return node;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+{
+    const gckpt_store *s = t->graph->store;
+    gckpti_node node = gckpti_node_of(t);
+    return gckpti_hash_node(hash, &node, t->attributes,
+                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
+                            : t->kind == GCKPTI_VIEW ? NULL
+                                                     : t->name);
+}
+
+GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves)
+{
+    return leaves > 1 ? gckpti_fnv_number(hash, (uint64_t)leaves) : hash;
+}
+
+GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
+{
+    gckpti_node node = p->nodes[i], *q = &node;
+    const char *name = q->name == GCKPTI_NAMELESS ? NULL : p->names + q->name;
+    if (q->kind == GCKPTI_PARAM)
+        name = p->names + p->params[q->index].name;
+    if (q->index < 0)
+        q->op = NULL;
+    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
+                            q->kind == GCKPTI_VIEW ? NULL : name);
+}
+
 /* ---- from draft to plan; a plan's block ---- */
 /* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
  * bytes in; NULL block: only counts its bytes. */
@@ -19294,9 +19282,10 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_make_late(p, 0);
     gckpti_seed(s);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
-        if ((i >= n && p->variant.order) || (i < groups && gckpti_part_repeats(p, i)))
+        int group = i < groups ? gckpti_group(p, i) : 0;
+        if ((i >= n && p->variant.order) || (i < groups && !group))
             continue;
-        gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
+        gckpti_make_segments(p, group);
         gckpti_seed(s);
     }
     for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
@@ -22225,7 +22214,7 @@ static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, 
 #define gckpti_cache_at(...)     ((void *)0)
 #endif
 
-/* ---- run/mixed.c, run/portions.c ---- */
+/* ---- run/mixed.c ---- */
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
  * streams below 2^31. */
 static inline uint32_t gckpti_stream(int id, int which)
@@ -24790,10 +24779,7 @@ GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
         arg->grad = NULL;
     }
 }
-#endif
 
-/* >>run/portions */
-#ifndef GCKPT_NO_BF16
 /* ---- kernels in portions ---- */
 typedef struct {
     const gckpt_exec *e;

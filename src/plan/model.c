@@ -358,6 +358,57 @@ static void gckpti_find_units(gckpti_planner *p)
         gckpti_order_backwards(p);
 }
 
+/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
+ * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
+ * effects stay where they are, and losses that updates wait for. */
+static void gckpti_find_late(gckpti_planner *p)
+{
+    enum { APART = 8 }; /* units between it and its first reader (reader[]) */
+    size_t n = (size_t)p->units, from = (size_t)p->prologue;
+    int fixed = 0;
+    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
+    p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    int *reader = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    int *before = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* what it precedes */
+    for (int u = 0; u < p->units && !p->failed; u++) {
+        fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
+        reader[u] = before[u] = u;
+        p->when[u] = INT32_MAX;
+    }
+    for (int u = p->prologue; u < p->units && !p->failed; u++) { /* for what backwards read */
+        const gckpti_unit *q = &p->unit[u];
+        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+            gckpti_lower(&p->when[p->links[k]], q->rank);
+        if (q->rank >= 0 && (q->effect || q->reads_aux))
+            gckpti_lower(&p->when[u], q->rank);
+    }
+    for (int u = p->units; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
+        const gckpti_unit *q = &p->unit[u];
+        if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
+            p->when[u] = 0;
+        before[u] = fixed || reader[u] - u <= APART ? u : before[u];
+        for (int k = q->in; k < q->in + q->inputs; k++) {
+            int v = p->links[k];
+            gckpti_lower(&p->when[v], p->when[u]);
+            before[v] = before[v] == v ? before[u] : before[v];
+            gckpti_lower(&before[v], before[u]);
+            reader[v] = u;
+        }
+        key[u].item = u;
+        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)before[u];
+    }
+    if (p->failed)
+        return;
+    gckpti_sort_keys(key + from, key + n, n - from);
+    for (size_t i = from; i < n; i++) {
+        p->late[i] = key[i].item;
+        p->turn[key[i].item] = (int)i;
+    }
+}
+
 GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
 {
     gckpti_find_units(p);

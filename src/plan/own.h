@@ -58,15 +58,9 @@ static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tenso
 }
 #endif
 
-/* ---- plan/makers.c: behind plan/model.c, which calls it ---- */
-GCKPTI_FN void gckpti_find_late(gckpti_planner *p);
-
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
-
-/* plan/hash.c */
-GCKPTI_FN gckpti_node gckpti_node_of(const gckpt_tensor *t);
 
 /* plan/scratch.c */
 GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);

@@ -237,7 +237,6 @@ GCKPTI_FN int64_t gckpti_leaf_batch(const gckpt_plan *p, int64_t rows);
 /* How many of a step's rows a leaf has. */
 GCKPTI_FN int64_t gckpti_leaf_rows(const gckpt_plan *p, int64_t rows, int64_t leaf);
 
-/* ---- plan/hash.c ---- */
 /* A hash goes on with each tensor of a graph (of a plan: each node, as it runs: gckpt_plan.check),
  * then with leaves, which bits depend on too. */
 GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
@@ -654,12 +653,9 @@ GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int
 GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
 
 /* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
- * segments. */
+ * segments. 0: it may be left out: of long graphs one group is tried for each number of segments,
+ * and the one before has as many. */
 GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
-
-/* Whether it may be left out: of long graphs one group is tried for each number of segments, and
- * the one before has as many. */
-GCKPTI_FN int gckpti_part_repeats(const gckpti_planner *p, size_t i);
 
 /* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
  * so they are laid out in the order of their bounds, until the next bound is no better than the

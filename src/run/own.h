@@ -267,7 +267,7 @@ static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, 
 #define gckpti_cache_at(...)     ((void *)0)
 #endif
 
-/* ---- run/mixed.c, run/portions.c ---- */
+/* ---- run/mixed.c ---- */
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
  * streams below 2^31. */
 static inline uint32_t gckpti_stream(int id, int which)

@@ -72,9 +72,10 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_make_late(p, 0);
     gckpti_seed(s);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
-        if ((i >= n && p->variant.order) || (i < groups && gckpti_part_repeats(p, i)))
+        int group = i < groups ? gckpti_group(p, i) : 0;
+        if ((i >= n && p->variant.order) || (i < groups && !group))
             continue;
-        gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
+        gckpti_make_segments(p, group);
         gckpti_seed(s);
     }
     for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
