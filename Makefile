@@ -89,6 +89,7 @@ help:
 	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make simulate  a step of 8 to 1,024 processes, from its plan: the tables of docs/distributed.md'
+	@echo 'make ablate    bytes and work of plans of networks and random graphs: to compare searches by (docs/search.md)'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make size      what firmware takes of flash, memory and stack: the table of docs/device.md'
 	@echo 'make fits      the largest networks that train in 32 to 512 KB: a table of docs/device.md'
@@ -193,6 +194,8 @@ threads: build/threads
 depth: build/depth
 	build/depth docs/depth.md docs/depth.svg
 
+ablate: build/ablate
+	build/ablate
 plans: build/plans
 	build/plans docs/plans.md docs/plans.svg
 
@@ -398,12 +401,13 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-BENCHES = build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/plans \
+BENCHES = build/ablate build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/plans \
           build/predict build/small_models build/stack build/threads
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(AT)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -c -o $@ $<
 $(BENCHES): build/%: build/o/%.o build/gradckpt.o
 	$(LINK) -o $@ $(filter %.o,$^) $(BLAS_LIBS) -lm
+build/o/ablate.o: SEES = -Itests
 build/o/plans.o: SEES = -Isrc # rotor.h: fields of structs, nothing to call
 build/small_models: build/by_hand.o
 build/by_hand.o: tests/bench/by_hand.c tests/bench/by_hand.h $(AT)/options
@@ -455,4 +459,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans simulate fits stack size methods parts curves pictures playground readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans ablate simulate fits stack size methods parts curves pictures playground readme lib install dist clean

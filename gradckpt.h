@@ -46,9 +46,8 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2976
- *                 cuts, bound, search, moves, squeeze, polish, slots, stages, options, chain,
- *                 seeds, again, ladder, choose
+ *     >>search    what no schedule can do without; the least work for every budget            2939
+ *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1760
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4817
@@ -16895,12 +16894,12 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
  * >>search: what no schedule can do without; the least work for every budget
  *
  * Of a model (plan) it makes schedules. gckpti_bound holds what is proven: for every instant the
- * minimal cuts, or their hull, of work against bytes (cuts, bound). gckpti_search holds a ladder
- * of rungs, byte limits from store-all's down to the least that is proven; a rung is solved once,
- * when a budget asks for it: by cuts made into schedules (again), else by seeds (slots, stages,
- * options, chain, offers) that are squeezed below the limit (squeeze) and polished (polish).
+ * minimal cuts, or their hull, of work against bytes (bound). gckpti_search holds a ladder of
+ * rungs, byte limits from store-all's down to the least that is proven; a rung is solved once, when
+ * a budget asks for it: by cuts made into schedules, else by seeds (stages, chain) that are
+ * squeezed below the limit (squeeze) and polished (polish).
  * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
- * is told in search/search and search/cuts.
+ * is told in search/search and search/bound.
  *
  * Words, beside those of plan:
  *   instant  a backward at which it is counted what must lie in the arena
@@ -16911,7 +16910,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- search/cuts.c ---- */
+/* ---- search/bound.c ---- */
 enum {
     GCKPTI_INSTANTS = 8, /* of a model, at the most */
     GCKPTI_CHEAP = 3 /* hulls with copies of 1/2, .. their work; the last: as if they were free */
@@ -16969,7 +16968,6 @@ typedef struct gckpti_bound {
     int64_t items;        /* cuts looked at */
 } gckpti_bound;
 
-/* ---- search/bound.c ---- */
 /* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
  * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
@@ -17052,6 +17050,7 @@ typedef struct {
     gckpti_known *known[GCKPTI_INSTANTS];
     gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
     int slots, seeds;
+    gckpt_result result;   /* of what was laid: GCKPT_OK, or the first error */
     int hunting;           /* gckpti_find_least: fewer bytes are better, whatever the work */
     int whole;             /* a small graph: whatever was found counts for every budget */
     unsigned deciders;     /* bits of instants that decide for some budget */
@@ -17096,7 +17095,7 @@ static inline uint64_t gckpti_prove_work(const struct gckpti_bound *b, size_t ar
 /* What the files of search share; no other folder uses it. */
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- search/cuts.c ---- */
+/* ---- search/bound.c ---- */
 /* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
 enum {
@@ -17113,10 +17112,10 @@ enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 
 enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
 
-/* ---- search/moves.c ---- */
+/* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
-/* ---- search/slots.c ---- */
+/* ---- search/ladder.c ---- */
 enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
 
 enum {
@@ -17142,7 +17141,8 @@ typedef struct {
 
 typedef struct {
     int first, end, back, back_end; /* units; ranks of their backwards */
-    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
+    uint64_t inside, all; /* hashes: of what it is inside; and of what it sends on */
+    int owner, kind;     /* the first stage that is the same inside; in all */
     int option, options; /* of the owner */
     int64_t waits;       /* bytes of gradients that wait when its backwards begin */
     int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
@@ -17172,13 +17172,9 @@ typedef struct {
  * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 
-/* ---- search/seeds.c ---- */
-/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
-GCKPTI_FN void gckpti_seed(gckpti_search *s);
-
 #endif
 
-/* >>search/cuts */
+/* >>search/bound */
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
  * cuts: work and bytes that no schedule can do without, from minimal cuts
@@ -17217,11 +17213,11 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s);
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.
  * ============================================================================================== */
-/* OPEN: as above; then cuts behind a unit, at the most, on hulls and in all. */
-enum { GCKPTI_OPEN = 6, GCKPTI_HULL_CUTS = 1024, GCKPTI_ALL_CUTS = 16384 };
+/* OPEN: as above; cuts behind a unit, at the most, on hulls and in all; units, for all of them. */
+enum { GCKPTI_OPEN = 6, GCKPTI_HULL_CUTS = 1024, GCKPTI_ALL_CUTS = 16384, GCKPTI_COUNTED = 256 };
 
 /* Marks what an instant knows. */
-GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
+static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {
     for (int i = 0; i < p->units; i++) {
         const gckpti_unit *u = &p->unit[i];
@@ -17250,7 +17246,7 @@ GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 
 /* Gives bits to values that only repeated forwards read, from their last reader back to their unit;
  * without one such a value is free. */
-GCKPTI_FN void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t)
+static void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t)
 {
     unsigned taken = 0;
     for (int i = p->units; i-- > 0;) {
@@ -17318,35 +17314,38 @@ static void gckpti_cut_merge(gckpti_bound *b, gckpti_kept_list *to, const gckpti
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
 
-/* The lists behind unit i, by state, from those in front of it. */
-static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned open,
-                            const gckpti_kept_list *now, gckpti_kept_list *next)
+/* The list behind unit i of state y, from those in front of it: of all states x that the unit may
+ * turn into y, as its value is needed no more, and its inputs are where it runs again. */
+static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i, unsigned open,
+                            const gckpti_kept_list *front, unsigned y, gckpti_kept_list *to)
 {
     const gckpti_unit *u = &b->p->unit[i];
     const gckpti_cut_unit *c = &t->unit[i];
-    unsigned x = 0;
-    const int aux_far = c->flags & GCKPTI_READ_AUX && !(c->flags & GCKPTI_HELD_AUX) && u->aux;
-    int64_t aux = c->flags & GCKPTI_READ_AUX ? u->aux : 0;
-    int64_t held = (c->flags & GCKPTI_HELD ? u->out : 0) + (c->flags & GCKPTI_HELD_AUX ? aux : 0);
+    const unsigned own = c->own, some = (c->opens | own) & open;
+    const int64_t aux = c->flags & GCKPTI_READ_AUX ? u->aux : 0;
+    const int64_t held =
+        (c->flags & GCKPTI_HELD ? u->out : 0) + (c->flags & GCKPTI_HELD_AUX ? aux : 0);
+    const int aux_far = aux && !(c->flags & GCKPTI_HELD_AUX) ? GCKPTI_AUX : 0;
     uint64_t work = c->flags & GCKPTI_RAN ? u->cost : 0;
+    unsigned part = 0;
     if (!b->hulls)
         work += (work >> GCKPTI_SLANT) * (uint64_t)i / (uint64_t)b->p->units;
     do {
-        int needed = c->flags & GCKPTI_READ || x & c->own;
-        int64_t bytes = (needed ? u->out : 0) + aux;
-        uint32_t first = (uint32_t)(now[x].cut - now[0].cut);
-        gckpti_cut_merge(b, &next[x & ~(unsigned)c->own], &now[x], bytes, 0, first);
-        int far = needed && u->out && !(c->flags & GCKPTI_HELD) ? GCKPTI_VALUE : 0;
-        far |= aux_far ? GCKPTI_AUX : 0;
-        for (int part = far; part > 0 && u->offloads; part = (part - 1) & far)
-            gckpti_cut_merge(
-                b, &next[x & ~(unsigned)c->own], &now[x], bytes - gckpti_parts_bytes(u, part),
-                2 * gckpti_parts_work(b->p, i, part) >> b->cheap, first | UINT32_C(1) << 30);
-        if (bytes > 0 && !(c->flags & GCKPTI_STAYS))
-            gckpti_cut_merge(b, &next[(x | c->opens) & ~(unsigned)c->own], &now[x], held, work,
-                             first | UINT32_C(1) << 31);
-        x = (x - open) & open;
-    } while (x);
+        const unsigned x = (y & open & ~some) | part;
+        const int needed = c->flags & GCKPTI_READ || x & own;
+        const int64_t bytes = (needed ? u->out : 0) + aux;
+        const uint32_t first = (uint32_t)(front[x].cut - front[0].cut);
+        int far = aux_far | (needed && u->out && !(c->flags & GCKPTI_HELD) ? GCKPTI_VALUE : 0);
+        if ((x & ~own) == y)
+            gckpti_cut_merge(b, to, &front[x], bytes, 0, first);
+        for (int q = (x & ~own) == y && u->offloads ? far : 0; q > 0; q = (q - 1) & far)
+            gckpti_cut_merge(b, to, &front[x], bytes - gckpti_parts_bytes(u, q),
+                             2 * gckpti_parts_work(b->p, i, q) >> b->cheap,
+                             first | UINT32_C(1) << 30);
+        if (((x | c->opens) & ~own) == y && bytes > 0 && !(c->flags & GCKPTI_STAYS))
+            gckpti_cut_merge(b, to, &front[x], held, work, first | UINT32_C(1) << 31);
+        part = (part - some) & some;
+    } while (part);
 }
 
 /* Readies lists of hulls, or of all cuts. 0: out of memory. */
@@ -17366,51 +17365,38 @@ GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls)
 /* Finds all cuts of an instant, or those of the hull. 0: there are too many. */
 GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
 {
-    gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *now = lists[0], *next = lists[1];
-    gckpti_kept *front = b->pool[0], *behind = b->pool[1];
-    unsigned open = 0, x = 0;
+    gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *front = lists[0], *behind = lists[1];
+    unsigned open = 0; /* bits of the states in front */
     size_t used = 0, n = 1, ways = b->p->offloads ? 5 : 2;
     table->first = (size_t *)gckpti_scratch_take(b->scratch, (size_t)b->p->units, sizeof(size_t));
-    memset(front, 0, sizeof *front);
-    now[0].cut = front;
-    now[0].n = 1;
+    front[0].cut = b->pool[0];
+    front[0].n = 1;
+    memset(front[0].cut, 0, sizeof *front[0].cut);
     for (int i = b->p->units; i-- > 0 && !b->p->failed;) {
         const gckpti_cut_unit *c = &t->unit[i];
-        const unsigned own = c->own, after = (open | c->opens) & ~own;
-        int room[1 << GCKPTI_OPEN] = { 0 };
+        const unsigned after = (open | c->opens) & ~(unsigned)c->own;
+        unsigned y = 0;
+        gckpti_kept *cut = front[0].cut == b->pool[0] ? b->pool[1] : b->pool[0];
         if (ways * n > b->room ||
             !gckpti_want(b->scratch, &table->from, used + ways * n, sizeof(uint32_t)))
             return 0;
-        do { /* room for as many as there may be */
-            room[x & ~own] += ((int)ways - 1) * now[x].n;
-            room[(x | c->opens) & ~own] += now[x].n;
-            x = (x - open) & open;
-        } while (x);
-        n = 0;
-        do {
-            next[x].cut = behind + n;
-            next[x].n = 0;
-            n += (size_t)room[x];
-            x = (x - after) & after;
-        } while (x);
-        gckpti_cut_step(b, t, i, open, now, next);
         n = 0;
         do { /* side by side, so that they are numbered through */
-            memmove(behind + n, next[x].cut, (size_t)next[x].n * sizeof *behind);
-            next[x].cut = behind + n;
-            n += (size_t)next[x].n;
-            x = (x - after) & after;
-        } while (x);
+            behind[y].cut = cut + n;
+            behind[y].n = 0;
+            gckpti_cut_step(b, t, i, open, front, y, &behind[y]);
+            n += (size_t)behind[y].n;
+            y = (y - after) & after;
+        } while (y);
         table->first[i] = used;
         for (size_t k = 0; k < n; k++)
-            table->from[used++] = behind[k].from;
-        gckpti_kept_list *lists_in_front = now;
-        gckpti_kept *kept_in_front = front;
-        now = next, next = lists_in_front;
-        front = behind, behind = kept_in_front;
+            table->from[used++] = cut[k].from;
+        gckpti_kept_list *swap = front;
+        front = behind, behind = swap;
         open = after;
     }
-    table->last.cut = (gckpti_kept *)gckpti_scratch_copy(b->scratch, front, n, sizeof *front);
+    table->last.cut =
+        (gckpti_kept *)gckpti_scratch_copy(b->scratch, front[0].cut, n, sizeof *front[0].cut);
     table->last.n = b->p->failed ? 0 : (int)n;
     return table->last.n;
 }
@@ -17446,12 +17432,7 @@ GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, i
         k = from & 0x3fffffff;
     }
 }
-#endif
-
-/* >>search/bound */
-#ifndef GCKPT_NO_SEARCH
 /* ---- bounds: what is proven, by the cuts of all instants ---- */
-enum { GCKPTI_COUNTED = 256 }; /* most units for lists of all cuts */
 
 /* The least work on an instant's hull for so many bytes, rounded down a little. */
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
@@ -17779,9 +17760,124 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
+
+/* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
+/* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
+ * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
+GCKPTI_FN int gckpti_take_made(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    for (int round = 0, same = 0; round < 4 && !same; round++) {
+        if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
+            return 0;
+        same = !p->pinned || (size_t)s->now.length == p->made_length;
+        p->made_length = 0;
+        for (int x = 0; x < s->now.length && !same; x++)
+            gckpti_emit(p, s->now.item[x]);
+    }
+    p->made_length = 0;
+    s->items += 2 * (int64_t)s->now.length;
+    return 1;
+}
+
+/* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
+GCKPTI_FN void gckpti_settle(gckpti_search *s)
+{
+    s->p->made_length = 0;
+    for (int x = 0; x < s->now.length && s->p->pinned; x++)
+        gckpti_emit(s->p, s->now.item[x]);
+    if (s->p->pinned)
+        gckpti_take_made(s);
+}
+
+/* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
+GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+{
+    size_t n = (size_t)t->length;
+    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
+        return;
+    memcpy(slot->item, t->item, n * sizeof(int));
+    slot->length = t->length;
+    slot->peak = t->peak;
+    slot->extra = t->extra;
+    slot->arena = 0;
+}
+
+/* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
+GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+{
+    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
+        return 0;
+    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
+    s->now.length = slot->length;
+    gckpti_evaluate(s, &s->now);
+    return 1;
+}
+
+/* Appends an empty slot to *slots, where those there may move to. NULL: no memory. */
+GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+{
+    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
+        return NULL;
+    gckpti_slot *slot = &(*slots)[(*count)++];
+    memset(slot, 0, sizeof *slot);
+    return slot;
+}
+
+/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+{
+    const gckpti_schedule *t = &s->now;
+    gckpti_settle(s);
+    int better = slot->length == 0 || t->extra < slot->extra ||
+                 (t->extra == slot->extra && t->peak < slot->peak);
+    if (t->peak <= slot->limit && better && !s->p->failed)
+        gckpti_slot_store(s, slot, t);
+}
+
+/* Whether a slot's schedule is as good as proven, nearly. */
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+{
+    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
+}
+
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
+ * (number by number: as bytes the order would depend on the machine). */
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    int x = 0;
+    (void)context;
+    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
+        x++;
+    return a->arena != b->arena     ? a->arena < b->arena
+           : a->extra != b->extra   ? a->extra < b->extra
+           : a->length != b->length ? a->length < b->length
+                                    : x < a->length && a->item[x] < b->item[x];
+}
+
+/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
+GCKPTI_FN void gckpti_seed(gckpti_search *s)
+{
+    const gckpti_schedule *t = &s->now;
+    int dominated = 0;
+    if (!gckpti_take_made(s))
+        return;
+    for (int i = 0; i < s->seeds; i++) {
+        const gckpti_slot *q = &s->seed[i];
+        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+            return;
+        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
+    }
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
+    if (!slot)
+        return;
+    gckpti_slot_store(s, slot, &s->now);
+    slot->dominated = dominated;
+}
 #endif
 
-/* >>search/moves */
+/* >>search/squeeze */
 #ifndef GCKPT_NO_SEARCH
 /* ---- moves, of squeeze and of polish: their list, what they cost ---- */
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
@@ -17852,10 +17948,7 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
     s->cut = s->cut || spent;
     return spent;
 }
-#endif
 
-/* >>search/squeeze */
-#ifndef GCKPT_NO_SEARCH
 /* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
 enum { GCKPTI_CLOSURE = 400 }; /* most forwards that one gap may cost */
 
@@ -18258,7 +18351,7 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 }
 
 /* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
-GCKPTI_FN void gckpti_try_without(gckpti_search *s, const int *move, int n)
+static void gckpti_try_without(gckpti_search *s, const int *move, int n)
 {
     int length = s->now.length;
     if (!gckpti_search_room(s, &s->next, length))
@@ -18299,7 +18392,7 @@ static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links
 /* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
  * is the version before; with a limit only those whose bytes fit below it. What only a repeated
  * forward reads goes with it; such forwards are a tree, so each is counted once. */
-GCKPTI_FN void gckpti_find_repeats(gckpti_search *s, int64_t limit)
+static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
         !gckpti_want(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
@@ -18408,7 +18501,7 @@ static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
  * work. */
-GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
+static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
     if (s->p->offloads && s->now.extra > 0)
         gckpti_reload_repeats(s, limit);
@@ -18419,103 +18512,17 @@ GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
             return;
     }
 }
-#endif
 
-/* >>search/slots */
-#ifndef GCKPT_NO_SEARCH
-/* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
-/* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
- * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
-GCKPTI_FN int gckpti_take_made(gckpti_search *s)
+/* ---- squeezed and polished ---- */
+/* What a slot has, squeezed below a limit and polished, is the present schedule. 0: it is not. */
+GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t limit)
 {
-    gckpti_planner *p = s->p;
-    for (int round = 0, same = 0; round < 4 && !same; round++) {
-        if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
-            return 0;
-        same = !p->pinned || (size_t)s->now.length == p->made_length;
-        p->made_length = 0;
-        for (int x = 0; x < s->now.length && !same; x++)
-            gckpti_emit(p, s->now.item[x]);
-    }
-    p->made_length = 0;
-    s->items += 2 * (int64_t)s->now.length;
-    return 1;
-}
-
-/* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
-GCKPTI_FN void gckpti_settle(gckpti_search *s)
-{
-    s->p->made_length = 0;
-    for (int x = 0; x < s->now.length && s->p->pinned; x++)
-        gckpti_emit(s->p, s->now.item[x]);
-    if (s->p->pinned)
-        gckpti_take_made(s);
-}
-
-/* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
-GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
-{
-    size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
-        return;
-    memcpy(slot->item, t->item, n * sizeof(int));
-    slot->length = t->length;
-    slot->peak = t->peak;
-    slot->extra = t->extra;
-    slot->arena = 0;
-}
-
-/* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
-GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
-{
-    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
+    s->items = s->looked = 0;
+    if (!gckpti_slot_load(s, slot) || !gckpti_squeeze(s, limit, 0))
         return 0;
-    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
-    s->now.length = slot->length;
-    gckpti_evaluate(s, &s->now);
-    return 1;
-}
-
-/* Appends an empty slot to *slots, where those there may move to. NULL: no memory. */
-GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
-{
-    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
-        return NULL;
-    gckpti_slot *slot = &(*slots)[(*count)++];
-    memset(slot, 0, sizeof *slot);
-    return slot;
-}
-
-/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
-{
-    const gckpti_schedule *t = &s->now;
+    gckpti_polish(s, limit, 0);
     gckpti_settle(s);
-    int better = slot->length == 0 || t->extra < slot->extra ||
-                 (t->extra == slot->extra && t->peak < slot->peak);
-    if (t->peak <= slot->limit && better && !s->p->failed)
-        gckpti_slot_store(s, slot, t);
-}
-
-/* Whether a slot's schedule is as good as proven, nearly. */
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
-{
-    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
-}
-
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
- * (number by number: as bytes the order would depend on the machine). */
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
-    int x = 0;
-    (void)context;
-    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
-        x++;
-    return a->arena != b->arena     ? a->arena < b->arena
-           : a->extra != b->extra   ? a->extra < b->extra
-           : a->length != b->length ? a->length < b->length
-                                    : x < a->length && a->item[x] < b->item[x];
+    return !s->p->failed;
 }
 
 /* Whether the present schedule was to be improved for this rung already: then it ends as before. */
@@ -18576,7 +18583,7 @@ GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int 
 /* >>search/stages */
 #ifndef GCKPT_NO_SEARCH
 /* ---- stages of the chain programme (search/chain): borders, which ones are the same ---- */
-GCKPTI_DATA const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
+static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* tried */
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
@@ -18609,7 +18616,7 @@ GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
     return 1;
 }
 
-GCKPTI_FN int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
+static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
 {
     int segment[2];
     for (int k = 0; k < 2; k++) {
@@ -18661,38 +18668,40 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
     }
 }
 
-/* Whether two runs of links lead to the same places of their stages, or out of them. */
-static int gckpti_same_links(const int *a, int first_a, const int *b, int first_b, int n)
+/* Links as numbers: to their places in a stage, or out of it. */
+static uint64_t gckpti_hash_links(uint64_t hash, const int *link, int n, int first)
 {
-    int k = 0;
-    while (k < n && (a[k] - first_a == b[k] - first_b || (a[k] < first_a && b[k] < first_b)))
-        k++;
-    return k == n;
+    for (int k = 0; k < n; k++)
+        hash = gckpti_fnv_number(hash, (uint64_t)(link[k] < first ? -1 : link[k] - first));
+    return hash;
 }
 
-/* Whether two stages are the same inside. */
-static int gckpti_same_stage(const gckpti_search *s, const gckpti_stage *a, const gckpti_stage *b)
+/* All that tells a stage from others inside: two with the same number have the same options. */
+static uint64_t gckpti_hash_stage(const gckpti_search *s, const gckpti_stage *q)
 {
     const gckpti_planner *p = s->p;
-    int same =
-        b->end - b->first == a->end - a->first && b->back_end - b->back == a->back_end - a->back;
-    int64_t more = b->waits - a->waits;
-    for (int i = 0; same && i < a->end - a->first; i++) {
-        const gckpti_unit *x = &p->unit[a->first + i], *y = &p->unit[b->first + i];
-        same =
-            x->out == y->out && x->aux == y->aux && x->work == y->work && x->cost == y->cost &&
-            x->inputs == y->inputs && x->in_place == y->in_place && x->fixed == y->fixed &&
-            x->reads_aux == y->reads_aux && (x->rank < 0) == (y->rank < 0) &&
-            (x->rank < 0 || (x->reads == y->reads && x->rank - a->back == y->rank - b->back)) &&
-            (s->last_either[a->first + i] < a->end) == (s->last_either[b->first + i] < b->end) &&
-            gckpti_same_links(p->links + x->in, a->first, p->links + y->in, b->first, x->inputs) &&
-            (x->rank < 0 || gckpti_same_links(p->links + x->read, a->first, p->links + y->read,
-                                              b->first, x->reads));
+    const int64_t waits = s->gradient_between[q->back];
+    uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
+    for (int u = q->first; u < q->end; u++) {
+        const gckpti_unit *x = &p->unit[u];
+        const int back = x->rank >= 0;
+        const int64_t of[] = { x->out,       x->aux,
+                               x->work,      (int64_t)x->cost,
+                               x->inputs,    x->in_place,
+                               x->fixed,     x->reads_aux,
+                               back ? x->rank - q->back : -1, back ? x->reads : 0,
+                               s->last_either[u] < q->end };
+        for (size_t k = 0; k < sizeof of / sizeof *of; k++)
+            hash = gckpti_fnv_number(hash, (uint64_t)of[k]);
+        hash = gckpti_hash_links(hash, p->links + x->in, x->inputs, q->first);
+        hash = gckpti_hash_links(hash, p->links + x->read, back ? x->reads : 0, q->first);
     }
-    for (int i = a->back, k = b->back; same && i <= a->back_end; i++, k++)
-        same = s->gradient_between[k] - s->gradient_between[i] == more &&
-               (i == a->back_end || s->gradient_at[k] - s->gradient_at[i] == more);
-    return same;
+    for (int r = q->back; r <= q->back_end; r++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)(s->gradient_between[r] - waits));
+        if (r < q->back_end)
+            hash = gckpti_fnv_number(hash, (uint64_t)(s->gradient_at[r] - waits));
+    }
+    return hash;
 }
 
 /* What each run of stages sends on; which stages, and which runs of them, are the same. */
@@ -18706,18 +18715,13 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
                 sends[a * wide + k] += c->s->p->unit[u].out;
     for (int a = 0; a < n; a++) {
         gckpti_stage *q = &c->stage[a];
-        for (q->owner = 0; q->owner < a; q->owner++)
-            if (c->stage[q->owner].owner == q->owner &&
-                gckpti_same_stage(c->s, &c->stage[q->owner], q))
-                break;
-        for (q->kind = q->owner; q->kind < a; q->kind++) {
-            int same = c->stage[q->kind].owner == q->owner && c->stage[q->kind].kind == q->kind;
-            for (int k = 1; same && q->kind + k < n; k++)
-                same = sends[q->kind * wide + q->kind + k] ==
-                       (a + k < n ? sends[a * wide + a + k] : 0);
-            if (same)
-                break;
-        }
+        q->inside = q->all = gckpti_hash_stage(c->s, q);
+        for (int k = a + 1; k < n && sends[a * wide + k] > 0; k++)
+            q->all = gckpti_fnv_number(q->all, (uint64_t)sends[a * wide + k]);
+        for (q->owner = 0; c->stage[q->owner].inside != q->inside;)
+            q->owner++;
+        for (q->kind = q->owner; c->stage[q->kind].all != q->all;)
+            q->kind++;
     }
     for (int a = n - 1; a-- > 0;)
         for (int k = a + 2; k < n; k++)
@@ -18731,10 +18735,7 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
             row[a * wide] = k < a ? row[k * wide] : c->rows++;
         }
 }
-#endif
 
-/* >>search/options */
-#ifndef GCKPT_NO_SEARCH
 /* ---- options of a stage of the chain programme (search/chain) ---- */
 enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
 
@@ -19211,98 +19212,7 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
 }
 #endif
 
-/* >>search/seeds */
-#ifndef GCKPT_NO_SEARCH
-/* ---- seeds: schedules that know no limit, made once (search/search) ---- */
-enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
-
-GCKPTI_FN void gckpti_seed(gckpti_search *s)
-{
-    const gckpti_schedule *t = &s->now;
-    int dominated = 0;
-    if (!gckpti_take_made(s))
-        return;
-    for (int i = 0; i < s->seeds; i++) {
-        const gckpti_slot *q = &s->seed[i];
-        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
-            return;
-        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
-    }
-    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
-    if (!slot)
-        return;
-    gckpti_slot_store(s, slot, &s->now);
-    slot->dominated = dominated;
-}
-
-/* Orders seeds: by live bytes, then work. */
-static int gckpti_seed_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
-    return a->peak != b->peak     ? a->peak < b->peak
-           : a->extra != b->extra ? a->extra < b->extra
-                                  : gckpti_slot_before(a, b, context);
-}
-
-/* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
-static void gckpti_sink_seeds(gckpti_search *s)
-{
-    const gckpti_planner *p = s->p;
-    uint64_t least = UINT64_MAX;
-    for (int i = 0, tried = 0, n = s->seeds; i < n && tried < GCKPTI_SINKS && !p->failed; i++) {
-        if (s->seed[i].extra / 8 * 7 >= least || s->seed[i].extra < p->least_work / 4 ||
-            s->seed[i].extra / 4 > p->least_work)
-            continue;
-        least = s->seed[i].extra < least ? s->seed[i].extra : least;
-        tried++;
-        s->items = s->looked = 0;
-        int64_t limit = s->seed[i].peak - (s->seed[i].peak - s->gradient_between[0]) / 1000 - 1;
-        if (!gckpti_slot_load(s, &s->seed[i]) || !gckpti_squeeze(s, limit, 0))
-            continue;
-        gckpti_polish(s, limit, 0);
-        gckpti_settle(s);
-        gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
-        if (slot)
-            gckpti_slot_store(s, slot, &s->now);
-    }
-    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
-}
-
-/* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
- * the user's and the chain's for backwards in order 0. */
-GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
-{
-    gckpti_planner *p = s->p;
-    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
-    s->items = s->looked = 0;
-    p->made_length = 0;
-    gckpti_make_store_all(p);
-    gckpti_seed(s);
-    int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
-    gckpti_make_late(p, 0);
-    gckpti_seed(s);
-    for (size_t i = 0; i <= groups && !p->failed; i++) {
-        int group = i < groups ? gckpti_group(p, i) : 0;
-        if ((i >= n && p->variant.order) || (i < groups && !group))
-            continue;
-        gckpti_make_segments(p, group);
-        gckpti_seed(s);
-    }
-    for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
-        if (how == GCKPTI_AT_UNITS && p->units > (finer ? GCKPTI_SMALL : GCKPTI_POOR))
-            break;
-        finer = gckpti_seed_chain(s, how, most);
-    }
-    if (s->p->units <= GCKPTI_POOR && !p->failed) {
-        gckpti_make_late(p, -1);
-        gckpti_seed(s);
-    }
-    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
-    gckpti_sink_seeds(s);
-}
-#endif
-
-/* >>search/again */
+/* >>search/ladder */
 #ifndef GCKPT_NO_SEARCH
 /* ---- cuts as schedules, and a rung's schedule by cuts ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
@@ -19378,7 +19288,7 @@ GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
 
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
  * it is not good enough, those that keep a little more, squeezed. */
-GCKPTI_FN void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
 {
     const gckpti_kept_list *all = &t->all.last;
     int64_t room = slot->limit - t->gradients;
@@ -19430,7 +19340,7 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
 
 /* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
  * not may be kept in part. */
-GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
                                  const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
@@ -19462,10 +19372,73 @@ GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckp
         }
     }
 }
-#endif
 
-/* >>search/ladder */
-#ifndef GCKPT_NO_SEARCH
+/* ---- seeds: schedules that know no limit, made once (search/search) ---- */
+enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
+
+/* Orders seeds: by live bytes, then work. */
+static int gckpti_seed_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    return a->peak != b->peak     ? a->peak < b->peak
+           : a->extra != b->extra ? a->extra < b->extra
+                                  : gckpti_slot_before(a, b, context);
+}
+
+/* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
+static void gckpti_sink_seeds(gckpti_search *s)
+{
+    const gckpti_planner *p = s->p;
+    uint64_t least = UINT64_MAX;
+    for (int i = 0, tried = 0, n = s->seeds; i < n && tried < GCKPTI_SINKS && !p->failed; i++) {
+        if (s->seed[i].extra / 8 * 7 >= least || s->seed[i].extra < p->least_work / 4 ||
+            s->seed[i].extra / 4 > p->least_work)
+            continue;
+        least = s->seed[i].extra < least ? s->seed[i].extra : least;
+        tried++;
+        int64_t limit = s->seed[i].peak - (s->seed[i].peak - s->gradient_between[0]) / 1000 - 1;
+        gckpti_slot *slot = gckpti_press(s, &s->seed[i], limit)
+                                ? gckpti_slot_new(s, &s->seed, &s->seeds)
+                                : NULL;
+        if (slot)
+            gckpti_slot_store(s, slot, &s->now);
+    }
+    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
+}
+
+/* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
+ * the user's and the chain's for backwards in order 0. */
+GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    s->items = s->looked = 0;
+    p->made_length = 0;
+    gckpti_make_store_all(p);
+    gckpti_seed(s);
+    int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
+    gckpti_make_late(p, 0);
+    gckpti_seed(s);
+    for (size_t i = 0; i <= groups && !p->failed; i++) {
+        int group = i < groups ? gckpti_group(p, i) : 0;
+        if ((i >= n && p->variant.order) || (i < groups && !group))
+            continue;
+        gckpti_make_segments(p, group);
+        gckpti_seed(s);
+    }
+    for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
+        if (how == GCKPTI_AT_UNITS && p->units > (finer ? GCKPTI_SMALL : GCKPTI_POOR))
+            break;
+        finer = gckpti_seed_chain(s, how, most);
+    }
+    if (s->p->units <= GCKPTI_POOR && !p->failed) {
+        gckpti_make_late(p, -1);
+        gckpti_seed(s);
+    }
+    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
+    gckpti_sink_seeds(s);
+}
+
 /* ---- the ladder: its rungs, and what is done to solve one ---- */
 /* Most units for which every single move is tried; seeds that a rung polishes exactly; how often it
  * is shaken; rungs that depend on one another, at the most. */
@@ -19598,27 +19571,33 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 }
 
 /* ---- what counts for a budget, and what is found; how a search begins ---- */
+/* Whether nothing has gone wrong so far; and what has. */
+static int gckpti_is_well(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
+
+static gckpt_result gckpti_search_result(const gckpti_search *s)
+{
+    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+}
+
 /* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
+static void gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
-    gckpt_result result = GCKPT_OK;
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
-        return GCKPT_OK;
+        return;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
     int equal =
         old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
-        return GCKPT_OK;
+        return;
     if (slot->arena == 0)
-        result = gckpti_lay(s, slot);
+        s->result = gckpti_lay(s, slot);
     int better = !old->length ||
                  (s->hunting ? slot->arena < old->arena
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
-    if (result == GCKPT_OK && slot->arena >= floor && slot->arena <= most && better)
+    if (gckpti_is_well(s) && slot->arena >= floor && slot->arena <= most && better)
         s->winner = *slot;
-    return result;
 }
 
 /* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
@@ -19630,25 +19609,20 @@ static size_t gckpti_below(const gckpti_search *s, int k)
 
 /* Solves rung k and places what it has: its schedule and, when that has a larger arena than the
  * limit, the same squeezed a little further. */
-static gckpt_result gckpti_lay_rung(gckpti_search *s, int k)
+static void gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    if (result == GCKPT_OK && slot->length && slot->arena == 0)
-        result = gckpti_lay(s, slot);
-    if (slot->arena > (size_t)slot->limit && slot->arena < SIZE_MAX && !slot->tight) {
-        int64_t limit = 2 * slot->limit - (int64_t)slot->arena;
-        s->items = s->looked = 0;
-        slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
-        if (slot->tight && gckpti_slot_load(s, slot) && gckpti_squeeze(s, limit, 0)) {
-            gckpti_polish(s, limit, 0);
-            gckpti_settle(s);
-            gckpti_slot_store(s, slot->tight, &s->now);
-            result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, slot->tight);
-        }
+    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
+        s->result = gckpti_lay(s, slot);
+    if (slot->arena <= (size_t)slot->limit || slot->arena == SIZE_MAX || slot->tight)
+        return;
+    slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
+    if (slot->tight && gckpti_press(s, slot, 2 * slot->limit - (int64_t)slot->arena)) {
+        gckpti_slot_store(s, slot->tight, &s->now);
+        if (gckpti_is_well(s))
+            s->result = gckpti_lay(s, slot->tight);
     }
-    return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
 /* Whether what rung k has, which is laid, fits into its own limit. */
@@ -19661,33 +19635,30 @@ static int gckpti_serves(const gckpti_search *s, int k)
 
 /* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
  * and that of the next rung has not. */
-static gckpt_result gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
+static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
 {
-    gckpt_result result = GCKPT_OK;
+    const int64_t high = s->whole ? INT64_MAX : s->slot[k].limit;
+    const int64_t low = !s->whole && alone && k + 1 < s->slots ? s->slot[k + 1].limit : -1;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    for (int i = 0; i < s->seeds && result == GCKPT_OK && !s->p->failed; i++)
-        if (s->whole || (s->seed[i].peak <= s->slot[k].limit &&
-                         (!alone || k + 1 == s->slots || s->seed[i].peak > s->slot[k + 1].limit)))
-            result = gckpti_consider(s, &s->seed[i], 0, most);
-    return s->p->failed ? GCKPT_E_MEMORY : result;
+    for (int i = 0; i < s->seeds && gckpti_is_well(s); i++)
+        if (s->seed[i].peak <= high && s->seed[i].peak > low)
+            gckpti_consider(s, &s->seed[i], 0, most);
 }
 
 /* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
  * better or what is all but the best possible; and, where it is not certified or is one of the
  * lowest, the seeds between the two. */
-static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
+static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
 {
-    gckpt_result result = gckpti_lay_rung(s, k);
     gckpti_slot *slot = &s->slot[k];
-    const size_t below = gckpti_below(s, k);
-    if (result == GCKPT_OK)
-        result = gckpti_consider(s, slot, below, most);
-    if (result == GCKPT_OK && slot->tight)
-        result = gckpti_consider(s, slot->tight, below, most);
-    if (result == GCKPT_OK && (s->whole || lowest || !gckpti_certified(s, slot)))
-        result = gckpti_consider_seeds(s, k, 1, most);
-    return result;
+    gckpti_lay_rung(s, k);
+    if (gckpti_is_well(s))
+        gckpti_consider(s, slot, gckpti_below(s, k), most);
+    if (gckpti_is_well(s) && slot->tight)
+        gckpti_consider(s, slot->tight, gckpti_below(s, k), most);
+    if (gckpti_is_well(s) && (s->whole || lowest || !gckpti_certified(s, slot)))
+        gckpti_consider_seeds(s, k, 1, most);
 }
 
 /* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
@@ -19704,21 +19675,20 @@ static int64_t gckpti_absent(const gckpti_planner *p, int rank)
 
 /* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
  * work that may lie within `most` bytes. */
-static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
+static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     const int64_t absent = gckpti_absent(s->p, t->rank);
     const int64_t room = limit - t->gradients + (tries ? 0 : absent);
+    if (!s->known[at] && all->n > 0)
+        s->known[at] = (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n,
+                                                           sizeof *s->known[at]);
     gckpti_known *known = s->known[at];
-    gckpt_result result = GCKPT_OK;
-    if (!known && all->n > 0)
-        s->known[at] = known =
-            (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
     tries = tries ? tries : INT32_MAX;
-    for (int e = gckpti_cut_within(all, room);
-         known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
+    for (int e = gckpti_cut_within(all, room); known && e >= 0 && tries > 0 && gckpti_is_well(s);
+         e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
         if (known[e].arena > most || known[e].peak > limit)
@@ -19733,45 +19703,41 @@ static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, 
         gckpti_slot slot = s->trial;
         gckpti_slot_store(s, &slot, &s->now);
         int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
-        result = s->p->failed ? GCKPT_E_MEMORY /* in fewer it would not be looked at */
-                              : gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
+        if (gckpti_is_well(s)) /* in fewer than `floor` it would not be looked at */
+            gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = slot.arena;
         s->trial = slot;
         if (s->winner.item == slot.item)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
-    return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
 /* Considers cuts of all instants that decide for some budget. */
-static gckpt_result gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
+static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
 {
-    gckpt_result result = GCKPT_OK;
-    for (int at = 0; at < s->bound->instants && result == GCKPT_OK; at++)
+    for (int at = 0; at < s->bound->instants && gckpti_is_well(s); at++)
         if (s->deciders >> at & 1)
-            result = gckpti_consider_cuts(s, at, most, tries);
-    return result;
+            gckpti_consider_cuts(s, at, most, tries);
 }
 
 /* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
  * the first that serves. That is `low` or behind rung i. What has no less work than a rung proves
  * needs no seeds of that. */
-static gckpt_result gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
+static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
 {
-    gckpt_result result = GCKPT_OK;
-    for (int at; i < s->slots && result == GCKPT_OK; i++) {
-        result = gckpti_lay_rung(s, i);
-        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
+    for (int at; i < s->slots && gckpti_is_well(s); i++) {
+        gckpti_lay_rung(s, i);
+        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
             s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
-            return result;
+            return;
     }
-    return result == GCKPT_OK ? gckpti_consider_seeds(s, low, 0, most) : result;
+    if (gckpti_is_well(s))
+        gckpti_consider_seeds(s, low, 0, most);
 }
 
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
-    gckpt_result result = GCKPT_OK;
     int k = 0, at;
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
@@ -19782,45 +19748,41 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     k = s->whole || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
     if (bound < UINT64_MAX)
-        result = gckpti_consider_instants(s, most, 8);
-    if (result == GCKPT_OK) /* has the work of some that have larger arenas */
-        result = gckpti_consider(s, &s->all, 0, most);
+        gckpti_consider_instants(s, most, 8);
+    if (gckpti_is_well(s)) /* has the work of some that have larger arenas */
+        gckpti_consider(s, &s->all, 0, most);
     int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
-    for (; i < s->slots && !proven && result == GCKPT_OK && !s->p->failed; i++) {
+    for (; i < s->slots && !proven && gckpti_is_well(s); i++) {
         if (s->slot[i].limit <= limit)
             bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
         if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
-        result = gckpti_consider_rung(s, i, 0, most);
-        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
+        gckpti_consider_rung(s, i, 0, most);
+        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
     }
-    if (result == GCKPT_OK && !proven && !s->whole)
-        result = gckpti_consider_lowest(s, low, i, most);
-    if (result == GCKPT_OK)
-        result = gckpti_consider_instants(s, most, 0);
-    return s->p->failed ? GCKPT_E_MEMORY : result;
+    if (gckpti_is_well(s) && !proven && !s->whole)
+        gckpti_consider_lowest(s, low, i, most);
+    gckpti_consider_instants(s, most, 0);
+    return gckpti_search_result(s);
 }
 
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
-    gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
     int lowest = 1;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
-    for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
-        if (gckpti_below(s, k) >= enough)
-            break;
-        result = gckpti_consider_rung(s, k, lowest, most);
-        lowest = lowest && result == GCKPT_OK && !gckpti_serves(s, k);
+    for (int k = s->slots; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
+        gckpti_consider_rung(s, k, lowest, most);
+        lowest = lowest && gckpti_is_well(s) && !gckpti_serves(s, k);
         if (s->winner.length && !s->whole &&
             (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
             break;
     }
-    if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->winner.arena - 1, 0);
+    if (s->winner.length)
+        gckpti_consider_instants(s, s->winner.arena - 1, 0);
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
-    return s->p->failed ? GCKPT_E_MEMORY : result;
+    return gckpti_search_result(s);
 }
 
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)

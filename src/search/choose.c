@@ -16,27 +16,33 @@ GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 }
 
 /* ---- what counts for a budget, and what is found; how a search begins ---- */
+/* Whether nothing has gone wrong so far; and what has. */
+static int gckpti_is_well(const gckpti_search *s) { return s->result == GCKPT_OK && !s->p->failed; }
+
+static gckpt_result gckpti_search_result(const gckpti_search *s)
+{
+    return s->p->failed ? GCKPT_E_MEMORY : s->result;
+}
+
 /* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
+static void gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
-    gckpt_result result = GCKPT_OK;
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
-        return GCKPT_OK;
+        return;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
     int equal =
         old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
-        return GCKPT_OK;
+        return;
     if (slot->arena == 0)
-        result = gckpti_lay(s, slot);
+        s->result = gckpti_lay(s, slot);
     int better = !old->length ||
                  (s->hunting ? slot->arena < old->arena
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
-    if (result == GCKPT_OK && slot->arena >= floor && slot->arena <= most && better)
+    if (gckpti_is_well(s) && slot->arena >= floor && slot->arena <= most && better)
         s->winner = *slot;
-    return result;
 }
 
 /* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
@@ -48,25 +54,20 @@ static size_t gckpti_below(const gckpti_search *s, int k)
 
 /* Solves rung k and places what it has: its schedule and, when that has a larger arena than the
  * limit, the same squeezed a little further. */
-static gckpt_result gckpti_lay_rung(gckpti_search *s, int k)
+static void gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
-    if (result == GCKPT_OK && slot->length && slot->arena == 0)
-        result = gckpti_lay(s, slot);
-    if (slot->arena > (size_t)slot->limit && slot->arena < SIZE_MAX && !slot->tight) {
-        int64_t limit = 2 * slot->limit - (int64_t)slot->arena;
-        s->items = s->looked = 0;
-        slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
-        if (slot->tight && gckpti_slot_load(s, slot) && gckpti_squeeze(s, limit, 0)) {
-            gckpti_polish(s, limit, 0);
-            gckpti_settle(s);
-            gckpti_slot_store(s, slot->tight, &s->now);
-            result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, slot->tight);
-        }
+    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
+        s->result = gckpti_lay(s, slot);
+    if (slot->arena <= (size_t)slot->limit || slot->arena == SIZE_MAX || slot->tight)
+        return;
+    slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
+    if (slot->tight && gckpti_press(s, slot, 2 * slot->limit - (int64_t)slot->arena)) {
+        gckpti_slot_store(s, slot->tight, &s->now);
+        if (gckpti_is_well(s))
+            s->result = gckpti_lay(s, slot->tight);
     }
-    return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
 /* Whether what rung k has, which is laid, fits into its own limit. */
@@ -79,33 +80,30 @@ static int gckpti_serves(const gckpti_search *s, int k)
 
 /* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
  * and that of the next rung has not. */
-static gckpt_result gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
+static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
 {
-    gckpt_result result = GCKPT_OK;
+    const int64_t high = s->whole ? INT64_MAX : s->slot[k].limit;
+    const int64_t low = !s->whole && alone && k + 1 < s->slots ? s->slot[k + 1].limit : -1;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    for (int i = 0; i < s->seeds && result == GCKPT_OK && !s->p->failed; i++)
-        if (s->whole || (s->seed[i].peak <= s->slot[k].limit &&
-                         (!alone || k + 1 == s->slots || s->seed[i].peak > s->slot[k + 1].limit)))
-            result = gckpti_consider(s, &s->seed[i], 0, most);
-    return s->p->failed ? GCKPT_E_MEMORY : result;
+    for (int i = 0; i < s->seeds && gckpti_is_well(s); i++)
+        if (s->seed[i].peak <= high && s->seed[i].peak > low)
+            gckpti_consider(s, &s->seed[i], 0, most);
 }
 
 /* Considers what rung k offers: what it has, unless that fits into the rung below, which then has
  * better or what is all but the best possible; and, where it is not certified or is one of the
  * lowest, the seeds between the two. */
-static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
+static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
 {
-    gckpt_result result = gckpti_lay_rung(s, k);
     gckpti_slot *slot = &s->slot[k];
-    const size_t below = gckpti_below(s, k);
-    if (result == GCKPT_OK)
-        result = gckpti_consider(s, slot, below, most);
-    if (result == GCKPT_OK && slot->tight)
-        result = gckpti_consider(s, slot->tight, below, most);
-    if (result == GCKPT_OK && (s->whole || lowest || !gckpti_certified(s, slot)))
-        result = gckpti_consider_seeds(s, k, 1, most);
-    return result;
+    gckpti_lay_rung(s, k);
+    if (gckpti_is_well(s))
+        gckpti_consider(s, slot, gckpti_below(s, k), most);
+    if (gckpti_is_well(s) && slot->tight)
+        gckpti_consider(s, slot->tight, gckpti_below(s, k), most);
+    if (gckpti_is_well(s) && (s->whole || lowest || !gckpti_certified(s, slot)))
+        gckpti_consider_seeds(s, k, 1, most);
 }
 
 /* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
@@ -122,21 +120,20 @@ static int64_t gckpti_absent(const gckpti_planner *p, int rank)
 
 /* Considers cuts of an instant themselves, `tries` of them at the most or (0) all: those with least
  * work that may lie within `most` bytes. */
-static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
+static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
     const gckpti_instant *t = &s->bound->instant[at];
     const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     const int64_t absent = gckpti_absent(s->p, t->rank);
     const int64_t room = limit - t->gradients + (tries ? 0 : absent);
+    if (!s->known[at] && all->n > 0)
+        s->known[at] = (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n,
+                                                           sizeof *s->known[at]);
     gckpti_known *known = s->known[at];
-    gckpt_result result = GCKPT_OK;
-    if (!known && all->n > 0)
-        s->known[at] = known =
-            (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
     tries = tries ? tries : INT32_MAX;
-    for (int e = gckpti_cut_within(all, room);
-         known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
+    for (int e = gckpti_cut_within(all, room); known && e >= 0 && tries > 0 && gckpti_is_well(s);
+         e--) {
         if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
         if (known[e].arena > most || known[e].peak > limit)
@@ -151,45 +148,41 @@ static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, 
         gckpti_slot slot = s->trial;
         gckpti_slot_store(s, &slot, &s->now);
         int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
-        result = s->p->failed ? GCKPT_E_MEMORY /* in fewer it would not be looked at */
-                              : gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
+        if (gckpti_is_well(s)) /* in fewer than `floor` it would not be looked at */
+            gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
         known[e].arena = slot.arena;
         s->trial = slot;
         if (s->winner.item == slot.item)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
-    return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
 /* Considers cuts of all instants that decide for some budget. */
-static gckpt_result gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
+static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
 {
-    gckpt_result result = GCKPT_OK;
-    for (int at = 0; at < s->bound->instants && result == GCKPT_OK; at++)
+    for (int at = 0; at < s->bound->instants && gckpti_is_well(s); at++)
         if (s->deciders >> at & 1)
-            result = gckpti_consider_cuts(s, at, most, tries);
-    return result;
+            gckpti_consider_cuts(s, at, most, tries);
 }
 
 /* Considers the seeds of the lowest rungs, which count whatever is proven: of the last one up to
  * the first that serves. That is `low` or behind rung i. What has no less work than a rung proves
  * needs no seeds of that. */
-static gckpt_result gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
+static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
 {
-    gckpt_result result = GCKPT_OK;
-    for (int at; i < s->slots && result == GCKPT_OK; i++) {
-        result = gckpti_lay_rung(s, i);
-        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
+    for (int at; i < s->slots && gckpti_is_well(s); i++) {
+        gckpti_lay_rung(s, i);
+        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
             s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
-            return result;
+            return;
     }
-    return result == GCKPT_OK ? gckpti_consider_seeds(s, low, 0, most) : result;
+    if (gckpti_is_well(s))
+        gckpti_consider_seeds(s, low, 0, most);
 }
 
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
-    gckpt_result result = GCKPT_OK;
     int k = 0, at;
     most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
@@ -200,45 +193,41 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     k = s->whole || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
     if (bound < UINT64_MAX)
-        result = gckpti_consider_instants(s, most, 8);
-    if (result == GCKPT_OK) /* has the work of some that have larger arenas */
-        result = gckpti_consider(s, &s->all, 0, most);
+        gckpti_consider_instants(s, most, 8);
+    if (gckpti_is_well(s)) /* has the work of some that have larger arenas */
+        gckpti_consider(s, &s->all, 0, most);
     int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
-    for (; i < s->slots && !proven && result == GCKPT_OK && !s->p->failed; i++) {
+    for (; i < s->slots && !proven && gckpti_is_well(s); i++) {
         if (s->slot[i].limit <= limit)
             bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
         if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
-        result = gckpti_consider_rung(s, i, 0, most);
-        low = result == GCKPT_OK && gckpti_serves(s, i) ? i : low;
+        gckpti_consider_rung(s, i, 0, most);
+        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
     }
-    if (result == GCKPT_OK && !proven && !s->whole)
-        result = gckpti_consider_lowest(s, low, i, most);
-    if (result == GCKPT_OK)
-        result = gckpti_consider_instants(s, most, 0);
-    return s->p->failed ? GCKPT_E_MEMORY : result;
+    if (gckpti_is_well(s) && !proven && !s->whole)
+        gckpti_consider_lowest(s, low, i, most);
+    gckpti_consider_instants(s, most, 0);
+    return gckpti_search_result(s);
 }
 
 GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
-    gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
     int lowest = 1;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
-    for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
-        if (gckpti_below(s, k) >= enough)
-            break;
-        result = gckpti_consider_rung(s, k, lowest, most);
-        lowest = lowest && result == GCKPT_OK && !gckpti_serves(s, k);
+    for (int k = s->slots; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
+        gckpti_consider_rung(s, k, lowest, most);
+        lowest = lowest && gckpti_is_well(s) && !gckpti_serves(s, k);
         if (s->winner.length && !s->whole &&
             (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
             break;
     }
-    if (s->winner.length && result == GCKPT_OK)
-        result = gckpti_consider_instants(s, s->winner.arena - 1, 0);
+    if (s->winner.length)
+        gckpti_consider_instants(s, s->winner.arena - 1, 0);
     *least = s->winner.length ? s->winner.arena : SIZE_MAX;
-    return s->p->failed ? GCKPT_E_MEMORY : result;
+    return gckpti_search_result(s);
 }
 
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)

@@ -5,7 +5,7 @@
 /* What the files of search share; no other folder uses it. */
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- search/cuts.c ---- */
+/* ---- search/bound.c ---- */
 /* Flags of gckpti_cut_unit: is its value read from there on, by that backward itself; its
  * aux; has it run before; only once. */
 enum {
@@ -22,10 +22,10 @@ enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 
 enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 more, to be kept */
 
-/* ---- search/moves.c ---- */
+/* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
-/* ---- search/slots.c ---- */
+/* ---- search/ladder.c ---- */
 enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
 
 enum {
@@ -51,7 +51,8 @@ typedef struct {
 
 typedef struct {
     int first, end, back, back_end; /* units; ranks of their backwards */
-    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
+    uint64_t inside, all; /* hashes: of what it is inside; and of what it sends on */
+    int owner, kind;     /* the first stage that is the same inside; in all */
     int option, options; /* of the owner */
     int64_t waits;       /* bytes of gradients that wait when its backwards begin */
     int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
@@ -81,24 +82,16 @@ typedef struct {
  * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
 enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 
-/* ---- search/seeds.c ---- */
-/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
-GCKPTI_FN void gckpti_seed(gckpti_search *s);
-
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
 
-/* search/cuts.c */
-GCKPTI_FN void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t);
-GCKPTI_FN void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t);
+/* search/bound.c */
 GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls);
 GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table);
 GCKPTI_FN int gckpti_cut_within(const gckpti_kept_list *v, int64_t room);
 GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut);
 GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut);
-
-/* search/bound.c */
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room);
 GCKPTI_FN const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at);
 GCKPTI_FN const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap);
@@ -113,24 +106,6 @@ GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit);
 GCKPTI_FN void gckpti_step(gckpti_search *s, int x);
 GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit);
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x);
-
-/* search/moves.c */
-GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
-GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
-GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
-GCKPTI_FN void gckpti_accept(gckpti_search *s);
-GCKPTI_FN int gckpti_spent(gckpti_search *s);
-
-/* search/squeeze.c */
-GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all);
-GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact);
-
-/* search/polish.c */
-GCKPTI_FN void gckpti_try_without(gckpti_search *s, const int *move, int n);
-GCKPTI_FN void gckpti_find_repeats(gckpti_search *s, int64_t limit);
-GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact);
-
-/* search/slots.c */
 GCKPTI_FN int gckpti_take_made(gckpti_search *s);
 GCKPTI_FN void gckpti_settle(gckpti_search *s);
 GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t);
@@ -139,17 +114,26 @@ GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, in
 GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot);
 GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot);
 GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context);
+GCKPTI_FN void gckpti_seed(gckpti_search *s);
+
+/* search/squeeze.c */
+GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
+GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
+GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
+GCKPTI_FN void gckpti_accept(gckpti_search *s);
+GCKPTI_FN int gckpti_spent(gckpti_search *s);
+GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all);
+GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact);
+
+/* search/polish.c */
+GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t limit);
 GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact);
 GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact);
 
 /* search/stages.c */
-extern const unsigned char gckpti_stage_levels[GCKPTI_LEVELS];
 GCKPTI_FN int gckpti_find_borders(gckpti_search *s);
-GCKPTI_FN int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest);
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most);
 GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c);
-
-/* search/options.c */
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level);
 GCKPTI_FN int gckpti_as_good(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b);
 GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work);
@@ -157,16 +141,9 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
 /* search/chain.c */
 GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most);
 
-/* search/seeds.c */
-GCKPTI_FN void gckpti_find_seeds(gckpti_search *s);
-
-/* search/again.c */
-GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again);
-GCKPTI_FN void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t);
-GCKPTI_FN void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
-                                 const gckpti_cut_table *cuts);
-
 /* search/ladder.c */
+GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again);
+GCKPTI_FN void gckpti_find_seeds(gckpti_search *s);
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most);
 GCKPTI_FN void gckpti_solve(gckpti_search *s, int k);
 #endif

@@ -1,5 +1,6 @@
 #include "search/own.h"
 #include "base/base.h"
+#include "num/num.h"
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
@@ -86,7 +87,7 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 }
 
 /* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
-GCKPTI_FN void gckpti_try_without(gckpti_search *s, const int *move, int n)
+static void gckpti_try_without(gckpti_search *s, const int *move, int n)
 {
     int length = s->now.length;
     if (!gckpti_search_room(s, &s->next, length))
@@ -127,7 +128,7 @@ static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links
 /* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
  * is the version before; with a limit only those whose bytes fit below it. What only a repeated
  * forward reads goes with it; such forwards are a tree, so each is counted once. */
-GCKPTI_FN void gckpti_find_repeats(gckpti_search *s, int64_t limit)
+static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
         !gckpti_want(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
@@ -236,7 +237,7 @@ static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
  * work. */
-GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
+static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
     if (s->p->offloads && s->now.extra > 0)
         gckpti_reload_repeats(s, limit);
@@ -245,6 +246,72 @@ GCKPTI_FN void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
         if (s->p->failed || gckpti_spent(s) ||
             !(exact ? gckpti_polish_single(s, limit) : gckpti_polish_many(s, limit)))
             return;
+    }
+}
+
+/* ---- squeezed and polished ---- */
+/* What a slot has, squeezed below a limit and polished, is the present schedule. 0: it is not. */
+GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t limit)
+{
+    s->items = s->looked = 0;
+    if (!gckpti_slot_load(s, slot) || !gckpti_squeeze(s, limit, 0))
+        return 0;
+    gckpti_polish(s, limit, 0);
+    gckpti_settle(s);
+    return !s->p->failed;
+}
+
+/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
+static int gckpti_was_tried(gckpti_search *s, int exact)
+{
+    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
+    for (int x = 0; x < s->now.length; x++)
+        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < s->attempts; i++)
+        if (s->tried[i] == hash)
+            return 1;
+    if (s->attempts < GCKPTI_ATTEMPTS)
+        s->tried[s->attempts++] = hash;
+    return 0;
+}
+
+/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
+ * polished. */
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+{
+    if (s->now.peak / 5 * 4 > slot->limit || gckpti_was_tried(s, exact))
+        return;
+    int above = s->now.peak > slot->limit;
+    s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
+    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
+    }
+    s->attempt = -1;
+}
+
+/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
+ * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
+ * savings, anew after each success. */
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+{
+    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
+        uint64_t before = slot->extra;
+        if (!gckpti_slot_load(s, slot))
+            return;
+        gckpti_find_repeats(s, INT64_MAX);
+        if (i >= s->moves || s->p->failed)
+            return;
+        s->barred = s->move[i].unit;
+        gckpti_try_without(s, &i, 1);
+        gckpti_accept(s);
+        int fits = gckpti_squeeze(s, slot->limit, exact);
+        s->barred = -1;
+        if (!fits)
+            continue;
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
+        i = slot->extra < before ? -1 : i;
     }
 }
 #endif

@@ -1,5 +1,6 @@
 #include "search/own.h"
 #include "base/base.h"
+#include "num/num.h"
 
 #ifndef GCKPT_NO_SEARCH
 /* =================================================================================================
@@ -147,5 +148,120 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 {
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
+}
+
+/* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
+/* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
+ * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
+GCKPTI_FN int gckpti_take_made(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    for (int round = 0, same = 0; round < 4 && !same; round++) {
+        if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
+            return 0;
+        same = !p->pinned || (size_t)s->now.length == p->made_length;
+        p->made_length = 0;
+        for (int x = 0; x < s->now.length && !same; x++)
+            gckpti_emit(p, s->now.item[x]);
+    }
+    p->made_length = 0;
+    s->items += 2 * (int64_t)s->now.length;
+    return 1;
+}
+
+/* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
+GCKPTI_FN void gckpti_settle(gckpti_search *s)
+{
+    s->p->made_length = 0;
+    for (int x = 0; x < s->now.length && s->p->pinned; x++)
+        gckpti_emit(s->p, s->now.item[x]);
+    if (s->p->pinned)
+        gckpti_take_made(s);
+}
+
+/* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
+GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+{
+    size_t n = (size_t)t->length;
+    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
+        return;
+    memcpy(slot->item, t->item, n * sizeof(int));
+    slot->length = t->length;
+    slot->peak = t->peak;
+    slot->extra = t->extra;
+    slot->arena = 0;
+}
+
+/* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
+GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+{
+    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
+        return 0;
+    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
+    s->now.length = slot->length;
+    gckpti_evaluate(s, &s->now);
+    return 1;
+}
+
+/* Appends an empty slot to *slots, where those there may move to. NULL: no memory. */
+GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+{
+    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
+        return NULL;
+    gckpti_slot *slot = &(*slots)[(*count)++];
+    memset(slot, 0, sizeof *slot);
+    return slot;
+}
+
+/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+{
+    const gckpti_schedule *t = &s->now;
+    gckpti_settle(s);
+    int better = slot->length == 0 || t->extra < slot->extra ||
+                 (t->extra == slot->extra && t->peak < slot->peak);
+    if (t->peak <= slot->limit && better && !s->p->failed)
+        gckpti_slot_store(s, slot, t);
+}
+
+/* Whether a slot's schedule is as good as proven, nearly. */
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+{
+    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
+}
+
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
+ * (number by number: as bytes the order would depend on the machine). */
+GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    int x = 0;
+    (void)context;
+    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
+        x++;
+    return a->arena != b->arena     ? a->arena < b->arena
+           : a->extra != b->extra   ? a->extra < b->extra
+           : a->length != b->length ? a->length < b->length
+                                    : x < a->length && a->item[x] < b->item[x];
+}
+
+/* What a maker wrote becomes the present schedule and a seed, if it is none yet. */
+GCKPTI_FN void gckpti_seed(gckpti_search *s)
+{
+    const gckpti_schedule *t = &s->now;
+    int dominated = 0;
+    if (!gckpti_take_made(s))
+        return;
+    for (int i = 0; i < s->seeds; i++) {
+        const gckpti_slot *q = &s->seed[i];
+        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
+            return;
+        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
+    }
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
+    if (!slot)
+        return;
+    gckpti_slot_store(s, slot, &s->now);
+    slot->dominated = dominated;
 }
 #endif

@@ -6,12 +6,12 @@
  * >>search: what no schedule can do without; the least work for every budget
  *
  * Of a model (plan) it makes schedules. gckpti_bound holds what is proven: for every instant the
- * minimal cuts, or their hull, of work against bytes (cuts, bound). gckpti_search holds a ladder
- * of rungs, byte limits from store-all's down to the least that is proven; a rung is solved once,
- * when a budget asks for it: by cuts made into schedules (again), else by seeds (slots, stages,
- * options, chain, offers) that are squeezed below the limit (squeeze) and polished (polish).
+ * minimal cuts, or their hull, of work against bytes (bound). gckpti_search holds a ladder of
+ * rungs, byte limits from store-all's down to the least that is proven; a rung is solved once, when
+ * a budget asks for it: by cuts made into schedules, else by seeds (stages, chain) that are
+ * squeezed below the limit (squeeze) and polished (polish).
  * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
- * is told in search/search and search/cuts.
+ * is told in search/search and search/bound.
  *
  * Words, beside those of plan:
  *   instant  a backward at which it is counted what must lie in the arena
@@ -22,7 +22,7 @@
  * ============================================================================================== */
 
 #ifndef GCKPT_NO_SEARCH
-/* ---- search/cuts.c ---- */
+/* ---- search/bound.c ---- */
 enum {
     GCKPTI_INSTANTS = 8, /* of a model, at the most */
     GCKPTI_CHEAP = 3 /* hulls with copies of 1/2, .. their work; the last: as if they were free */
@@ -80,7 +80,6 @@ typedef struct gckpti_bound {
     int64_t items;        /* cuts looked at */
 } gckpti_bound;
 
-/* ---- search/bound.c ---- */
 /* The work that no schedule within `limit` live bytes can do without repeating: by hulls, and by
  * all cuts of the instant that decides, *at; UINT64_MAX: there is no such schedule. */
 GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
@@ -163,6 +162,7 @@ typedef struct {
     gckpti_known *known[GCKPTI_INSTANTS];
     gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
     int slots, seeds;
+    gckpt_result result;   /* of what was laid: GCKPT_OK, or the first error */
     int hunting;           /* gckpti_find_least: fewer bytes are better, whatever the work */
     int whole;             /* a small graph: whatever was found counts for every budget */
     unsigned deciders;     /* bits of instants that decide for some budget */

@@ -386,7 +386,7 @@ static void test_made(unsigned first, long count)
 }
 
 /* ---- the programme against all closures ---- */
-/* By the head comment of src/search/cuts.c: what closure `r` of an instant keeps and repeats; 0: it is none. */
+/* By the head comment of src/search/bound.c: what closure `r` of an instant keeps and repeats; 0: it is none. */
 static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
 {
     const gckpti_planner *p = &ask.p;

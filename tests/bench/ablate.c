@@ -1,0 +1,247 @@
+/* ablate.c - what a change of the search does to plans: the networks of docs/plans.md and random
+ * graphs, planned at budgets from the least bytes that are proven to store-all's.
+ *
+ *     build/ablate > before.csv                  a line for each budget: its work; what took how long
+ *     build/ablate before.csv > after.csv        and, to stderr, what differs: a row of docs/search.md
+ *
+ * A budget's work is counted in shares of a step that computes nothing twice; where there is no plan
+ * it is empty. The last budget of each graph asks for the least bytes there are. */
+#include "graphs.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define PLAN_CHECK_OFF "plans are timed"
+#include "search/made.h"
+
+enum { NETS = 9, GRAPHS = 500, SHARES = 12, LINES = 8192 };
+
+/* Parts of the way from what is proven to be needed to store-all's bytes, in 1/1000. */
+static const int shares[SHARES] = { 0, 10, 20, 35, 60, 90, 130, 200, 300, 450, 650, 850 };
+
+typedef struct {
+    char name[64];
+    int share;     /* -1: the least bytes */
+    double figure; /* overhead of the plan; or so many bytes. Below 0: there is none */
+} line;
+
+typedef struct {
+    line *lines;
+    int count;
+    double seconds;
+} table;
+
+static table now, before;
+static int repeats, graphs;
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void note(const char *name, int share, double figure)
+{
+    line *l = &now.lines[now.count];
+    if (now.count++ == LINES)
+        exit(2);
+    snprintf(l->name, sizeof l->name, "%s", name);
+    l->share = share;
+    l->figure = figure;
+    printf("%s,%d,%.12g\n", name, share, figure);
+}
+
+/* Plans it in every `apart`-th share of its bytes, and in the least. */
+static void plan_all(const char *name, gckpt_graph *g, const gckpt_term *terms, int count,
+                     const gckpt_plan_desc *request, int apart)
+{
+    gckpt_plan_desc d = *request;
+    d.mode = GCKPT_STORE_ALL;
+    d.budget = 0;
+    gckpt_plan *p = gckpt_plan_new(g, terms, count, &d);
+    const size_t all = gckpt_plan_bytes(p), proven = gckpt_plan_proven_bytes(p);
+    double figure[SHARES + 1] = { 0 }, best = 1e9;
+    gckpt_plan_free(p);
+    d.mode = GCKPT_OPTIMAL;
+    for (int again = 0; again < repeats; again++) {
+        double start = seconds();
+        for (int k = 0; k < SHARES; k += apart) {
+            d.budget = proven + (size_t)((double)(all - proven) * shares[k] / 1000);
+            p = gckpt_plan_new(g, terms, count, &d);
+            figure[k] = p ? gckpt_plan_overhead(p) : -1;
+            gckpt_plan_free(p);
+        }
+        d.budget = 1;
+        p = gckpt_plan_new(g, terms, count, &d);
+        const char *said = strstr(gckpt_error_text(g), "at least ");
+        figure[SHARES] = said ? strtod(said + 9, NULL) : -1;
+        gckpt_plan_free(p);
+        start = seconds() - start;
+        best = start < best ? start : best;
+    }
+    for (int k = 0; k < SHARES; k += apart)
+        note(name, shares[k], figure[k]);
+    note(name, -1, figure[SHARES]);
+    printf("%s,time,%.6f\n", name, best);
+    now.seconds += best;
+}
+
+static void networks(void)
+{
+    gpt_size four = gpt2_124m, xl = { 48, 25, 1600, 1024, 50257, 1 }, deep = gpt2_124m;
+    four.batch = 4;
+    deep.layers = 1000;
+    for (int i = 0; i < (graphs < GRAPHS ? NETS - 1 : NETS); i++) {
+        net n;
+        int good = i == 0   ? net_gpt(&n, "GPT-2 124M B4", &four)
+                   : i == 1 ? net_gpt(&n, "GPT-2 124M B1", &gpt2_124m)
+                   : i == 2 ? net_encoder_decoder(&n, "encoder-decoder", 6)
+                   : i == 3 ? net_unet(&n, "U-Net")
+                   : i == 4 ? net_mlp(&n, "MLP 64", 64)
+                   : i == 5 ? net_gpt(&n, "tiny GPT", &gpt_mcu)
+                   : i == 6 ? net_gpt(&n, "GPT-2 1.5B", &xl)
+                   : i == 7 ? net_mlp(&n, "MLP 1000", 1000)
+                            : net_gpt(&n, "GPT 1000", &deep);
+        for (int chosen = 0; chosen < (i < 3 || i == 5 ? 2 : 1) && good; chosen++) {
+            gckpt_plan_desc d = net_desc(&n, GCKPT_OPTIMAL);
+            char name[64];
+            d.as_built = !chosen;
+            snprintf(name, sizeof name, "%s%s", n.name, chosen ? " chosen" : "");
+            plan_all(name, n.graph, &n.loss, 1, &d, i < 7 ? 1 : i < 8 ? 3 : 9);
+        }
+        net_free(&n);
+    }
+}
+
+/* The same by the frontier, which solves what all budgets have in common once. */
+static void trace(const char *name, gckpt_graph *g, const gckpt_term *terms, int count,
+                  const gckpt_plan_desc *request)
+{
+    double best = 1e9;
+    for (int again = 0; again < repeats; again++) {
+        double start = seconds();
+        gckpt_frontier *f = gckpt_frontier_new(g, terms, count, request);
+        gckpt_point at = { 0 };
+        start = seconds() - start;
+        best = start < best ? start : best;
+        gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &at);
+        const size_t proven = gckpt_frontier_proven_bytes(f), all = at.bytes;
+        for (int k = 0; k < SHARES && again == 0; k++) {
+            size_t budget = proven + (size_t)((double)(all - proven) * shares[k] / 1000);
+            int i = gckpt_frontier_find(f, budget);
+            note(name, shares[k], gckpt_frontier_get(f, i, &at) == GCKPT_OK ? at.overhead : -1);
+        }
+        if (again == 0) {
+            gckpt_frontier_get(f, 0, &at);
+            note(name, -1, (double)at.bytes);
+        }
+        gckpt_frontier_free(f);
+    }
+    printf("%s,time,%.6f\n", name, best);
+    now.seconds += best;
+}
+
+/* Number i of the random graphs: of five kinds, a fifth of them with slower memory. */
+static void random_graphs(void)
+{
+    for (int i = 0; i < graphs; i++) {
+        char name[64];
+        random_state = (uint64_t)i * 0x9e3779b97f4a7c15u + 77;
+        int n = i % 6 ? between(12, 50) : between(50, 100), kind = i % 5;
+        if (kind == 0)
+            skipping_chain(n, chance(50) ? 30 : 5, between(2, 40), 1);
+        else if (kind == 1)
+            large_graph(n, 0, between(2, 40));
+        else if (kind == 2)
+            large_graph(n, 1, between(2, 40));
+        else if (kind == 3)
+            random_graph(n / 4 + 4);
+        else
+            flagged_graph(n, between(2, 12), between(1, 16), (uint64_t)between(1, 20));
+        m.d.alignment = (size_t)UNIT << below(6);
+        if (chance(20)) {
+            m.d.offload_bytes = (size_t)between(1, 100) * 16;
+            m.d.offload_work = (uint64_t)between(1, 200000);
+        }
+        snprintf(name, sizeof name, "random %d%s", i, m.d.offload_bytes ? " offload" : "");
+        trace(name, m.g, m.term, m.terms, &m.d);
+        made_free();
+    }
+}
+
+static void read_before(const char *path)
+{
+    char text[128];
+    FILE *f = fopen(path, "r");
+    before.lines = (line *)calloc(LINES, sizeof(line));
+    for (; f && fgets(text, sizeof text, f) && before.count < LINES;) {
+        line *l = &before.lines[before.count];
+        double time;
+        if (sscanf(text, "%63[^,],time,%lf", l->name, &time) == 2)
+            before.seconds += time;
+        else if (sscanf(text, "%63[^,],%d,%lf", l->name, &l->share, &l->figure) == 3)
+            before.count++;
+    }
+    if (f)
+        fclose(f);
+}
+
+/* Work or bytes of the same budgets: how many are worse, by how much; lost: have no plan any more. */
+static void compare(int first, int last, const char *what)
+{
+    int changed = 0, worse = 0, bad = 0, lost = 0, found = 0, points = 0, larger = 0, smaller = 0;
+    double worst = 0, best = 0, mean = 0, most = 0;
+    const char *where = "", *where_most = "";
+    for (int k = first; k < last; k++) {
+        const line *a = &before.lines[k], *b = &now.lines[k];
+        if (strcmp(a->name, b->name) || a->share != b->share) {
+            fprintf(stderr, "%s: other graphs\n", what);
+            return;
+        }
+        if (a->share < 0) {
+            double ratio = b->figure / a->figure - 1;
+            larger += ratio > 0, smaller += ratio < 0;
+            if (ratio > most)
+                most = ratio, where_most = a->name;
+            continue;
+        }
+        if (a->figure < -0.5 || b->figure < -0.5) {
+            lost += a->figure > -0.5, found += b->figure > -0.5;
+            continue;
+        }
+        double more = b->figure - a->figure;
+        points++;
+        changed += more > 1e-8 || more < -1e-8;
+        worse += more > 1e-8;
+        bad += more > 0.01;
+        mean += more;
+        best = more < best ? more : best;
+        if (more > worst)
+            worst = more, where = a->name;
+    }
+    fprintf(stderr,
+            "  %-9s %d of %d changed, %d more work, %d by 1 %%; mean %+.4f %%, worst %+.2f %% (%s), "
+            "best %+.2f %%; lost %d, found %d; least bytes: %d more (worst %+.2f %%, %s), %d less\n",
+            what, changed, points, worse, bad, points ? 100 * mean / points : 0, 100 * worst, where,
+            100 * best, lost, found, larger, 100 * most, where_most, smaller);
+}
+
+int main(int argc, char **argv)
+{
+    now.lines = (line *)calloc(LINES, sizeof(line));
+    repeats = getenv("REPEATS") ? atoi(getenv("REPEATS")) : 1;
+    graphs = getenv("GRAPHS") ? atoi(getenv("GRAPHS")) : GRAPHS;
+    networks();
+    int nets = now.count;
+    double nets_seconds = now.seconds;
+    random_graphs();
+    if (argc > 1) {
+        read_before(argv[1]);
+        compare(0, nets, "networks");
+        compare(nets, now.count, "random");
+        fprintf(stderr, "  %.3f s before\n", before.seconds);
+    }
+    fprintf(stderr, "  %.3f s (%.3f networks)\n", now.seconds, nets_seconds);
+    return 0;
+}
