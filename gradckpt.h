@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2939
+ *     >>search    what no schedule can do without; the least work for every budget            2973
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1760
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
@@ -17015,51 +17015,65 @@ typedef struct {
     int64_t value, aux; /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
 
+/* What several moves leave over of the excess: of 2^shift positions above the limit, a chunk; of
+ * all. */
+typedef struct {
+    int shift;
+    int64_t *chunk, all;
+} gckpti_leftover;
+
+/* Bytes left below a limit, by position: a tree of minima over so many leaves. */
+typedef struct {
+    int64_t *node;
+    int leaves;
+} gckpti_rooms;
+
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
-    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
+    gckpti_bound *bound;
+    /* the model: bytes of gradients and workspaces, by rank: at a backward; between it and the one
+     * before */
     int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
+    int late;      /* some forwards come late: a cut may then repeat less than it says */
+    int whole;     /* a small graph: whatever was found counts for every budget */
+    uint64_t enough; /* so little above the bound is good enough */
+    /* a pass over the present schedule (gckpti_index, gckpti_step) */
     gckpti_schedule now, next;
     gckpti_note *note;   /* the planner's */
-    int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule; */
+    int first_backward;  /* its position; */
     int firsts;          /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
-    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
-    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
-    int *set, sets;   /* of moves: closures; or what goes too */
-    int cut;          /* a closure that was used was truncated, or the search ended early */
-    int64_t *room;    /* polish: a tree of minima, of the bytes left below the limit; */
-    int leaves;       /* it has so many */
-    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    int shift;        /* squeeze: 2^shift positions above the limit a chunk; */
-    int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
+    /* moves of squeeze or of polish */
     gckpti_move *move, *sorted;
-    uint64_t worst;       /* moves with a greater key are not kept; */
-    int wide;             /* is no limit */
+    int moves;
+    int *set, sets;       /* of moves: closures; or what goes too */
+    int *chosen;          /* of them, or positions */
     gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit */
-    int *chosen;          /* moves */
-    int moves;
-    gckpti_bound *bound;
-    uint64_t enough;             /* so little above the bound is good enough */
-    unsigned char *fewer, *more; /* what the two cuts around a limit compute again */
-    gckpti_known *known[GCKPTI_INSTANTS];
-    gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
+    int64_t stamp;        /* closures so far */
+    int barred;           /* a unit whose gaps stay open; -1: none */
+    gckpti_leftover left;
+    gckpti_rooms room;
+    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
+    /* the ladder */
+    gckpti_slot *slot, *seed, all; /* slot: of rungs, by falling limit; all: kept */
     int slots, seeds;
-    gckpt_result result;   /* of what was laid: GCKPT_OK, or the first error */
-    int hunting;           /* gckpti_find_least: fewer bytes are better, whatever the work */
-    int whole;             /* a small graph: whatever was found counts for every budget */
-    unsigned deciders;     /* bits of instants that decide for some budget */
-    int late;              /* some forwards come late: a cut may then repeat less than it says */
-    int64_t items, looked; /* counted so far, for gckpti_spent; */
-    int64_t attempt;       /* and when one attempt of several began, or -1 */
+    unsigned char *fewer, *more;     /* what the two cuts around a limit compute again */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
-    int barred;                      /* a unit whose gaps stay open; -1: none */
+    /* how much was done: gckpti_spent */
+    int64_t items, looked; /* counted so far */
+    int64_t attempt;       /* when one attempt of several began, or -1 */
+    int cut;               /* a closure that was used was truncated, or the search ended early */
+    /* the choice for a budget */
+    gckpti_slot winner, trial;
+    gckpti_known *known[GCKPTI_INSTANTS]; /* by cut of an instant */
+    unsigned deciders;                    /* bits of instants that decide for some budget */
+    gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */
+    int hunting; /* gckpti_find_least: fewer bytes are better, whatever the work */
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
@@ -17152,6 +17166,8 @@ typedef struct {
 typedef struct {
     gckpti_search *s;
     gckpti_scratch scratch;
+    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
+    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
     gckpti_stage stage[GCKPTI_STAGES + 1];
     int n, borders;    /* stages; borders that there were */
     int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
@@ -17741,7 +17757,6 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
         s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
     }
     s->moves = s->sets = 0;
-    s->worst = UINT64_MAX;
     s->first_backward = 0;
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;
@@ -17958,11 +17973,14 @@ static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
     return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
 }
 
+/* How a closure is made. CHEAPEST: an input that is not live is kept where that exceeds nothing,
+ * else computed (or reloaded, if that is cheaper); COMPUTED: always that; KEPT: always kept;
+ * RELOADED: the unit itself is reloaded, and no input needed. */
+enum { GCKPTI_CHEAPEST, GCKPTI_COMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_POLICIES };
+
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
- * m->cost. An input that is not live there is computed as well (or reloaded, if that is cheaper) or
- * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept;
- * 3: the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2
- * where one is computed, 0: policies below 3 do not differ. */
+ * m->cost. m->penalty: excess that keeping inputs adds. Returns 1 where one is kept, 2 where one is
+ * computed, 0: but for RELOADED, policies do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -17972,10 +17990,10 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                      sizeof(int)))
         return 0;
     s->note[m->unit].seen = ++s->stamp;
-    s->set[end++] = policy == 3 ? m->unit + s->p->units : m->unit;
-    if (policy == 3)
+    s->set[end++] = policy == GCKPTI_RELOADED ? m->unit + s->p->units : m->unit;
+    if (policy == GCKPTI_RELOADED)
         m->cost = 2 * gckpti_copy_work(s->p->desc->offload_work, m->value + m->aux);
-    for (h += policy == 3; h < end && end - first < GCKPTI_CLOSURE; h++) {
+    for (h += policy == GCKPTI_RELOADED; h < end && end - first < GCKPTI_CLOSURE; h++) {
         if (gckpti_reloads(s->p, s->set[h])) {
             m->cost += 2 * gckpti_parts_work(s->p, s->set[h] - s->p->units, GCKPTI_VALUE);
             continue;
@@ -17995,7 +18013,8 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
-            int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
+            int kept = !stale && (policy == GCKPTI_KEPT_INPUTS ||
+                                  (excess == 0 && policy != GCKPTI_COMPUTED));
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
             if (kept)
@@ -18020,15 +18039,22 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     return sum < most ? sum : most;
 }
 
-/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess: with its
- * best policy, unless that is far worse than the best move so far; all: with each. */
-static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
+/* What gaps are looked for: with their best policy, or (all) with each that is of use; wide: all of
+ * them, not just those within twice the best, `worst`. */
+typedef struct {
+    int wide, all;
+    uint64_t worst;
+} gckpti_wish;
+
+/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess. */
+static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
 {
     const gckpti_note *v = &s->note[unit];
+    const int all = wish->all, fixed = s->p->unit[unit].fixed;
     gckpti_move best, m;
-    int fixed = s->p->unit[unit].fixed, reload;
+    int reload, choice = 3;
     if ((fixed && !s->p->unit[unit].offloads) || unit == s->barred)
-        return;
+    return;
     memset(&m, 0, sizeof m);
     m.unit = unit;
     m.start = v->start;
@@ -18038,12 +18064,15 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
     m.aux = v->aux_end >= x ? v->aux : 0;
     int64_t gain = gckpti_gain(s, v->from + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.aux);
     reload = gckpti_may_offload(s, unit, m.value + m.aux);
-    if (gain <= 0 || (!reload && gckpti_score(s->p->unit[unit].cost, gain) > s->worst))
+    if (gain <= 0 || (!reload && gckpti_score(s->p->unit[unit].cost, gain) > wish->worst))
         return;
     best.key = UINT64_MAX;
-    /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
-    for (int policy = fixed ? 3 : 0, choice = 3; policy < 4 && !s->p->failed; policy++) {
-        if (policy == 3 ? !reload : !(choice & (all ? 3 : 2)) || (policy == 1 && !all))
+    for (int policy = fixed ? GCKPTI_RELOADED : 0; policy < GCKPTI_POLICIES && !s->p->failed;
+         policy++) {
+        /* alone COMPUTED costs no less than CHEAPEST; and KEPT is that if nothing is computed */
+        if (policy == GCKPTI_RELOADED ? !reload
+                                      : !(choice & (all ? 3 : 2)) ||
+                                            (policy == GCKPTI_COMPUTED && !all))
             continue;
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
@@ -18054,10 +18083,10 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
         if (all)
             gckpti_add_move(s, &m);
     }
-    if (all || best.key == UINT64_MAX || best.key > s->worst)
+    if (all || best.key == UINT64_MAX || best.key > wish->worst)
         return; /* a pinned value may have no way: slower memory is full */
-    if (!s->wide && best.key < s->worst - GCKPTI_TWICE)
-        s->worst = best.key + GCKPTI_TWICE;
+    if (!wish->wide && best.key < wish->worst - GCKPTI_TWICE)
+        wish->worst = best.key + GCKPTI_TWICE;
     gckpti_add_move(s, &best);
 }
 
@@ -18065,8 +18094,8 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
  * best; wide: all of them. */
 GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
 {
+    gckpti_wish wish = { wide, all, UINT64_MAX };
     int last = 0, kept = 0;
-    s->wide = wide;
     if (!gckpti_index(s, limit))
         return;
     for (int x = 0; x < s->now.length; x++)
@@ -18078,14 +18107,14 @@ GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int a
             const gckpti_note *v = &s->note[links[k]];
             self = links[k] == self ? -1 : self;
             if (v->from < last || (v->start < last && v->aux_end >= x))
-                gckpti_try_gap(s, links[k], x, all);
+                gckpti_try_gap(s, links[k], x, &wish);
         }
         if (self >= 0 && s->excess_count[x] > 0)
-            gckpti_try_gap(s, self, x, all);
+            gckpti_try_gap(s, self, x, &wish);
         gckpti_step(s, x);
     }
     for (int m = 0; m < s->moves; m++)
-        if (s->move[m].key <= s->worst)
+        if (s->move[m].key <= wish.worst)
             s->move[kept++] = s->move[m];
     s->moves = kept;
     gckpti_sort_moves(s);
@@ -18128,21 +18157,22 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
  * the limit that are number a to b - 1; in chunks of them, one each up to some hundreds. */
 static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int take)
 {
+    gckpti_leftover *left = &s->left;
     int64_t gain = 0;
     for (int end; a < b; a = end) {
-        int c = a >> s->shift;
-        int64_t sum = s->chunk_left[c], most;
-        end = (c + 1) << s->shift;
+        int c = a >> left->shift;
+        int64_t sum = left->chunk[c], most;
+        end = (c + 1) << left->shift;
         end = end < b ? end : b;
         most = size * (end - a);
-        if (end - a < 1 << s->shift) /* its share of the chunk */
-            sum = sum * (end - a) >> s->shift;
+        if (end - a < 1 << left->shift) /* its share of the chunk */
+            sum = sum * (end - a) >> left->shift;
         sum = sum < most ? sum : most;
         gain += sum;
-        s->chunk_left[c] -= take ? sum : 0;
+        left->chunk[c] -= take ? sum : 0;
         s->looked++;
     }
-    s->excess_left -= take ? gain : 0;
+    left->all -= take ? gain : 0;
     return gain;
 }
 
@@ -18171,17 +18201,18 @@ static int gckpti_touch(gckpti_search *s, int item, int note)
 /* Cuts the positions above the limit into chunks and sums the excess of each, for gckpti_relief. */
 static int gckpti_cut_chunks(gckpti_search *s)
 {
+    gckpti_leftover *left = &s->left;
     int over = s->excess_count[s->now.length];
-    for (s->shift = 0; over >> s->shift > 512;)
-        s->shift++;
-    size_t chunks = (size_t)(over >> s->shift) + 1;
-    if (!gckpti_want(&s->scratch, &s->chunk_left, chunks, sizeof *s->chunk_left) ||
+    for (left->shift = 0; over >> left->shift > 512;)
+        left->shift++;
+    size_t chunks = (size_t)(over >> left->shift) + 1;
+    if (!gckpti_want(&s->scratch, &left->chunk, chunks, sizeof *left->chunk) ||
         !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
         return 0;
-    memset(s->chunk_left, 0, chunks * sizeof *s->chunk_left);
+    memset(left->chunk, 0, chunks * sizeof *left->chunk);
     for (int x = 0; x < s->now.length; x++)
-        s->chunk_left[s->excess_count[x] >> s->shift] += s->excess_sum[x + 1] - s->excess_sum[x];
-    s->excess_left = s->excess_sum[s->now.length];
+        left->chunk[s->excess_count[x] >> left->shift] += s->excess_sum[x + 1] - s->excess_sum[x];
+    left->all = s->excess_sum[s->now.length];
     return 1;
 }
 
@@ -18195,7 +18226,7 @@ static int gckpti_choose_gaps(gckpti_search *s)
     uint64_t worst = s->move[0].key + GCKPTI_TWICE;
     for (int u = 0; u < s->p->units; u++)
         s->note[u].touched = 0;
-    for (int i = 0; i < s->moves && s->move[i].key <= worst && s->excess_left > 0; i++) {
+    for (int i = 0; i < s->moves && s->move[i].key <= worst && s->left.all > 0; i++) {
         const gckpti_move *m = &s->move[i];
         int clash = s->note[m->unit].touched;
         for (int j = m->set; j < m->set + m->units && !clash; j++)
@@ -18269,54 +18300,55 @@ GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 #ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
  * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
-static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
+static int64_t gckpti_room_least(const gckpti_rooms *t, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
-    int a = s->leaves + from, b = s->leaves + to + 2;
+    int a = t->leaves + from, b = t->leaves + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
-        left = !(a & 1) && s->room[a ^ 1] < left ? s->room[a ^ 1] : left;
-        right = b & 1 && s->room[b ^ 1] < right ? s->room[b ^ 1] : right;
-        left += s->room[a / 2];
-        right += s->room[b / 2];
+        left = !(a & 1) && t->node[a ^ 1] < left ? t->node[a ^ 1] : left;
+        right = b & 1 && t->node[b ^ 1] < right ? t->node[b ^ 1] : right;
+        left += t->node[a / 2];
+        right += t->node[b / 2];
     }
     for (left = left < right ? left : right; (a /= 2) > 0;)
-        left += s->room[a];
+        left += t->node[a];
     return left;
 }
 
 /* Makes a node hold the least of its children's. */
-static void gckpti_room_lift(int64_t *room, int node)
+static void gckpti_room_lift(gckpti_rooms *t, int node)
 {
-    int64_t a = room[2 * node], b = room[2 * node + 1], least = a < b ? a : b;
-    room[2 * node] -= least;
-    room[2 * node + 1] -= least;
-    room[node] += least;
+    int64_t *child = &t->node[2 * node], least = child[0] < child[1] ? child[0] : child[1];
+    child[0] -= least;
+    child[1] -= least;
+    t->node[node] += least;
 }
 
-static void gckpti_room_add(gckpti_search *s, int from, int to, int64_t bytes)
+static void gckpti_room_add(gckpti_rooms *t, int from, int to, int64_t bytes)
 {
-    int a = s->leaves + from, b = s->leaves + to + 2;
+    int a = t->leaves + from, b = t->leaves + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
-        s->room[a ^ 1] += a & 1 ? 0 : bytes;
-        s->room[b ^ 1] += b & 1 ? bytes : 0;
-        gckpti_room_lift(s->room, a / 2);
-        gckpti_room_lift(s->room, b / 2);
+        t->node[a ^ 1] += a & 1 ? 0 : bytes;
+        t->node[b ^ 1] += b & 1 ? bytes : 0;
+        gckpti_room_lift(t, a / 2);
+        gckpti_room_lift(t, b / 2);
     }
     while ((a /= 2) > 0)
-        gckpti_room_lift(s->room, a);
+        gckpti_room_lift(t, a);
 }
 
 static int gckpti_room_build(gckpti_search *s, int64_t limit)
 {
-    for (s->leaves = 2; s->leaves < s->now.length + 2;)
-        s->leaves *= 2;
-    if (!gckpti_want(&s->scratch, &s->room, 2 * (size_t)s->leaves, sizeof *s->room))
+    gckpti_rooms *t = &s->room;
+    for (t->leaves = 2; t->leaves < s->now.length + 2;)
+        t->leaves *= 2;
+    if (!gckpti_want(&s->scratch, &t->node, 2 * (size_t)t->leaves, sizeof *t->node))
         return 0;
-    memset(s->room, 0, 2 * (size_t)s->leaves * sizeof *s->room);
+    memset(t->node, 0, 2 * (size_t)t->leaves * sizeof *t->node);
     for (int x = 0; x < s->now.length; x++)
-        s->room[s->leaves + 1 + x] = limit - s->now.live[x];
-    for (int node = s->leaves - 1; node > 0; node--)
-        gckpti_room_lift(s->room, node);
+        t->node[t->leaves + 1 + x] = limit - s->now.live[x];
+    for (int node = t->leaves - 1; node > 0; node--)
+        gckpti_room_lift(t, node);
     return 1;
 }
 
@@ -18324,7 +18356,7 @@ static int gckpti_room_build(gckpti_search *s, int64_t limit)
 static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 {
     for (int k = m->set; k < m->set + m->units; k += 2)
-        gckpti_room_add(s, s->set[k + 1], m->to, sign * s->note[s->set[k]].out);
+        gckpti_room_add(&s->room, s->set[k + 1], m->to, sign * s->note[s->set[k]].out);
 }
 
 /* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
@@ -18340,9 +18372,9 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
         int64_t size = aux ? m->aux : m->value;
         if (end[m->to] < 0 || from >= m->to || size == 0)
             continue;
-        fits = gckpti_room_least(s, from, m->to - 1) >= size;
+        fits = gckpti_room_least(&s->room, from, m->to - 1) >= size;
         if (fits && take)
-            gckpti_room_add(s, from, m->to - 1, -size);
+            gckpti_room_add(&s->room, from, m->to - 1, -size);
     }
     if (!fits || !take)
         gckpti_free_inputs(s, m, -1);
@@ -18587,49 +18619,50 @@ static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
-GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
+GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
 {
-    const gckpti_planner *p = s->p;
+    const gckpti_planner *p = c->s->p;
     size_t n = (size_t)p->units;
     int count, last = -1, backwards = 0;
-    gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
-    if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
+    c->last_either = (int *)gckpti_scratch_take(&c->scratch, n, sizeof(int));
+    c->enters = (int64_t *)gckpti_scratch_take(&c->scratch, n + 2, sizeof(int64_t));
+    if (p->failed)
         return 0;
     for (int u = 0; u < p->units; u++) {
-        s->last_either[u] = u;
+        c->last_either[u] = u;
         for (int way = 0; way < 1 + (p->unit[u].rank >= 0); way++)
             for (const int *q = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; q++)
-                s->last_either[*q] = u;
+                c->last_either[*q] = u;
     }
-    memset(s->enters, 0, (n + 2) * sizeof *s->enters);
     for (int u = p->prologue; u < p->units; u++) {
-        s->enters[u + 1] += p->unit[u].out;
-        s->enters[s->last_either[u] + 1] -= p->unit[u].out;
+        c->enters[u + 1] += p->unit[u].out;
+        c->enters[c->last_either[u] + 1] -= p->unit[u].out;
     }
     for (int u = 1; u < p->units; u++)
-        s->enters[u] += s->enters[u - 1];
+        c->enters[u] += c->enters[u - 1];
     for (int u = p->units; u-- > p->prologue;) {
         last = p->unit[u].rank > last ? p->unit[u].rank : last;
         backwards += p->unit[u].rank >= 0;
-        s->enters[u] = last + 1 == backwards ? s->enters[u] : INT64_MAX;
+        c->enters[u] = last + 1 == backwards ? c->enters[u] : INT64_MAX;
     }
     return 1;
 }
 
-static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
+static int gckpti_is_border(const gckpti_chain *c, int how, int u, int64_t widest)
 {
+    const gckpt_graph *g = c->s->p->g;
     int segment[2];
     for (int k = 0; k < 2; k++) {
-        segment[k] = s->p->g->tensors[s->p->unit[u - k].id]->segment;
-        while (segment[k] >= 0 && s->p->g->segments[segment[k]].parent >= 0)
-            segment[k] = s->p->g->segments[segment[k]].parent;
+        segment[k] = g->tensors[c->s->p->unit[u - k].id]->segment;
+        while (segment[k] >= 0 && g->segments[segment[k]].parent >= 0)
+            segment[k] = g->segments[segment[k]].parent;
     }
-    if (s->enters[u] == INT64_MAX)
+    if (c->enters[u] == INT64_MAX)
         return 0;
     return how == GCKPTI_AT_UNITS ||
            (how == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
-                                      : s->enters[u] <= widest && s->enters[u] < s->enters[u - 1] &&
-                                            s->enters[u] <= s->enters[u + 1]);
+                                      : c->enters[u] <= widest && c->enters[u] < c->enters[u - 1] &&
+                                            c->enters[u] <= c->enters[u + 1]);
 }
 
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
@@ -18640,18 +18673,18 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
     int64_t widest = p->g->outermost < 2 ? INT64_MAX : 0;
     int borders = 1, window, seen = 0, best = -1, back = 0;
     for (int u = p->prologue + 1; u < p->units; u++)
-        if (gckpti_is_border(s, GCKPTI_AT_SEGMENTS, u, 0) && s->enters[u] > widest)
-            widest = s->enters[u];
+        if (gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u, 0) && c->enters[u] > widest)
+            widest = c->enters[u];
     for (int u = p->prologue + 1; u < p->units; u++)
-        borders += gckpti_is_border(s, how, u, widest);
+        borders += gckpti_is_border(c, how, u, widest);
     window = (borders + most - 1) / most;
     c->borders = borders;
     c->stage[0].first = p->prologue;
     c->n = 1;
     for (int u = p->prologue + 1; u < p->units; u++) {
-        if (!gckpti_is_border(s, how, u, widest))
+        if (!gckpti_is_border(c, how, u, widest))
             continue;
-        best = best < 0 || s->enters[u] < s->enters[best] ? u : best;
+        best = best < 0 || c->enters[u] < c->enters[best] ? u : best;
         if (++seen % window == 0) {
             c->stage[c->n++].first = best;
             best = -1;
@@ -18677,8 +18710,9 @@ static uint64_t gckpti_hash_links(uint64_t hash, const int *link, int n, int fir
 }
 
 /* All that tells a stage from others inside: two with the same number have the same options. */
-static uint64_t gckpti_hash_stage(const gckpti_search *s, const gckpti_stage *q)
+static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
+    const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
     const int64_t waits = s->gradient_between[q->back];
     uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
@@ -18690,7 +18724,7 @@ static uint64_t gckpti_hash_stage(const gckpti_search *s, const gckpti_stage *q)
                                x->inputs,    x->in_place,
                                x->fixed,     x->reads_aux,
                                back ? x->rank - q->back : -1, back ? x->reads : 0,
-                               s->last_either[u] < q->end };
+                               c->last_either[u] < q->end };
         for (size_t k = 0; k < sizeof of / sizeof *of; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)of[k]);
         hash = gckpti_hash_links(hash, p->links + x->in, x->inputs, q->first);
@@ -18711,11 +18745,11 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
     int64_t *sends = c->crossing;
     for (int a = 0; a < n; a++)
         for (int u = c->stage[a].first; u < c->stage[a].end; u++)
-            for (int k = a + 1; k < n && c->stage[k].first <= c->s->last_either[u]; k++)
+            for (int k = a + 1; k < n && c->stage[k].first <= c->last_either[u]; k++)
                 sends[a * wide + k] += c->s->p->unit[u].out;
     for (int a = 0; a < n; a++) {
         gckpti_stage *q = &c->stage[a];
-        q->inside = q->all = gckpti_hash_stage(c->s, q);
+        q->inside = q->all = gckpti_hash_stage(c, q);
         for (int k = a + 1; k < n && sends[a * wide + k] > 0; k++)
             q->all = gckpti_fnv_number(q->all, (uint64_t)sends[a * wide + k]);
         for (q->owner = 0; c->stage[q->owner].inside != q->inside;)
@@ -18754,7 +18788,7 @@ static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *
         int i = c->item[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
             for (int v = q->first; v < q->end; v++)
-                if (s->last_either[v] >= q->end && p->note[v].value_end < 0) {
+                if (c->last_either[v] >= q->end && p->note[v].value_end < 0) {
                     p->note[v].value_end = x;
                     live += p->note[v].out;
                 }
@@ -18881,7 +18915,7 @@ static void gckpti_first_options(gckpti_chain *c, gckpti_stage *q)
         for (int l = 1; l < GCKPTI_LEVELS; l++) {
             for (int i = 0, borders = 0; i < size; i++) {
                 int u = q->first + i + 1;
-                int border = u < q->end && gckpti_is_border(c->s, GCKPTI_AT_SEGMENTS, u, 0);
+                int border = u < q->end && gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u, 0);
                 borders += border;
                 c->trial[i] = gckpti_stage_levels[c->wants[u - 1] ? l : GCKPTI_LEVELS - 1];
                 if (unit[i].fixed || (border && borders % apart == 0))
@@ -19166,11 +19200,11 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     size_t n = (size_t)p->units;
     gckpti_chain c;
     memset(&c, 0, sizeof c);
-    if (most < s->grain || !gckpti_find_borders(s))
+    if (most < s->grain)
         return 0;
     c.s = s;
     c.scratch = gckpti_scratch_new(p->memory, &p->failed);
-    for (int stages = GCKPTI_STAGES; !p->failed; stages /= 2) {
+    for (int stages = gckpti_find_borders(&c) ? GCKPTI_STAGES : 0; !p->failed; stages /= 2) {
         gckpti_find_stages(&c, how, stages);
         n = ((size_t)c.n + 1) * ((size_t)c.n + 1);
         c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, n, sizeof(int64_t));

@@ -230,11 +230,11 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     size_t n = (size_t)p->units;
     gckpti_chain c;
     memset(&c, 0, sizeof c);
-    if (most < s->grain || !gckpti_find_borders(s))
+    if (most < s->grain)
         return 0;
     c.s = s;
     c.scratch = gckpti_scratch_new(p->memory, &p->failed);
-    for (int stages = GCKPTI_STAGES; !p->failed; stages /= 2) {
+    for (int stages = gckpti_find_borders(&c) ? GCKPTI_STAGES : 0; !p->failed; stages /= 2) {
         gckpti_find_stages(&c, how, stages);
         n = ((size_t)c.n + 1) * ((size_t)c.n + 1);
         c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, n, sizeof(int64_t));

@@ -62,6 +62,8 @@ typedef struct {
 typedef struct {
     gckpti_search *s;
     gckpti_scratch scratch;
+    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
+    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
     gckpti_stage stage[GCKPTI_STAGES + 1];
     int n, borders;    /* stages; borders that there were */
     int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
@@ -131,7 +133,7 @@ GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact);
 GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact);
 
 /* search/stages.c */
-GCKPTI_FN int gckpti_find_borders(gckpti_search *s);
+GCKPTI_FN int gckpti_find_borders(gckpti_chain *c);
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most);
 GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c);
 GCKPTI_FN int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level);

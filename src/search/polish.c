@@ -5,54 +5,55 @@
 #ifndef GCKPT_NO_SEARCH
 /* ---- polish: takes repeated forwards out. Room below the limit by position: a tree of minima;
  * what a node holds is relative to its parent; leaf size + 1 + x is position x ---- */
-static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
+static int64_t gckpti_room_least(const gckpti_rooms *t, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
-    int a = s->leaves + from, b = s->leaves + to + 2;
+    int a = t->leaves + from, b = t->leaves + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
-        left = !(a & 1) && s->room[a ^ 1] < left ? s->room[a ^ 1] : left;
-        right = b & 1 && s->room[b ^ 1] < right ? s->room[b ^ 1] : right;
-        left += s->room[a / 2];
-        right += s->room[b / 2];
+        left = !(a & 1) && t->node[a ^ 1] < left ? t->node[a ^ 1] : left;
+        right = b & 1 && t->node[b ^ 1] < right ? t->node[b ^ 1] : right;
+        left += t->node[a / 2];
+        right += t->node[b / 2];
     }
     for (left = left < right ? left : right; (a /= 2) > 0;)
-        left += s->room[a];
+        left += t->node[a];
     return left;
 }
 
 /* Makes a node hold the least of its children's. */
-static void gckpti_room_lift(int64_t *room, int node)
+static void gckpti_room_lift(gckpti_rooms *t, int node)
 {
-    int64_t a = room[2 * node], b = room[2 * node + 1], least = a < b ? a : b;
-    room[2 * node] -= least;
-    room[2 * node + 1] -= least;
-    room[node] += least;
+    int64_t *child = &t->node[2 * node], least = child[0] < child[1] ? child[0] : child[1];
+    child[0] -= least;
+    child[1] -= least;
+    t->node[node] += least;
 }
 
-static void gckpti_room_add(gckpti_search *s, int from, int to, int64_t bytes)
+static void gckpti_room_add(gckpti_rooms *t, int from, int to, int64_t bytes)
 {
-    int a = s->leaves + from, b = s->leaves + to + 2;
+    int a = t->leaves + from, b = t->leaves + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
-        s->room[a ^ 1] += a & 1 ? 0 : bytes;
-        s->room[b ^ 1] += b & 1 ? bytes : 0;
-        gckpti_room_lift(s->room, a / 2);
-        gckpti_room_lift(s->room, b / 2);
+        t->node[a ^ 1] += a & 1 ? 0 : bytes;
+        t->node[b ^ 1] += b & 1 ? bytes : 0;
+        gckpti_room_lift(t, a / 2);
+        gckpti_room_lift(t, b / 2);
     }
     while ((a /= 2) > 0)
-        gckpti_room_lift(s->room, a);
+        gckpti_room_lift(t, a);
 }
 
 static int gckpti_room_build(gckpti_search *s, int64_t limit)
 {
-    for (s->leaves = 2; s->leaves < s->now.length + 2;)
-        s->leaves *= 2;
-    if (!gckpti_want(&s->scratch, &s->room, 2 * (size_t)s->leaves, sizeof *s->room))
+    gckpti_rooms *t = &s->room;
+    for (t->leaves = 2; t->leaves < s->now.length + 2;)
+        t->leaves *= 2;
+    if (!gckpti_want(&s->scratch, &t->node, 2 * (size_t)t->leaves, sizeof *t->node))
         return 0;
-    memset(s->room, 0, 2 * (size_t)s->leaves * sizeof *s->room);
+    memset(t->node, 0, 2 * (size_t)t->leaves * sizeof *t->node);
     for (int x = 0; x < s->now.length; x++)
-        s->room[s->leaves + 1 + x] = limit - s->now.live[x];
-    for (int node = s->leaves - 1; node > 0; node--)
-        gckpti_room_lift(s->room, node);
+        t->node[t->leaves + 1 + x] = limit - s->now.live[x];
+    for (int node = t->leaves - 1; node > 0; node--)
+        gckpti_room_lift(t, node);
     return 1;
 }
 
@@ -60,7 +61,7 @@ static int gckpti_room_build(gckpti_search *s, int64_t limit)
 static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 {
     for (int k = m->set; k < m->set + m->units; k += 2)
-        gckpti_room_add(s, s->set[k + 1], m->to, sign * s->note[s->set[k]].out);
+        gckpti_room_add(&s->room, s->set[k + 1], m->to, sign * s->note[s->set[k]].out);
 }
 
 /* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
@@ -76,9 +77,9 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
         int64_t size = aux ? m->aux : m->value;
         if (end[m->to] < 0 || from >= m->to || size == 0)
             continue;
-        fits = gckpti_room_least(s, from, m->to - 1) >= size;
+        fits = gckpti_room_least(&s->room, from, m->to - 1) >= size;
         if (fits && take)
-            gckpti_room_add(s, from, m->to - 1, -size);
+            gckpti_room_add(&s->room, from, m->to - 1, -size);
     }
     if (!fits || !take)
         gckpti_free_inputs(s, m, -1);

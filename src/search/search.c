@@ -130,7 +130,6 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit)
         s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
     }
     s->moves = s->sets = 0;
-    s->worst = UINT64_MAX;
     s->first_backward = 0;
     while (s->first_backward < t->length && t->item[s->first_backward] >= 0)
         s->first_backward++;

@@ -127,51 +127,65 @@ typedef struct {
     int64_t value, aux; /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
 
+/* What several moves leave over of the excess: of 2^shift positions above the limit, a chunk; of
+ * all. */
+typedef struct {
+    int shift;
+    int64_t *chunk, all;
+} gckpti_leftover;
+
+/* Bytes left below a limit, by position: a tree of minima over so many leaves. */
+typedef struct {
+    int64_t *node;
+    int leaves;
+} gckpti_rooms;
+
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
-    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
+    gckpti_bound *bound;
+    /* the model: bytes of gradients and workspaces, by rank: at a backward; between it and the one
+     * before */
     int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
+    int late;      /* some forwards come late: a cut may then repeat less than it says */
+    int whole;     /* a small graph: whatever was found counts for every budget */
+    uint64_t enough; /* so little above the bound is good enough */
+    /* a pass over the present schedule (gckpti_index, gckpti_step) */
     gckpti_schedule now, next;
     gckpti_note *note;   /* the planner's */
-    int64_t stamp;       /* closures so far */
-    int first_backward;  /* its position in the present schedule; */
+    int first_backward;  /* its position; */
     int firsts;          /* behind the last forward before it that is no repeated one */
     int64_t *excess_sum; /* bytes over the limit before a position */
     int *excess_count;   /* positions with excess before it */
-    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
-    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
-    int *set, sets;   /* of moves: closures; or what goes too */
-    int cut;          /* a closure that was used was truncated, or the search ended early */
-    int64_t *room;    /* polish: a tree of minima, of the bytes left below the limit; */
-    int leaves;       /* it has so many */
-    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
-    int shift;        /* squeeze: 2^shift positions above the limit a chunk; */
-    int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
+    /* moves of squeeze or of polish */
     gckpti_move *move, *sorted;
-    uint64_t worst;       /* moves with a greater key are not kept; */
-    int wide;             /* is no limit */
+    int moves;
+    int *set, sets;       /* of moves: closures; or what goes too */
+    int *chosen;          /* of them, or positions */
     gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit */
-    int *chosen;          /* moves */
-    int moves;
-    gckpti_bound *bound;
-    uint64_t enough;             /* so little above the bound is good enough */
-    unsigned char *fewer, *more; /* what the two cuts around a limit compute again */
-    gckpti_known *known[GCKPTI_INSTANTS];
-    gckpti_slot *slot, *seed, all, winner, trial; /* slot: of rungs, by falling limit; all: kept */
+    int64_t stamp;        /* closures so far */
+    int barred;           /* a unit whose gaps stay open; -1: none */
+    gckpti_leftover left;
+    gckpti_rooms room;
+    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
+    /* the ladder */
+    gckpti_slot *slot, *seed, all; /* slot: of rungs, by falling limit; all: kept */
     int slots, seeds;
-    gckpt_result result;   /* of what was laid: GCKPT_OK, or the first error */
-    int hunting;           /* gckpti_find_least: fewer bytes are better, whatever the work */
-    int whole;             /* a small graph: whatever was found counts for every budget */
-    unsigned deciders;     /* bits of instants that decide for some budget */
-    int late;              /* some forwards come late: a cut may then repeat less than it says */
-    int64_t items, looked; /* counted so far, for gckpti_spent; */
-    int64_t attempt;       /* and when one attempt of several began, or -1 */
+    unsigned char *fewer, *more;     /* what the two cuts around a limit compute again */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
-    int barred;                      /* a unit whose gaps stay open; -1: none */
+    /* how much was done: gckpti_spent */
+    int64_t items, looked; /* counted so far */
+    int64_t attempt;       /* when one attempt of several began, or -1 */
+    int cut;               /* a closure that was used was truncated, or the search ended early */
+    /* the choice for a budget */
+    gckpti_slot winner, trial;
+    gckpti_known *known[GCKPTI_INSTANTS]; /* by cut of an instant */
+    unsigned deciders;                    /* bits of instants that decide for some budget */
+    gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */
+    int hunting; /* gckpti_find_least: fewer bytes are better, whatever the work */
 } gckpti_search;
 
 /* ---- search/choose.c ---- */

@@ -81,11 +81,14 @@ static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
     return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
 }
 
+/* How a closure is made. CHEAPEST: an input that is not live is kept where that exceeds nothing,
+ * else computed (or reloaded, if that is cheaper); COMPUTED: always that; KEPT: always kept;
+ * RELOADED: the unit itself is reloaded, and no input needed. */
+enum { GCKPTI_CHEAPEST, GCKPTI_COMPUTED, GCKPTI_KEPT_INPUTS, GCKPTI_RELOADED, GCKPTI_POLICIES };
+
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
- * m->cost. An input that is not live there is computed as well (or reloaded, if that is cheaper) or
- * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept;
- * 3: the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2
- * where one is computed, 0: policies below 3 do not differ. */
+ * m->cost. m->penalty: excess that keeping inputs adds. Returns 1 where one is kept, 2 where one is
+ * computed, 0: but for RELOADED, policies do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -95,10 +98,10 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                      sizeof(int)))
         return 0;
     s->note[m->unit].seen = ++s->stamp;
-    s->set[end++] = policy == 3 ? m->unit + s->p->units : m->unit;
-    if (policy == 3)
+    s->set[end++] = policy == GCKPTI_RELOADED ? m->unit + s->p->units : m->unit;
+    if (policy == GCKPTI_RELOADED)
         m->cost = 2 * gckpti_copy_work(s->p->desc->offload_work, m->value + m->aux);
-    for (h += policy == 3; h < end && end - first < GCKPTI_CLOSURE; h++) {
+    for (h += policy == GCKPTI_RELOADED; h < end && end - first < GCKPTI_CLOSURE; h++) {
         if (gckpti_reloads(s->p, s->set[h])) {
             m->cost += 2 * gckpti_parts_work(s->p, s->set[h] - s->p->units, GCKPTI_VALUE);
             continue;
@@ -118,7 +121,8 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
-            int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
+            int kept = !stale && (policy == GCKPTI_KEPT_INPUTS ||
+                                  (excess == 0 && policy != GCKPTI_COMPUTED));
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
             if (kept)
@@ -143,15 +147,22 @@ static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
     return sum < most ? sum : most;
 }
 
-/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess: with its
- * best policy, unless that is far worse than the best move so far; all: with each. */
-static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
+/* What gaps are looked for: with their best policy, or (all) with each that is of use; wide: all of
+ * them, not just those within twice the best, `worst`. */
+typedef struct {
+    int wide, all;
+    uint64_t worst;
+} gckpti_wish;
+
+/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess. */
+static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
 {
     const gckpti_note *v = &s->note[unit];
+    const int all = wish->all, fixed = s->p->unit[unit].fixed;
     gckpti_move best, m;
-    int fixed = s->p->unit[unit].fixed, reload;
+    int reload, choice = 3;
     if ((fixed && !s->p->unit[unit].offloads) || unit == s->barred)
-        return;
+    return;
     memset(&m, 0, sizeof m);
     m.unit = unit;
     m.start = v->start;
@@ -161,12 +172,15 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
     m.aux = v->aux_end >= x ? v->aux : 0;
     int64_t gain = gckpti_gain(s, v->from + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.aux);
     reload = gckpti_may_offload(s, unit, m.value + m.aux);
-    if (gain <= 0 || (!reload && gckpti_score(s->p->unit[unit].cost, gain) > s->worst))
+    if (gain <= 0 || (!reload && gckpti_score(s->p->unit[unit].cost, gain) > wish->worst))
         return;
     best.key = UINT64_MAX;
-    /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
-    for (int policy = fixed ? 3 : 0, choice = 3; policy < 4 && !s->p->failed; policy++) {
-        if (policy == 3 ? !reload : !(choice & (all ? 3 : 2)) || (policy == 1 && !all))
+    for (int policy = fixed ? GCKPTI_RELOADED : 0; policy < GCKPTI_POLICIES && !s->p->failed;
+         policy++) {
+        /* alone COMPUTED costs no less than CHEAPEST; and KEPT is that if nothing is computed */
+        if (policy == GCKPTI_RELOADED ? !reload
+                                      : !(choice & (all ? 3 : 2)) ||
+                                            (policy == GCKPTI_COMPUTED && !all))
             continue;
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
@@ -177,10 +191,10 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
         if (all)
             gckpti_add_move(s, &m);
     }
-    if (all || best.key == UINT64_MAX || best.key > s->worst)
+    if (all || best.key == UINT64_MAX || best.key > wish->worst)
         return; /* a pinned value may have no way: slower memory is full */
-    if (!s->wide && best.key < s->worst - GCKPTI_TWICE)
-        s->worst = best.key + GCKPTI_TWICE;
+    if (!wish->wide && best.key < wish->worst - GCKPTI_TWICE)
+        wish->worst = best.key + GCKPTI_TWICE;
     gckpti_add_move(s, &best);
 }
 
@@ -188,8 +202,8 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
  * best; wide: all of them. */
 GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
 {
+    gckpti_wish wish = { wide, all, UINT64_MAX };
     int last = 0, kept = 0;
-    s->wide = wide;
     if (!gckpti_index(s, limit))
         return;
     for (int x = 0; x < s->now.length; x++)
@@ -201,14 +215,14 @@ GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int a
             const gckpti_note *v = &s->note[links[k]];
             self = links[k] == self ? -1 : self;
             if (v->from < last || (v->start < last && v->aux_end >= x))
-                gckpti_try_gap(s, links[k], x, all);
+                gckpti_try_gap(s, links[k], x, &wish);
         }
         if (self >= 0 && s->excess_count[x] > 0)
-            gckpti_try_gap(s, self, x, all);
+            gckpti_try_gap(s, self, x, &wish);
         gckpti_step(s, x);
     }
     for (int m = 0; m < s->moves; m++)
-        if (s->move[m].key <= s->worst)
+        if (s->move[m].key <= wish.worst)
             s->move[kept++] = s->move[m];
     s->moves = kept;
     gckpti_sort_moves(s);
@@ -251,21 +265,22 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
  * the limit that are number a to b - 1; in chunks of them, one each up to some hundreds. */
 static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int take)
 {
+    gckpti_leftover *left = &s->left;
     int64_t gain = 0;
     for (int end; a < b; a = end) {
-        int c = a >> s->shift;
-        int64_t sum = s->chunk_left[c], most;
-        end = (c + 1) << s->shift;
+        int c = a >> left->shift;
+        int64_t sum = left->chunk[c], most;
+        end = (c + 1) << left->shift;
         end = end < b ? end : b;
         most = size * (end - a);
-        if (end - a < 1 << s->shift) /* its share of the chunk */
-            sum = sum * (end - a) >> s->shift;
+        if (end - a < 1 << left->shift) /* its share of the chunk */
+            sum = sum * (end - a) >> left->shift;
         sum = sum < most ? sum : most;
         gain += sum;
-        s->chunk_left[c] -= take ? sum : 0;
+        left->chunk[c] -= take ? sum : 0;
         s->looked++;
     }
-    s->excess_left -= take ? gain : 0;
+    left->all -= take ? gain : 0;
     return gain;
 }
 
@@ -294,17 +309,18 @@ static int gckpti_touch(gckpti_search *s, int item, int note)
 /* Cuts the positions above the limit into chunks and sums the excess of each, for gckpti_relief. */
 static int gckpti_cut_chunks(gckpti_search *s)
 {
+    gckpti_leftover *left = &s->left;
     int over = s->excess_count[s->now.length];
-    for (s->shift = 0; over >> s->shift > 512;)
-        s->shift++;
-    size_t chunks = (size_t)(over >> s->shift) + 1;
-    if (!gckpti_want(&s->scratch, &s->chunk_left, chunks, sizeof *s->chunk_left) ||
+    for (left->shift = 0; over >> left->shift > 512;)
+        left->shift++;
+    size_t chunks = (size_t)(over >> left->shift) + 1;
+    if (!gckpti_want(&s->scratch, &left->chunk, chunks, sizeof *left->chunk) ||
         !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
         return 0;
-    memset(s->chunk_left, 0, chunks * sizeof *s->chunk_left);
+    memset(left->chunk, 0, chunks * sizeof *left->chunk);
     for (int x = 0; x < s->now.length; x++)
-        s->chunk_left[s->excess_count[x] >> s->shift] += s->excess_sum[x + 1] - s->excess_sum[x];
-    s->excess_left = s->excess_sum[s->now.length];
+        left->chunk[s->excess_count[x] >> left->shift] += s->excess_sum[x + 1] - s->excess_sum[x];
+    left->all = s->excess_sum[s->now.length];
     return 1;
 }
 
@@ -318,7 +334,7 @@ static int gckpti_choose_gaps(gckpti_search *s)
     uint64_t worst = s->move[0].key + GCKPTI_TWICE;
     for (int u = 0; u < s->p->units; u++)
         s->note[u].touched = 0;
-    for (int i = 0; i < s->moves && s->move[i].key <= worst && s->excess_left > 0; i++) {
+    for (int i = 0; i < s->moves && s->move[i].key <= worst && s->left.all > 0; i++) {
         const gckpti_move *m = &s->move[i];
         int clash = s->note[m->unit].touched;
         for (int j = m->set; j < m->set + m->units && !clash; j++)

@@ -9,49 +9,50 @@ static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }
 
 /* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
  * where backwards do not come in the order of the units on both sides. */
-GCKPTI_FN int gckpti_find_borders(gckpti_search *s)
+GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
 {
-    const gckpti_planner *p = s->p;
+    const gckpti_planner *p = c->s->p;
     size_t n = (size_t)p->units;
     int count, last = -1, backwards = 0;
-    gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
-    if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
+    c->last_either = (int *)gckpti_scratch_take(&c->scratch, n, sizeof(int));
+    c->enters = (int64_t *)gckpti_scratch_take(&c->scratch, n + 2, sizeof(int64_t));
+    if (p->failed)
         return 0;
     for (int u = 0; u < p->units; u++) {
-        s->last_either[u] = u;
+        c->last_either[u] = u;
         for (int way = 0; way < 1 + (p->unit[u].rank >= 0); way++)
             for (const int *q = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; q++)
-                s->last_either[*q] = u;
+                c->last_either[*q] = u;
     }
-    memset(s->enters, 0, (n + 2) * sizeof *s->enters);
     for (int u = p->prologue; u < p->units; u++) {
-        s->enters[u + 1] += p->unit[u].out;
-        s->enters[s->last_either[u] + 1] -= p->unit[u].out;
+        c->enters[u + 1] += p->unit[u].out;
+        c->enters[c->last_either[u] + 1] -= p->unit[u].out;
     }
     for (int u = 1; u < p->units; u++)
-        s->enters[u] += s->enters[u - 1];
+        c->enters[u] += c->enters[u - 1];
     for (int u = p->units; u-- > p->prologue;) {
         last = p->unit[u].rank > last ? p->unit[u].rank : last;
         backwards += p->unit[u].rank >= 0;
-        s->enters[u] = last + 1 == backwards ? s->enters[u] : INT64_MAX;
+        c->enters[u] = last + 1 == backwards ? c->enters[u] : INT64_MAX;
     }
     return 1;
 }
 
-static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
+static int gckpti_is_border(const gckpti_chain *c, int how, int u, int64_t widest)
 {
+    const gckpt_graph *g = c->s->p->g;
     int segment[2];
     for (int k = 0; k < 2; k++) {
-        segment[k] = s->p->g->tensors[s->p->unit[u - k].id]->segment;
-        while (segment[k] >= 0 && s->p->g->segments[segment[k]].parent >= 0)
-            segment[k] = s->p->g->segments[segment[k]].parent;
+        segment[k] = g->tensors[c->s->p->unit[u - k].id]->segment;
+        while (segment[k] >= 0 && g->segments[segment[k]].parent >= 0)
+            segment[k] = g->segments[segment[k]].parent;
     }
-    if (s->enters[u] == INT64_MAX)
+    if (c->enters[u] == INT64_MAX)
         return 0;
     return how == GCKPTI_AT_UNITS ||
            (how == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
-                                      : s->enters[u] <= widest && s->enters[u] < s->enters[u - 1] &&
-                                            s->enters[u] <= s->enters[u + 1]);
+                                      : c->enters[u] <= widest && c->enters[u] < c->enters[u - 1] &&
+                                            c->enters[u] <= c->enters[u + 1]);
 }
 
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
@@ -62,18 +63,18 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
     int64_t widest = p->g->outermost < 2 ? INT64_MAX : 0;
     int borders = 1, window, seen = 0, best = -1, back = 0;
     for (int u = p->prologue + 1; u < p->units; u++)
-        if (gckpti_is_border(s, GCKPTI_AT_SEGMENTS, u, 0) && s->enters[u] > widest)
-            widest = s->enters[u];
+        if (gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u, 0) && c->enters[u] > widest)
+            widest = c->enters[u];
     for (int u = p->prologue + 1; u < p->units; u++)
-        borders += gckpti_is_border(s, how, u, widest);
+        borders += gckpti_is_border(c, how, u, widest);
     window = (borders + most - 1) / most;
     c->borders = borders;
     c->stage[0].first = p->prologue;
     c->n = 1;
     for (int u = p->prologue + 1; u < p->units; u++) {
-        if (!gckpti_is_border(s, how, u, widest))
+        if (!gckpti_is_border(c, how, u, widest))
             continue;
-        best = best < 0 || s->enters[u] < s->enters[best] ? u : best;
+        best = best < 0 || c->enters[u] < c->enters[best] ? u : best;
         if (++seen % window == 0) {
             c->stage[c->n++].first = best;
             best = -1;
@@ -99,8 +100,9 @@ static uint64_t gckpti_hash_links(uint64_t hash, const int *link, int n, int fir
 }
 
 /* All that tells a stage from others inside: two with the same number have the same options. */
-static uint64_t gckpti_hash_stage(const gckpti_search *s, const gckpti_stage *q)
+static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
+    const gckpti_search *s = c->s;
     const gckpti_planner *p = s->p;
     const int64_t waits = s->gradient_between[q->back];
     uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
@@ -112,7 +114,7 @@ static uint64_t gckpti_hash_stage(const gckpti_search *s, const gckpti_stage *q)
                                x->inputs,    x->in_place,
                                x->fixed,     x->reads_aux,
                                back ? x->rank - q->back : -1, back ? x->reads : 0,
-                               s->last_either[u] < q->end };
+                               c->last_either[u] < q->end };
         for (size_t k = 0; k < sizeof of / sizeof *of; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)of[k]);
         hash = gckpti_hash_links(hash, p->links + x->in, x->inputs, q->first);
@@ -133,11 +135,11 @@ GCKPTI_FN void gckpti_compare_stages(gckpti_chain *c)
     int64_t *sends = c->crossing;
     for (int a = 0; a < n; a++)
         for (int u = c->stage[a].first; u < c->stage[a].end; u++)
-            for (int k = a + 1; k < n && c->stage[k].first <= c->s->last_either[u]; k++)
+            for (int k = a + 1; k < n && c->stage[k].first <= c->last_either[u]; k++)
                 sends[a * wide + k] += c->s->p->unit[u].out;
     for (int a = 0; a < n; a++) {
         gckpti_stage *q = &c->stage[a];
-        q->inside = q->all = gckpti_hash_stage(c->s, q);
+        q->inside = q->all = gckpti_hash_stage(c, q);
         for (int k = a + 1; k < n && sends[a * wide + k] > 0; k++)
             q->all = gckpti_fnv_number(q->all, (uint64_t)sends[a * wide + k]);
         for (q->owner = 0; c->stage[q->owner].inside != q->inside;)
@@ -176,7 +178,7 @@ static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *
         int i = c->item[x], u = i < 0 ? ~i : i;
         if (i == GCKPTI_REST) {
             for (int v = q->first; v < q->end; v++)
-                if (s->last_either[v] >= q->end && p->note[v].value_end < 0) {
+                if (c->last_either[v] >= q->end && p->note[v].value_end < 0) {
                     p->note[v].value_end = x;
                     live += p->note[v].out;
                 }
@@ -303,7 +305,7 @@ static void gckpti_first_options(gckpti_chain *c, gckpti_stage *q)
         for (int l = 1; l < GCKPTI_LEVELS; l++) {
             for (int i = 0, borders = 0; i < size; i++) {
                 int u = q->first + i + 1;
-                int border = u < q->end && gckpti_is_border(c->s, GCKPTI_AT_SEGMENTS, u, 0);
+                int border = u < q->end && gckpti_is_border(c, GCKPTI_AT_SEGMENTS, u, 0);
                 borders += border;
                 c->trial[i] = gckpti_stage_levels[c->wants[u - 1] ? l : GCKPTI_LEVELS - 1];
                 if (unit[i].fixed || (border && borders % apart == 0))
