@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2973
+ *     >>search    what no schedule can do without; the least work for every budget            2978
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1760
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
@@ -18984,8 +18984,11 @@ GCKPTI_FN void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t wor
  * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
  * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
  * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
- * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
- * evaluated like all others. */
+ * rows of the table, and share them. Why that is the best of all schedules that hold a checkpoint
+ * until its stage's backward: whichever way a to b begin, what is left are one or two runs of
+ * stages that share no bytes but those that are held meanwhile, and of these the table has the
+ * least work for each amount of memory. What it says is an estimate all the same, as options may
+ * peak at different moments; its schedules are seeds, evaluated like all others. */
 enum {
     GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
     GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
@@ -19206,9 +19209,9 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     c.scratch = gckpti_scratch_new(p->memory, &p->failed);
     for (int stages = gckpti_find_borders(&c) ? GCKPTI_STAGES : 0; !p->failed; stages /= 2) {
         gckpti_find_stages(&c, how, stages);
-        n = ((size_t)c.n + 1) * ((size_t)c.n + 1);
-        c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, n, sizeof(int64_t));
-        c.row = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
+        size_t pairs = ((size_t)c.n + 1) * ((size_t)c.n + 1);
+        c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, pairs, sizeof(int64_t));
+        c.row = (int *)gckpti_scratch_take(&c.scratch, pairs, sizeof(int));
         c.rows = 0;
         if (!p->failed)
             gckpti_compare_stages(&c);
@@ -19222,23 +19225,22 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     int64_t units = 0, trials = GCKPTI_TRIALS;
     for (int a = 0; a < c.n; a++) {
         int size = c.stage[a].end - c.stage[a].first;
-        c.room = size > c.room ? size : c.room;
+        c.room = 5 * size + 64 > c.room ? 5 * size + 64 : c.room;
         units += c.stage[a].owner == a ? size : 0;
     }
-    n = (size_t)p->units;
-    c.trial = (unsigned char *)gckpti_scratch_take(&c.scratch, (size_t)c.room, 1);
-    c.room = 5 * c.room + 64;
     c.item = (int *)gckpti_scratch_take(&c.scratch, (size_t)c.room * 2, sizeof(int));
+    c.trial = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
     c.has = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
     c.wants = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
     c.runs = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
-    for (int a = 0; a < c.n && !p->failed; a++)
-        if (c.stage[a].owner == a) {
-            int64_t size = c.stage[a].end - c.stage[a].first, before = s->looked;
-            gckpti_find_options(&c, &c.stage[a], trials * size / units);
-            trials -= s->looked - before;
-            units -= size;
-        }
+    for (int a = 0; a < c.n && !p->failed; a++) {
+        int64_t size = c.stage[a].end - c.stage[a].first, before = s->looked;
+        if (c.stage[a].owner != a)
+            continue;
+        gckpti_find_options(&c, &c.stage[a], trials * size / units);
+        trials -= s->looked - before;
+        units -= size;
+    }
     for (int part = 1; part <= 16 && !p->failed; part *= 4)
         gckpti_seed_table(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);
@@ -19320,27 +19322,31 @@ GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
     return gckpti_take_made(s) ? s->now.peak : INT64_MAX;
 }
 
+/* The present schedule is that of a cut. Returns its peak. */
+GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut)
+{
+    gckpti_cut_mark(s->bound, table, cut);
+    return gckpti_try_late(s, s->bound->again);
+}
+
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
  * it is not good enough, those that keep a little more, squeezed. */
 static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
 {
-    const gckpti_kept_list *all = &t->all.last;
     int64_t room = slot->limit - t->gradients;
-    int cut = gckpti_cut_within(all, room), fits = 0;
+    int cut = gckpti_cut_within(&t->all.last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        gckpti_cut_mark(s->bound, &t->all, cut);
-        fits = gckpti_try_late(s, s->bound->again) <= slot->limit;
+        fits = gckpti_try_cut(s, &t->all, cut) <= slot->limit;
         if (fits)
             gckpti_offer(s, slot);
         if ((fits || tried == 0) && !gckpti_certified(s, slot))
             gckpti_improve(s, slot, 0);
     }
-    for (int part = 80; all->n > 0 && part >= 20 && !gckpti_certified(s, slot); part /= 2) {
-        cut = gckpti_cut_within(all, room + slot->limit / part);
+    for (int part = 80; part >= 20 && !gckpti_certified(s, slot); part /= 2) {
+        cut = gckpti_cut_within(&t->all.last, room + slot->limit / part);
         if (cut < 0)
             continue;
-        gckpti_cut_mark(s->bound, &t->all, cut);
-        gckpti_try_late(s, s->bound->again);
+        gckpti_try_cut(s, &t->all, cut);
         gckpti_improve(s, slot, 0);
     }
 }
@@ -19727,8 +19733,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
             break;
         if (known[e].arena > most || known[e].peak > limit)
             continue;
-        gckpti_cut_mark(s->bound, &t->all, e);
-        known[e].peak = gckpti_try_late(s, s->bound->again);
+        known[e].peak = gckpti_try_cut(s, &t->all, e);
         if (!s->late && s->now.extra < gckpti_cut_work(t, e))
             known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
         tries--;

@@ -14,8 +14,11 @@
  * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
  * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
  * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
- * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
- * evaluated like all others. */
+ * rows of the table, and share them. Why that is the best of all schedules that hold a checkpoint
+ * until its stage's backward: whichever way a to b begin, what is left are one or two runs of
+ * stages that share no bytes but those that are held meanwhile, and of these the table has the
+ * least work for each amount of memory. What it says is an estimate all the same, as options may
+ * peak at different moments; its schedules are seeds, evaluated like all others. */
 enum {
     GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
     GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
@@ -236,9 +239,9 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     c.scratch = gckpti_scratch_new(p->memory, &p->failed);
     for (int stages = gckpti_find_borders(&c) ? GCKPTI_STAGES : 0; !p->failed; stages /= 2) {
         gckpti_find_stages(&c, how, stages);
-        n = ((size_t)c.n + 1) * ((size_t)c.n + 1);
-        c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, n, sizeof(int64_t));
-        c.row = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
+        size_t pairs = ((size_t)c.n + 1) * ((size_t)c.n + 1);
+        c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, pairs, sizeof(int64_t));
+        c.row = (int *)gckpti_scratch_take(&c.scratch, pairs, sizeof(int));
         c.rows = 0;
         if (!p->failed)
             gckpti_compare_stages(&c);
@@ -252,23 +255,22 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
     int64_t units = 0, trials = GCKPTI_TRIALS;
     for (int a = 0; a < c.n; a++) {
         int size = c.stage[a].end - c.stage[a].first;
-        c.room = size > c.room ? size : c.room;
+        c.room = 5 * size + 64 > c.room ? 5 * size + 64 : c.room;
         units += c.stage[a].owner == a ? size : 0;
     }
-    n = (size_t)p->units;
-    c.trial = (unsigned char *)gckpti_scratch_take(&c.scratch, (size_t)c.room, 1);
-    c.room = 5 * c.room + 64;
     c.item = (int *)gckpti_scratch_take(&c.scratch, (size_t)c.room * 2, sizeof(int));
+    c.trial = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
     c.has = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
     c.wants = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
     c.runs = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
-    for (int a = 0; a < c.n && !p->failed; a++)
-        if (c.stage[a].owner == a) {
-            int64_t size = c.stage[a].end - c.stage[a].first, before = s->looked;
-            gckpti_find_options(&c, &c.stage[a], trials * size / units);
-            trials -= s->looked - before;
-            units -= size;
-        }
+    for (int a = 0; a < c.n && !p->failed; a++) {
+        int64_t size = c.stage[a].end - c.stage[a].first, before = s->looked;
+        if (c.stage[a].owner != a)
+            continue;
+        gckpti_find_options(&c, &c.stage[a], trials * size / units);
+        trials -= s->looked - before;
+        units -= size;
+    }
     for (int part = 1; part <= 16 && !p->failed; part *= 4)
         gckpti_seed_table(&c, part < 16 ? most / part / 4 : 0, most / part);
     gckpti_scratch_free(&c.scratch);

@@ -138,8 +138,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
             break;
         if (known[e].arena > most || known[e].peak > limit)
             continue;
-        gckpti_cut_mark(s->bound, &t->all, e);
-        known[e].peak = gckpti_try_late(s, s->bound->again);
+        known[e].peak = gckpti_try_cut(s, &t->all, e);
         if (!s->late && s->now.extra < gckpti_cut_work(t, e))
             known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
         tries--;

@@ -76,27 +76,31 @@ GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
     return gckpti_take_made(s) ? s->now.peak : INT64_MAX;
 }
 
+/* The present schedule is that of a cut. Returns its peak. */
+GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut)
+{
+    gckpti_cut_mark(s->bound, table, cut);
+    return gckpti_try_late(s, s->bound->again);
+}
+
 /* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
  * it is not good enough, those that keep a little more, squeezed. */
 static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
 {
-    const gckpti_kept_list *all = &t->all.last;
     int64_t room = slot->limit - t->gradients;
-    int cut = gckpti_cut_within(all, room), fits = 0;
+    int cut = gckpti_cut_within(&t->all.last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        gckpti_cut_mark(s->bound, &t->all, cut);
-        fits = gckpti_try_late(s, s->bound->again) <= slot->limit;
+        fits = gckpti_try_cut(s, &t->all, cut) <= slot->limit;
         if (fits)
             gckpti_offer(s, slot);
         if ((fits || tried == 0) && !gckpti_certified(s, slot))
             gckpti_improve(s, slot, 0);
     }
-    for (int part = 80; all->n > 0 && part >= 20 && !gckpti_certified(s, slot); part /= 2) {
-        cut = gckpti_cut_within(all, room + slot->limit / part);
+    for (int part = 80; part >= 20 && !gckpti_certified(s, slot); part /= 2) {
+        cut = gckpti_cut_within(&t->all.last, room + slot->limit / part);
         if (cut < 0)
             continue;
-        gckpti_cut_mark(s->bound, &t->all, cut);
-        gckpti_try_late(s, s->bound->again);
+        gckpti_try_cut(s, &t->all, cut);
         gckpti_improve(s, slot, 0);
     }
 }

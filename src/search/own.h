@@ -145,6 +145,7 @@ GCKPTI_FN int gckpti_seed_chain(gckpti_search *s, int how, int64_t most);
 
 /* search/ladder.c */
 GCKPTI_FN int64_t gckpti_try_late(gckpti_search *s, unsigned char *again);
+GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table, int cut);
 GCKPTI_FN void gckpti_find_seeds(gckpti_search *s);
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most);
 GCKPTI_FN void gckpti_solve(gckpti_search *s, int k);
