@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2978
+ *     >>search    what no schedule can do without; the least work for every budget            2964
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1760
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
@@ -16893,13 +16893,9 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 /* =================================================================================================
  * >>search: what no schedule can do without; the least work for every budget
  *
- * Of a model (plan) it makes schedules. gckpti_bound holds what is proven: for every instant the
- * minimal cuts, or their hull, of work against bytes (bound). gckpti_search holds a ladder of
- * rungs, byte limits from store-all's down to the least that is proven; a rung is solved once, when
- * a budget asks for it: by cuts made into schedules, else by seeds (stages, chain) that are
- * squeezed below the limit (squeeze) and polished (polish).
- * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
- * is told in search/search and search/bound.
+ * gckpti_bound holds what is proven of a model (plan): work against bytes, by minimal cuts (bound).
+ * gckpti_search holds a ladder of byte limits, and schedules below each (search/search tells how).
+ * gckpti_search_open begins, gckpti_choose answers a budget.
  *
  * Words, beside those of plan:
  *   instant  a backward at which it is counted what must lie in the arena
@@ -17218,13 +17214,10 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
  * all its cuts.
  *
  * Instants that matter are those at which more lies in the arena whatever a schedule does than at
- * any before: behind another they have less to give up and no less room. Where gradients of
- * parameters pile up these are many: some are taken.
- *
- * It holds for all schedules of the model, that is, for its order of backwards and its forms of
- * ops. Of two values that share bytes (in place) only one is read later, so that both never count.
- * It is optimistic, never wrong, about gckpt_recompute, what a loop keeps from the prologue,
- * updates in the backward, and ops that may run for the first time behind the instant (free).
+ * any before; where gradients of parameters pile up these are many, and some are taken. All holds
+ * for the model's order of backwards and forms of ops. Of two values that share bytes (in place)
+ * only one is read later. It is optimistic, never wrong, about gckpt_recompute, what a loop keeps
+ * from the prologue, updates in the backward, and ops that may first run behind the instant (free).
  *
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.
@@ -17633,25 +17626,21 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
- * The same model and the same schedules as in plan. The search needs only a schedule's live bytes
- * and its repeated work (gckpti_evaluate). A ladder of rungs, which depends on the model alone, has
- * byte limits each a little below the one above, from store-all's down to what is proven to be
- * needed. A rung is solved once, when a budget asks for it (gckpti_solve):
- *   bound    what is proven for its limit, and the instant that decides it (bound).
- *   cuts     that instant's cut says what to keep through the turn; the rest is computed again just
- *            before its first reader. Where all cuts are known these are tried, else the two of the
- *            hull around the limit, with a part of their ties, what only one of them keeps. What is
- *            within 0.1 % of a step of the bound is certified, and the rung is done.
+ * A ladder of rungs, which depends on the model alone, has byte limits each a little below the one
+ * above, from store-all's down to what is proven to be needed. A rung is solved once, when a budget
+ * asks for it (gckpti_solve):
+ *   cuts     that of the instant which decides says what to keep through the turn; the rest is
+ *            computed again just before its first reader. Where all cuts are known these are tried,
+ *            else the two of the hull around the limit, with a part of what only one of them keeps.
+ *            What is within 0.1 % of a step of the bound is certified, and the rung is done.
  *   seeds    else schedules that know no limit, made once: store-all, segments, memory-poor, and
- *            those of a dynamic programme over a chain of stages, for many amounts of memory (after
- *            Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains": rotor). The
- *            best that fits is polished; a few that do not, and what the rung above has, are
- *            squeezed first. At most GCKPTI_GROUP rungs depend on one another.
+ *            those of a dynamic programme over a chain of stages (chain). The best that fits is
+ *            polished; a few that do not, and what the rung above has, are squeezed first. At most
+ *            GCKPTI_GROUP rungs depend on one another.
  *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
- *            computing the value again before the second one, together with what that reads and is
- *            gone (its closure). Gaps are scored by work added per excess byte removed; all that
- *            are within twice the best and do not touch one another are closed at once, unread
- *            forwards dropped, the result evaluated exactly.
+ *            computing it again before the second one, with what that reads and is gone (its
+ *            closure). All gaps whose work per excess byte is within twice the best and which do
+ *            not touch one another are closed at once, the result evaluated exactly.
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
  * A budget gets the least work of what counts for it (gckpti_choose): of cuts themselves; and of
  * rungs, from the one above it down, until the next is proven to have no less work than the best so
@@ -17777,6 +17766,14 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 }
 
 /* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
+/* Writes the present schedule as a maker does. */
+static void gckpti_make_now(gckpti_search *s)
+{
+    s->p->made_length = 0;
+    for (int x = 0; x < s->now.length; x++)
+        gckpti_emit(s->p, s->now.item[x]);
+}
+
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
 GCKPTI_FN int gckpti_take_made(gckpti_search *s)
@@ -17786,9 +17783,8 @@ GCKPTI_FN int gckpti_take_made(gckpti_search *s)
         if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
             return 0;
         same = !p->pinned || (size_t)s->now.length == p->made_length;
-        p->made_length = 0;
-        for (int x = 0; x < s->now.length && !same; x++)
-            gckpti_emit(p, s->now.item[x]);
+        if (!same)
+            gckpti_make_now(s);
     }
     p->made_length = 0;
     s->items += 2 * (int64_t)s->now.length;
@@ -17798,11 +17794,10 @@ GCKPTI_FN int gckpti_take_made(gckpti_search *s)
 /* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
 GCKPTI_FN void gckpti_settle(gckpti_search *s)
 {
-    s->p->made_length = 0;
-    for (int x = 0; x < s->now.length && s->p->pinned; x++)
-        gckpti_emit(s->p, s->now.item[x]);
-    if (s->p->pinned)
+    if (s->p->pinned) {
+        gckpti_make_now(s);
         gckpti_take_made(s);
+    }
 }
 
 /* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
@@ -18095,7 +18090,7 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
 GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
 {
     gckpti_wish wish = { wide, all, UINT64_MAX };
-    int last = 0, kept = 0;
+    int last = 0;
     if (!gckpti_index(s, limit))
         return;
     for (int x = 0; x < s->now.length; x++)
@@ -18113,10 +18108,6 @@ GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int a
             gckpti_try_gap(s, self, x, &wish);
         gckpti_step(s, x);
     }
-    for (int m = 0; m < s->moves; m++)
-        if (s->move[m].key <= wish.worst)
-            s->move[kept++] = s->move[m];
-    s->moves = kept;
     gckpti_sort_moves(s);
 }
 
@@ -19826,7 +19817,6 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
 
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
 {
-    size_t n = (size_t)p->units;
     memset(s, 0, sizeof *s);
     s->p = p;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
@@ -19846,16 +19836,12 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         (result != GCKPT_OK && !gckpti_too_large(p, result)))
         return GCKPT_E_MEMORY;
     gckpti_search_sizes(s);
-    s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
-    s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
+    s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
+    s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
     s->bound = p->bound;
-    memset(s->more, 0, n);
-    int64_t most = p->failed ? 0 : gckpti_try_late(s, s->more);
     if (!p->failed)
-        gckpti_make_rungs(s, most);
+        gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
         gckpti_offer(s, &s->slot[0]);
     p->made_length = 0;

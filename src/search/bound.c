@@ -29,13 +29,10 @@
  * all its cuts.
  *
  * Instants that matter are those at which more lies in the arena whatever a schedule does than at
- * any before: behind another they have less to give up and no less room. Where gradients of
- * parameters pile up these are many: some are taken.
- *
- * It holds for all schedules of the model, that is, for its order of backwards and its forms of
- * ops. Of two values that share bytes (in place) only one is read later, so that both never count.
- * It is optimistic, never wrong, about gckpt_recompute, what a loop keeps from the prologue,
- * updates in the backward, and ops that may run for the first time behind the instant (free).
+ * any before; where gradients of parameters pile up these are many, and some are taken. All holds
+ * for the model's order of backwards and forms of ops. Of two values that share bytes (in place)
+ * only one is read later. It is optimistic, never wrong, about gckpt_recompute, what a loop keeps
+ * from the prologue, updates in the backward, and ops that may first run behind the instant (free).
  *
  * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
  * least, of any backward, and of any forward that has its inputs and its result in the arena.

@@ -231,7 +231,6 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
 
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
 {
-    size_t n = (size_t)p->units;
     memset(s, 0, sizeof *s);
     s->p = p;
     s->scratch = gckpti_scratch_new(p->memory, &p->failed);
@@ -251,16 +250,12 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         (result != GCKPT_OK && !gckpti_too_large(p, result)))
         return GCKPT_E_MEMORY;
     gckpti_search_sizes(s);
-    s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
-    s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
+    s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
+    s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
     s->bound = p->bound;
-    memset(s->more, 0, n);
-    int64_t most = p->failed ? 0 : gckpti_try_late(s, s->more);
     if (!p->failed)
-        gckpti_make_rungs(s, most);
+        gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
         gckpti_offer(s, &s->slot[0]);
     p->made_length = 0;

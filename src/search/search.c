@@ -6,25 +6,21 @@
 /* =================================================================================================
  * search: the least work for every budget: cuts, seeds, squeeze, polish
  *
- * The same model and the same schedules as in plan. The search needs only a schedule's live bytes
- * and its repeated work (gckpti_evaluate). A ladder of rungs, which depends on the model alone, has
- * byte limits each a little below the one above, from store-all's down to what is proven to be
- * needed. A rung is solved once, when a budget asks for it (gckpti_solve):
- *   bound    what is proven for its limit, and the instant that decides it (bound).
- *   cuts     that instant's cut says what to keep through the turn; the rest is computed again just
- *            before its first reader. Where all cuts are known these are tried, else the two of the
- *            hull around the limit, with a part of their ties, what only one of them keeps. What is
- *            within 0.1 % of a step of the bound is certified, and the rung is done.
+ * A ladder of rungs, which depends on the model alone, has byte limits each a little below the one
+ * above, from store-all's down to what is proven to be needed. A rung is solved once, when a budget
+ * asks for it (gckpti_solve):
+ *   cuts     that of the instant which decides says what to keep through the turn; the rest is
+ *            computed again just before its first reader. Where all cuts are known these are tried,
+ *            else the two of the hull around the limit, with a part of what only one of them keeps.
+ *            What is within 0.1 % of a step of the bound is certified, and the rung is done.
  *   seeds    else schedules that know no limit, made once: store-all, segments, memory-poor, and
- *            those of a dynamic programme over a chain of stages, for many amounts of memory (after
- *            Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains": rotor). The
- *            best that fits is polished; a few that do not, and what the rung above has, are
- *            squeezed first. At most GCKPTI_GROUP rungs depend on one another.
+ *            those of a dynamic programme over a chain of stages (chain). The best that fits is
+ *            polished; a few that do not, and what the rung above has, are squeezed first. At most
+ *            GCKPTI_GROUP rungs depend on one another.
  *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
- *            computing the value again before the second one, together with what that reads and is
- *            gone (its closure). Gaps are scored by work added per excess byte removed; all that
- *            are within twice the best and do not touch one another are closed at once, unread
- *            forwards dropped, the result evaluated exactly.
+ *            computing it again before the second one, with what that reads and is gone (its
+ *            closure). All gaps whose work per excess byte is within twice the best and which do
+ *            not touch one another are closed at once, the result evaluated exactly.
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
  * A budget gets the least work of what counts for it (gckpti_choose): of cuts themselves; and of
  * rungs, from the one above it down, until the next is proven to have no less work than the best so
@@ -150,6 +146,14 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
 }
 
 /* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
+/* Writes the present schedule as a maker does. */
+static void gckpti_make_now(gckpti_search *s)
+{
+    s->p->made_length = 0;
+    for (int x = 0; x < s->now.length; x++)
+        gckpti_emit(s->p, s->now.item[x]);
+}
+
 /* What a maker wrote becomes the present schedule: finished until that changes nothing, as it is
  * again when it is drafted, and what is dropped may tell gckpt_recompute's turn otherwise. */
 GCKPTI_FN int gckpti_take_made(gckpti_search *s)
@@ -159,9 +163,8 @@ GCKPTI_FN int gckpti_take_made(gckpti_search *s)
         if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
             return 0;
         same = !p->pinned || (size_t)s->now.length == p->made_length;
-        p->made_length = 0;
-        for (int x = 0; x < s->now.length && !same; x++)
-            gckpti_emit(p, s->now.item[x]);
+        if (!same)
+            gckpti_make_now(s);
     }
     p->made_length = 0;
     s->items += 2 * (int64_t)s->now.length;
@@ -171,11 +174,10 @@ GCKPTI_FN int gckpti_take_made(gckpti_search *s)
 /* Gives the present schedule what gckpt_recompute asks for behind moves, too. */
 GCKPTI_FN void gckpti_settle(gckpti_search *s)
 {
-    s->p->made_length = 0;
-    for (int x = 0; x < s->now.length && s->p->pinned; x++)
-        gckpti_emit(s->p, s->now.item[x]);
-    if (s->p->pinned)
+    if (s->p->pinned) {
+        gckpti_make_now(s);
         gckpti_take_made(s);
+    }
 }
 
 /* Keeps a schedule, which is not laid out yet, in place of what the slot has. */

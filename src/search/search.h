@@ -5,13 +5,9 @@
 /* =================================================================================================
  * >>search: what no schedule can do without; the least work for every budget
  *
- * Of a model (plan) it makes schedules. gckpti_bound holds what is proven: for every instant the
- * minimal cuts, or their hull, of work against bytes (bound). gckpti_search holds a ladder of
- * rungs, byte limits from store-all's down to the least that is proven; a rung is solved once, when
- * a budget asks for it: by cuts made into schedules, else by seeds (stages, chain) that are
- * squeezed below the limit (squeeze) and polished (polish).
- * gckpti_search_open begins, gckpti_choose answers a budget; how it works, and what always holds,
- * is told in search/search and search/bound.
+ * gckpti_bound holds what is proven of a model (plan): work against bytes, by minimal cuts (bound).
+ * gckpti_search holds a ladder of byte limits, and schedules below each (search/search tells how).
+ * gckpti_search_open begins, gckpti_choose answers a budget.
  *
  * Words, beside those of plan:
  *   instant  a backward at which it is counted what must lie in the arena

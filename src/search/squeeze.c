@@ -203,7 +203,7 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
 GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
 {
     gckpti_wish wish = { wide, all, UINT64_MAX };
-    int last = 0, kept = 0;
+    int last = 0;
     if (!gckpti_index(s, limit))
         return;
     for (int x = 0; x < s->now.length; x++)
@@ -221,10 +221,6 @@ GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int a
             gckpti_try_gap(s, self, x, &wish);
         gckpti_step(s, x);
     }
-    for (int m = 0; m < s->moves; m++)
-        if (s->move[m].key <= wish.worst)
-            s->move[kept++] = s->move[m];
-    s->moves = kept;
     gckpti_sort_moves(s);
 }
 
