@@ -27,12 +27,12 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1207
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1203
  *                 error, text, sink, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1526
+ *     >>store     parameters and optimiser state, however they are stored                     1527
  *                 arrays, mirror, params, ranks, notes, values, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
@@ -40,9 +40,9 @@
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1986
- *                 plain, convert, items, mixed, products, rows, images, attention, losses,
- *                 weighted, recurrent, kernels, backend, calls
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1920
+ *                 plain, convert, mixed, products, rows, images, attention, losses, weighted,
+ *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
@@ -61,7 +61,7 @@
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         2915
+ *     >>kernels   what is done with an item, for each instruction set                         2926
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -2182,7 +2182,7 @@ extern "C" {
  * Every object that a user can ask for an error begins with a gckpti_object, which gckpti_error
  * fills. gckpti_allocator is the one way to memory, the user's functions, a block of his, or the
  * heap; gckpti_grow the one growing array. gckpti_text and gckpti_sink put characters where they
- * fit, and bytes where a callback takes them. gckpti_job runs items of work on the threads of a
+ * fit, and bytes where a callback takes them. gckpt_parallel runs items of work on the threads of a
  * gckpti_runner: a pool of the program's own, or OpenMP's.
  * ============================================================================================== */
 
@@ -2383,14 +2383,10 @@ static inline int gckpti_is_plain(const gckpt_call *call)
     return !GCKPTI_WITH_BACKENDS || call->plain;
 }
 
-/* Whether threads pay for n items; GCKPT_SMALL has one. */
-static inline int gckpti_is_shared(int64_t n) { return GCKPTI_WITH_BACKENDS && n > 4; }
-
-enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
-
-/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                          void *context);
+/* Floats of an item for a thread, where elements are worked on; of gckpt_parallel, items and work
+ * of n. */
+enum { GCKPTI_JOB = 32768 };
+#define GCKPTI_JOBS(n) ((n) + GCKPTI_JOB - 1) / GCKPTI_JOB, 2 * GCKPTI_JOB
 
 /* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
 GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
@@ -3048,9 +3044,9 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
     t->busy = 0;
 }
 #endif
-
 #endif
 
+/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                           void *context)
 {
@@ -5706,17 +5702,18 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     return fits;
 }
 
-static void gckpti_unpack_item(void *context, int64_t i)
+static void gckpti_unpack_item(void *context, int64_t i, int64_t worker)
 {
     const gckpt_unpacking *u = (const gckpt_unpacking *)context;
     int64_t at = i * GCKPTI_JOB;
+    (void)worker;
     gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
 }
 
 GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
 {
     gckpt_unpacking u = *unpacking;
-    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
+    gckpt_parallel(call, GCKPTI_JOBS(u.n), gckpti_unpack_item, &u);
 }
 
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
@@ -11151,7 +11148,6 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #define GCKPTI_STORED(call) (void)0
 #endif
 
-/* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
 /* There are kernels of AVX512-BF16, which the compiler knows. */
 #if GCKPTI_WITH_BF16 && GCKPTI_AVX512 &&                                                           \
@@ -11411,7 +11407,10 @@ typedef struct gckpti_mixed_kernels {
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
 
-GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
+static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+{
+    return (const gckpti_kernels *)call->kernels;
+}
 
 /* Those of bf16 plans; without these all are NULL. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
@@ -11539,23 +11538,10 @@ static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
 
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-} gckpti_converting;
-
-typedef struct { /* a pass, and what an instruction set has for it */
-    const gckpt_pass *pass;
-    void (*add)(float *to, const float *from, int64_t n);
-    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    int64_t each; /* blocks of an item */
-} gckpti_passing;
-
 /* ---- cpu/convert.c, cpu/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 #if GCKPTI_HAS_FAST
-GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c);
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
 #endif
@@ -11605,17 +11591,51 @@ GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t
     memcpy(to, from, bytes);
 }
 
-/* body(context, 0..): an item for every GCKPTI_JOB of n floats. */
-GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
-                               void (*body)(void *context, int64_t i), void *context)
-{
-    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
-}
-
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         to[i] += from[i];
+}
+
+#if GCKPTI_HAS_FAST
+/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
+}
+
+GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
+                               void (*row)(const gckpt_call *call, int64_t r))
+{
+    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
+}
+#endif
+
+/* ---- between ops: by the call's kernels, if it has any ---- */
+typedef void (*gckpti_adder)(float *to, const float *from, int64_t n);
+
+static gckpti_adder gckpti_adder_of(const gckpt_call *call)
+{
+#if GCKPTI_HAS_FAST
+    if (call->kernels)
+        return gckpti_kernels_of(call)->add;
+#endif
+    (void)call;
+    return gckpti_add_into;
 }
 
 typedef struct { /* to += from, or if that is NULL, to = word */
@@ -11623,6 +11643,7 @@ typedef struct { /* to += from, or if that is NULL, to = word */
     const float *from;
     uint32_t word;
     int64_t n;
+    gckpti_adder add;
 } gckpti_filling;
 
 /* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
@@ -11640,13 +11661,14 @@ static void gckpti_cpu_clear(void *to, int64_t n, int far)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-static void gckpti_cpu_fill_item(void *context, int64_t i)
+static void gckpti_cpu_fill_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_filling *f = (const gckpti_filling *)context;
     int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
     void *to = f->to + 4 * at;
+    (void)worker;
     if (f->from)
-        gckpti_add_into((float *)to, f->from + at, n);
+        f->add((float *)to, f->from + at, n);
     else if (!f->word)
         gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
     for (int64_t k = 0; f->word && k < n; k++)
@@ -11655,15 +11677,15 @@ static void gckpti_cpu_fill_item(void *context, int64_t i)
 
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    gckpti_filling f = { (unsigned char *)to, NULL, word, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+    gckpti_filling f = { (unsigned char *)to, NULL, word, n, NULL };
+    gckpt_parallel(call, GCKPTI_JOBS(n), gckpti_cpu_fill_item, &f);
 }
 
 GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
     void *at = to;
-    gckpti_filling f = { (unsigned char *)at, from, 0, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+    gckpti_filling f = { (unsigned char *)at, from, 0, n, gckpti_adder_of(call) };
+    gckpt_parallel(call, GCKPTI_JOBS(n), gckpti_cpu_fill_item, &f);
 }
 
 /* The optimisers (num/formulas.h), on a block whose gradient is g. */
@@ -11701,42 +11723,40 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more
     return p->squares ? gckpti_dot(g, g, n) : 0.0f;
 }
 
-static void gckpti_cpu_update_item(void *context, int64_t i)
+typedef struct { /* a pass, and who does it */
+    const gckpt_pass *pass;
+    gckpti_adder add;
+    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+} gckpti_passing;
+
+static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 {
     const gckpti_passing *s = (const gckpti_passing *)context;
     const gckpt_pass *p = s->pass;
-    const int64_t size = GCKPT_UPDATE_BLOCK;
     const int update = p->update && !(p->unless && *p->unless);
-    for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
-        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
-        const float *last = NULL;
-        for (int u = 0; u < p->adds; u++) {
-            const void *more = (const char *)p->base + p->more[u];
-            if (last)
-                s->add(p->gradient + at, last, n);
-            last = (const float *)more + at;
-        }
-        float squares = s->block(p, last, at, n, update);
-        if (p->squares)
-            p->squares[b] = squares;
+    const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
+    const float *last = NULL;
+    (void)worker;
+    for (int u = 0; u < p->adds; u++) {
+        const void *more = (const char *)p->base + p->more[u];
+        if (last)
+            s->add(p->gradient + at, last, n);
+        last = (const float *)more + at;
     }
+    float squares = s->block(p, last, at, n, update);
+    if (p->squares)
+        p->squares[b] = squares;
 }
 
-GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-    if (gckpti_is_shared(n))
-        gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
-    else
-        for (int64_t i = 0; i * s->each < n; i++)
-            gckpti_cpu_update_item(s, i);
-}
-
-GCKPTI_FN void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass)
-{
-    gckpti_passing s = { pass, gckpti_add_into, gckpti_plain_update_block, 0 };
-    gckpti_cpu_pass(call, &s);
+    gckpti_passing s = { pass, gckpti_adder_of(call), gckpti_plain_update_block };
+#if GCKPTI_HAS_FAST
+    if (call->kernels)
+        s.block = gckpti_kernels_of(call)->update;
+#endif
+    gckpt_parallel(call, (pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK,
+                   4 * GCKPT_UPDATE_BLOCK, gckpti_cpu_update_item, &s);
 }
 
 GCKPTI_FN const char *gckpti_cpu_finish(void *context)
@@ -11745,38 +11765,34 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
-GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
-                                                         NULL,
-                                                         0,
-                                                         1,
-                                                         NULL,
-                                                         NULL,
-                                                         gckpti_cpu_copy,
-                                                         gckpti_cpu_copy,
-                                                         gckpti_cpu_copy,
-                                                         NULL,
-                                                         NULL,
-                                                         gckpti_cpu_fill,
-                                                         gckpti_cpu_add,
-                                                         GCKPTI_IF_BF16(gckpti_cpu_convert),
-                                                         gckpti_plain_update,
-                                                         gckpti_cpu_finish,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL };
+/* clang-format off */
+#define GCKPTI_CPU_BACKEND(name, writes_back, find)                                                \
+    GCKPTI_DATA const gckpt_backend gckpti_backend_##name = {                                      \
+        #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
+        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, gckpti_cpu_add,                              \
+        GCKPTI_IF_BF16(gckpti_cpu_convert), gckpti_cpu_update, gckpti_cpu_finish, NULL, NULL,      \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 /* clang-format on */
+GCKPTI_CPU_BACKEND(plain, 1, NULL);
+#if GCKPTI_HAS_FAST
+static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
+}
+
+GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
+#endif
+#undef GCKPTI_CPU_BACKEND
 
 /* >>cpu/convert */
 #ifndef GCKPT_NO_BF16
 /* ---- to bf16 and back, between the ops of bf16 plans ---- */
+
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+} gckpti_converting;
 
 /* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
  * of 8 elements, drawn when `fresh` or when they begin. */
@@ -11791,12 +11807,10 @@ static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, in
     return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
 }
 
-/* Item `item` of a conversion, element by element. */
-static void gckpti_cpu_convert_item(void *context, int64_t item)
+/* Elements first..end-1, one by one. */
+static void gckpti_convert_each(const gckpti_converting *s, int64_t first, int64_t end)
 {
-    const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
     int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
@@ -11814,45 +11828,30 @@ static void gckpti_cpu_convert_item(void *context, int64_t item)
     }
 }
 
+static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpt_conversion *c = s->c;
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
+    (void)worker;
+#if GCKPTI_HAS_FAST
+    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    if (s->call->kernels && c->kind == GCKPT_WIDEN) {
+        gckpti_kernels_of(s->call)->mixed->widen(c->from + at, c->x + at, n);
+        return;
+    }
+    if (s->call->kernels && c->kind == GCKPT_NARROW && !by_chance) {
+        gckpti_kernels_of(s->call)->mixed->narrow(c->x + at, c->to + at, n);
+        return;
+    }
+#endif
+    gckpti_convert_each(s, at, at + n);
+}
+
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     gckpti_converting s = { call, c };
-    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
-}
-#endif
-
-/* >>cpu/items */
-#if GCKPTI_HAS_FAST
-
-GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
-{
-    return (const gckpti_kernels *)call->kernels;
-}
-
-/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
-typedef struct {
-    const gckpt_call *call;
-    void (*item)(const gckpt_call *call, int64_t i);
-} gckpti_call_items;
-
-static void gckpti_call_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_call_items *s = (const gckpti_call_items *)context;
-    (void)worker;
-    s->item(s->call, i);
-}
-
-GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
-                           void (*item)(const gckpt_call *call, int64_t i))
-{
-    gckpti_call_items s = { call, item };
-    gckpt_parallel(call, n, work, gckpti_call_item, &s);
-}
-
-GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
-                               void (*row)(const gckpt_call *call, int64_t r))
-{
-    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
+    gckpt_parallel(call, GCKPTI_JOBS(c->n), gckpti_convert_item, &s);
 }
 #endif
 
@@ -12091,29 +12090,6 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t
     }
     gckpt_parallel(call, t->batch * s.down * s.across, s.rows * s.cols * t->k,
                    s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
-}
-
-/* ---- conversions ---- */
-static void gckpti_fast_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
-    const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
-    if (c->kind == GCKPT_WIDEN)
-        kernels->widen(c->from + at, c->x + at, n);
-    else
-        kernels->narrow(c->x + at, c->to + at, n);
-}
-
-GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
-    if (c->kind == GCKPT_WIDEN || nearest)
-        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
-    else
-        gckpti_cpu_convert(call, c);
 }
 
 /* ---- do they agree with the plain ones? ---- */
@@ -12987,51 +12963,6 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
-#endif
-
-/* >>cpu/backend */
-#if GCKPTI_HAS_FAST
-/* ---- the fast backend: the plain one with these kernels ---- */
-static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
-{
-    (void)context;
-    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
-}
-
-typedef struct {
-    void (*add)(float *to, const float *from, int64_t n);
-    float *to;
-    const float *from;
-    int64_t n;
-} gckpti_adding;
-
-static void gckpti_fast_add_item(void *context, int64_t i)
-{
-    const gckpti_adding *s = (const gckpti_adding *)context;
-    int64_t at = i * GCKPTI_JOB;
-    s->add(s->to + at, s->from + at, gckpti_min(s->n - at, GCKPTI_JOB));
-}
-
-GCKPTI_FN void gckpti_fast_add(const gckpt_call *call, float *to, const float *from, int64_t n)
-{
-    gckpti_adding s = { gckpti_kernels_of(call)->add, to, from, n };
-    gckpti_cpu_jobs(call, n, gckpti_fast_add_item, &s);
-}
-
-static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
-{
-    const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_passing s = { pass, k->add, k->update, 0 };
-    gckpti_cpu_pass(call, &s);
-}
-
-/* clang-format off */
-GCKPTI_DATA const gckpt_backend gckpti_backend_fast = {
-    "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
-    gckpti_fast_find, gckpti_cpu_fill, gckpti_fast_add, GCKPTI_IF_BF16(gckpti_fast_convert),
-    gckpti_fast_update, gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL, NULL };
-/* clang-format on */
 #endif
 
 /* >>cpu/calls */
@@ -30888,7 +30819,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
 /* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
 #define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 /* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
- * (V(stored); I8: with `scales`). */
+ * (V(widened), then n is a multiple of W; I8: with `scales`). */
 GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
                                const void *b, int64_t row, int links, int64_t n, float *c)
 {
@@ -30897,7 +30828,11 @@ GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a,
     const FLOATS s##p = V(set1)((p) < links && storage == GCKPT_STORED_I8 ? scales[p] : 0.0f);
 #define GCKPTI_SWEEP_LINK(p)                                                                       \
     if ((p) < links)                                                                               \
-        sum = V(fma)(x##p, V(stored)(storage, b, (p)*row + j, s##p, left), sum);
+        sum = V(fma)(x##p,                                                                         \
+                     storage == GCKPT_STORED_F32                                                   \
+                         ? V(load_n)((const float *)b + (p)*row + j, left)                         \
+                         : V(widened)(storage, (const char *)b + ((p)*row + j) * each, s##p),      \
+                     sum);
     const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
     const char *next = (const char *)b + 8 * row * each;
     GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
@@ -30910,7 +30845,7 @@ GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a,
         GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
         V(store)(c + j, sum);
     }
-    if (j < n) {
+    if (storage == GCKPT_STORED_F32 && j < n) {
         FLOATS sum = V(load_n)(c + j, left = n - j);
         GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
         V(store_n)(c + j, sum, left);
@@ -31007,7 +30942,7 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, const float *scales, const float *a, 
         GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_2)
         GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_3)
     }
-    for (; p < k; p++) {
+    for (; storage == GCKPT_STORED_F32 && p < k; p++) {
         GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
     }
     GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
@@ -31044,23 +30979,39 @@ static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b
 /* >>kernels/stored */
 #ifndef GCKPT_NO_PACK
 /* ---- products whose b is read as it is stored ---- */
-/* u's elements at..at+n-1, as gckpti_unpack. */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+/* n stored values at b, as gckpti_unpack. storage: a constant. */
+GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scale, int64_t n,
+                                 float *x)
 {
-#define GCKPTI_UNPACK(kind, scale)                                                                 \
-    for (int64_t i = 0; i < n; i += W)                                                             \
-        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
-    const int64_t row = at / u->row;
-    if (u->storage == GCKPT_STORED_BF16) {
-        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
-    } else if (u->storage == GCKPT_STORED_F16) {
-        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
-    } else if (u->scales && at + n <= (row + 1) * u->row) {
-        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
-    } else {
-        gckpti_unpack(u, at, n, x);
+    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const FLOATS s = V(set1)(scale);
+    int64_t i = 0;
+    for (; i + W <= n; i += W)
+        V(store)(x + i, V(widened)(storage, b + i * each, s));
+    if (i < n)
+        V(store_n)(x + i, V(stored)(storage, b, i, s, n - i), n - i);
+}
+
+/* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
+ * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. */
+static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
+                                    int64_t n, float *x, int64_t width)
+{
+    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
+    const int64_t ahead = rows * row * each;
+    const unsigned char *b = (const unsigned char *)u->packed + at * each;
+    for (; rows > 0; rows--, at += row, x += width, b += row * each) {
+        for (int64_t i = 0; i < n * each; i += 64)
+            __builtin_prefetch(b + ahead + i, 0, 2);
+        if (storage == GCKPT_STORED_BF16)
+            V(unpack_row)(GCKPT_STORED_BF16, b, 0.0f, n, x);
+        else if (storage == GCKPT_STORED_F16)
+            V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
+        else if (u->scales && at + n <= (at / u->row + 1) * u->row)
+            V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
+        else
+            gckpti_unpack(u, at, n, x);
     }
-#undef GCKPTI_UNPACK
 }
 
 /* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
@@ -31075,40 +31026,33 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
             width = V(panel)(n, q + 1) - at;
             const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
             float *to = d + at * deep + l * width;
-            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
-                if (t->b_col == 1) {
-                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
+            if (t->b_col == 1) {
+                V(unpack)
+                (t->stored, (p + l) * t->b_step + j + at, t->b_step, links, cols, to, width);
+                for (int64_t i = 0; cols < width && i < links; i++)
                     memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
-                } else {
-                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
-                }
-            if (t->b_col != 1)
+            } else {
+                V(unpack)
+                (t->stored, (j + at) * t->b_col + p + l, t->b_col, cols, links, room, LINKS);
                 V(pack)(room, 1, LINKS, cols, links, to, width);
+            }
         }
 }
 
-/* V(sweep) of b as it is stored; I8: a scale for each link. */
-static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
-                                          int64_t n, float *c)
+/* 8 links from p on of n columns of c, whole vectors, b being as it is stored; I8: a scale for each
+ * link. */
+GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t p,
+                                          int64_t j, int64_t n, float *c)
 {
     const gckpt_unpacking *u = t->stored;
-#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
-    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
-    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
-    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
-    for (int64_t p = 0, links; p < t->k; p += links) {
-        const float *scale = u->scales ? u->scales + p : NULL;
-        links = t->k - p >= 8 ? 8 : 1;
-        switch ((int)u->storage + (int)links) {
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
-        }
-        a += links * t->a_step, b += links * t->b_step * each;
-    }
+#define GCKPTI_SWEEP_SOME(kind, each, scales)                                                      \
+    if (u->storage == kind)                                                                        \
+        V(sweep_of)                                                                                \
+    (kind, scales, a, t->a_step, (const char *)u->packed + (p * t->b_step + j) * (each),           \
+     t->b_step, 8, n, c);
+    GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 2, NULL)
+    GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 2, NULL)
+    GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1, u->scales + p)
 #undef GCKPTI_SWEEP_SOME
 }
 
@@ -31142,10 +31086,10 @@ static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a,
 static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a, int64_t j0,
                                         int64_t j1, const float *from, float *c)
 {
-    enum { LINKS = 64, COLS = 32 };
+    enum { LINKS = 64, COLS = 32, ROOM = LINKS * COLS };
     const gckpt_unpacking *u = t->stored;
     const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b_step == 1 ? t->k : t->n);
-    float room[LINKS * COLS];
+    float room[ROOM];
     for (int64_t j = j0, n; t->b_step == 1 && j < j1;
          j += n, c += n, from = from ? from + n : NULL) {
         n = gckpti_min(j1 - j, COLS);
@@ -31153,23 +31097,21 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
             continue;
         for (int64_t p = 0, k; p < t->k; p += k) {
             k = gckpti_min(t->k - p, LINKS);
-            for (int64_t i = 0; i < n; i++)
-                V(unpack)(u, (j + i) * t->b_col + p, k, room + i * LINKS);
+            V(unpack)(u, j * t->b_col + p, t->b_col, n, k, room, LINKS);
             V(dots)(a + p * t->a_step, t->a_step, room, LINKS, k, n, p ? c : from, c, NULL);
         }
     }
-    if (t->b_step != 1 && whole)
-        V(sweep_stored)(t, a, j0, j1 - j0, c);
-    else
-        for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k) {
-            k = gckpti_min(t->k - p, 8);
-            for (int64_t j = j0, n; j < j1; j += n) {
-                n = gckpti_min(j1 - j, LINKS * COLS / 8);
-                for (int64_t i = 0; i < k; i++)
-                    V(unpack)(u, (p + i) * t->b_step + j, n, room + i * (LINKS * COLS / 8));
-                V(sweep)(a + p * t->a_step, t->a_step, room, LINKS * COLS / 8, k, n, c + (j - j0));
-            }
+    for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k, a += k * t->a_step) {
+        int64_t j = j0, n = (j1 - j0) / W * W;
+        k = gckpti_min(t->k - p, 8);
+        if (k == 8 && whole)
+            V(sweep_stored)(t, a, p, j, n, c), j += n;
+        for (; j < j1; j += n) {
+            n = gckpti_min(j1 - j, ROOM / 8);
+            V(unpack)(u, p * t->b_step + j, t->b_step, k, n, room, ROOM / 8);
+            V(sweep)(a, t->a_step, room, ROOM / 8, k, n, c + (j - j0));
         }
+    }
 }
 #endif
 

@@ -10,7 +10,7 @@
  * Every object that a user can ask for an error begins with a gckpti_object, which gckpti_error
  * fills. gckpti_allocator is the one way to memory, the user's functions, a block of his, or the
  * heap; gckpti_grow the one growing array. gckpti_text and gckpti_sink put characters where they
- * fit, and bytes where a callback takes them. gckpti_job runs items of work on the threads of a
+ * fit, and bytes where a callback takes them. gckpt_parallel runs items of work on the threads of a
  * gckpti_runner: a pool of the program's own, or OpenMP's.
  * ============================================================================================== */
 
@@ -211,14 +211,10 @@ static inline int gckpti_is_plain(const gckpt_call *call)
     return !GCKPTI_WITH_BACKENDS || call->plain;
 }
 
-/* Whether threads pay for n items; GCKPT_SMALL has one. */
-static inline int gckpti_is_shared(int64_t n) { return GCKPTI_WITH_BACKENDS && n > 4; }
-
-enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread, where elements are worked on */
-
-/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                          void *context);
+/* Floats of an item for a thread, where elements are worked on; of gckpt_parallel, items and work
+ * of n. */
+enum { GCKPTI_JOB = 32768 };
+#define GCKPTI_JOBS(n) ((n) + GCKPTI_JOB - 1) / GCKPTI_JOB, 2 * GCKPTI_JOB
 
 /* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
 GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),

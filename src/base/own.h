@@ -41,6 +41,8 @@ typedef struct gckpti_team {
  * order, and need no prototypes. What each does is said where it is defined. */
 
 /* base/threads.c */
+GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                          void *context);
 #if GCKPTI_HAS_FAST && GCKPTI_TEAMS
 GCKPTI_FN void gckpti_team_work(gckpti_team *t);
 GCKPTI_FN void gckpti_team_end(gckpti_team *t, int others);

@@ -93,9 +93,9 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
     t->busy = 0;
 }
 #endif
-
 #endif
 
+/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                           void *context)
 {

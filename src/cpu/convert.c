@@ -3,6 +3,11 @@
 #ifndef GCKPT_NO_BF16
 /* ---- to bf16 and back, between the ops of bf16 plans ---- */
 
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+} gckpti_converting;
+
 /* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
  * of 8 elements, drawn when `fresh` or when they begin. */
 static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
@@ -16,12 +21,10 @@ static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, in
     return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
 }
 
-/* Item `item` of a conversion, element by element. */
-static void gckpti_cpu_convert_item(void *context, int64_t item)
+/* Elements first..end-1, one by one. */
+static void gckpti_convert_each(const gckpti_converting *s, int64_t first, int64_t end)
 {
-    const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
     int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
@@ -39,9 +42,29 @@ static void gckpti_cpu_convert_item(void *context, int64_t item)
     }
 }
 
+static void gckpti_convert_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpt_conversion *c = s->c;
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
+    (void)worker;
+#if GCKPTI_HAS_FAST
+    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    if (s->call->kernels && c->kind == GCKPT_WIDEN) {
+        gckpti_kernels_of(s->call)->mixed->widen(c->from + at, c->x + at, n);
+        return;
+    }
+    if (s->call->kernels && c->kind == GCKPT_NARROW && !by_chance) {
+        gckpti_kernels_of(s->call)->mixed->narrow(c->x + at, c->to + at, n);
+        return;
+    }
+#endif
+    gckpti_convert_each(s, at, at + n);
+}
+
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
 {
     gckpti_converting s = { call, c };
-    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
+    gckpt_parallel(call, GCKPTI_JOBS(c->n), gckpti_convert_item, &s);
 }
 #endif

@@ -35,7 +35,6 @@ extern const gckpt_backend gckpti_backend_plain;
 #define GCKPTI_STORED(call) (void)0
 #endif
 
-/* ---- cpu/items.c ---- */
 #if GCKPTI_HAS_FAST
 /* There are kernels of AVX512-BF16, which the compiler knows. */
 #if GCKPTI_WITH_BF16 && GCKPTI_AVX512 &&                                                           \
@@ -295,7 +294,10 @@ typedef struct gckpti_mixed_kernels {
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
 
-GCKPTI_FN const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call);
+static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+{
+    return (const gckpti_kernels *)call->kernels;
+}
 
 /* Those of bf16 plans; without these all are NULL. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)

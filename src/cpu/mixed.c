@@ -236,29 +236,6 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t
                    s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
 }
 
-/* ---- conversions ---- */
-static void gckpti_fast_convert_item(void *context, int64_t item)
-{
-    const gckpti_converting *s = (const gckpti_converting *)context;
-    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
-    const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
-    if (c->kind == GCKPT_WIDEN)
-        kernels->widen(c->from + at, c->x + at, n);
-    else
-        kernels->narrow(c->x + at, c->to + at, n);
-}
-
-GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
-{
-    gckpti_converting s = { call, c };
-    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
-    if (c->kind == GCKPT_WIDEN || nearest)
-        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
-    else
-        gckpti_cpu_convert(call, c);
-}
-
 /* ---- do they agree with the plain ones? ---- */
 
 /* Ties, infinities, NaN and subnormals, rounded. */

@@ -6,23 +6,10 @@
 /* ---- cpu/plain.c ---- */
 enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold */
 
-typedef struct {
-    const gckpt_call *call;
-    const gckpt_conversion *c;
-} gckpti_converting;
-
-typedef struct { /* a pass, and what an instruction set has for it */
-    const gckpt_pass *pass;
-    void (*add)(float *to, const float *from, int64_t n);
-    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    int64_t each; /* blocks of an item */
-} gckpti_passing;
-
 /* ---- cpu/convert.c, cpu/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 #if GCKPTI_HAS_FAST
-GCKPTI_FN void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c);
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
 #endif
@@ -70,19 +57,13 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
  * order, and need no prototypes. What each does is said where it is defined. */
 
 /* cpu/plain.c */
-GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes);
-GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
-                               void (*body)(void *context, int64_t i), void *context);
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n);
 GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n);
 GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more, int64_t at,
                                           int64_t n, int update);
-GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s);
-GCKPTI_FN void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass);
-GCKPTI_FN const char *gckpti_cpu_finish(void *context);
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass);
 
 #if GCKPTI_HAS_FAST
-/* cpu/items.c */
 GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
                            void (*item)(const gckpt_call *call, int64_t i));
 GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
@@ -100,9 +81,6 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call);
 /* cpu/kernels.c */
 GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels);
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
-
-/* cpu/backend.c */
-GCKPTI_FN void gckpti_fast_add(const gckpt_call *call, float *to, const float *from, int64_t n);
 extern const gckpt_backend gckpti_backend_fast;
 #endif
 #endif

@@ -6,17 +6,51 @@ GCKPTI_FN void gckpti_cpu_copy(void *context, void *to, const void *from, size_t
     memcpy(to, from, bytes);
 }
 
-/* body(context, 0..): an item for every GCKPTI_JOB of n floats. */
-GCKPTI_FN void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
-                               void (*body)(void *context, int64_t i), void *context)
-{
-    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
-}
-
 GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         to[i] += from[i];
+}
+
+#if GCKPTI_HAS_FAST
+/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
+}
+
+GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
+                               void (*row)(const gckpt_call *call, int64_t r))
+{
+    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
+}
+#endif
+
+/* ---- between ops: by the call's kernels, if it has any ---- */
+typedef void (*gckpti_adder)(float *to, const float *from, int64_t n);
+
+static gckpti_adder gckpti_adder_of(const gckpt_call *call)
+{
+#if GCKPTI_HAS_FAST
+    if (call->kernels)
+        return gckpti_kernels_of(call)->add;
+#endif
+    (void)call;
+    return gckpti_add_into;
 }
 
 typedef struct { /* to += from, or if that is NULL, to = word */
@@ -24,6 +58,7 @@ typedef struct { /* to += from, or if that is NULL, to = word */
     const float *from;
     uint32_t word;
     int64_t n;
+    gckpti_adder add;
 } gckpti_filling;
 
 /* Zeros. What no cache can hold goes past them: its lines are not fetched only to be cleared. */
@@ -41,13 +76,14 @@ static void gckpti_cpu_clear(void *to, int64_t n, int far)
     memset(x, 0, (size_t)n * sizeof *x);
 }
 
-static void gckpti_cpu_fill_item(void *context, int64_t i)
+static void gckpti_cpu_fill_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_filling *f = (const gckpti_filling *)context;
     int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
     void *to = f->to + 4 * at;
+    (void)worker;
     if (f->from)
-        gckpti_add_into((float *)to, f->from + at, n);
+        f->add((float *)to, f->from + at, n);
     else if (!f->word)
         gckpti_cpu_clear(to, n, f->n >= GCKPTI_UNCACHED);
     for (int64_t k = 0; f->word && k < n; k++)
@@ -56,15 +92,15 @@ static void gckpti_cpu_fill_item(void *context, int64_t i)
 
 GCKPTI_FN void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    gckpti_filling f = { (unsigned char *)to, NULL, word, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+    gckpti_filling f = { (unsigned char *)to, NULL, word, n, NULL };
+    gckpt_parallel(call, GCKPTI_JOBS(n), gckpti_cpu_fill_item, &f);
 }
 
 GCKPTI_FN void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
     void *at = to;
-    gckpti_filling f = { (unsigned char *)at, from, 0, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+    gckpti_filling f = { (unsigned char *)at, from, 0, n, gckpti_adder_of(call) };
+    gckpt_parallel(call, GCKPTI_JOBS(n), gckpti_cpu_fill_item, &f);
 }
 
 /* The optimisers (num/formulas.h), on a block whose gradient is g. */
@@ -102,42 +138,40 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more
     return p->squares ? gckpti_dot(g, g, n) : 0.0f;
 }
 
-static void gckpti_cpu_update_item(void *context, int64_t i)
+typedef struct { /* a pass, and who does it */
+    const gckpt_pass *pass;
+    gckpti_adder add;
+    float (*block)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+} gckpti_passing;
+
+static void gckpti_cpu_update_item(void *context, int64_t b, int64_t worker)
 {
     const gckpti_passing *s = (const gckpti_passing *)context;
     const gckpt_pass *p = s->pass;
-    const int64_t size = GCKPT_UPDATE_BLOCK;
     const int update = p->update && !(p->unless && *p->unless);
-    for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
-        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
-        const float *last = NULL;
-        for (int u = 0; u < p->adds; u++) {
-            const void *more = (const char *)p->base + p->more[u];
-            if (last)
-                s->add(p->gradient + at, last, n);
-            last = (const float *)more + at;
-        }
-        float squares = s->block(p, last, at, n, update);
-        if (p->squares)
-            p->squares[b] = squares;
+    const int64_t size = GCKPT_UPDATE_BLOCK, at = b * size, n = gckpti_min(p->elements - at, size);
+    const float *last = NULL;
+    (void)worker;
+    for (int u = 0; u < p->adds; u++) {
+        const void *more = (const char *)p->base + p->more[u];
+        if (last)
+            s->add(p->gradient + at, last, n);
+        last = (const float *)more + at;
     }
+    float squares = s->block(p, last, at, n, update);
+    if (p->squares)
+        p->squares[b] = squares;
 }
 
-GCKPTI_FN void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s)
+GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-    if (gckpti_is_shared(n))
-        gckpti_job(call, (n + s->each - 1) / s->each, gckpti_cpu_update_item, s);
-    else
-        for (int64_t i = 0; i * s->each < n; i++)
-            gckpti_cpu_update_item(s, i);
-}
-
-GCKPTI_FN void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass)
-{
-    gckpti_passing s = { pass, gckpti_add_into, gckpti_plain_update_block, 0 };
-    gckpti_cpu_pass(call, &s);
+    gckpti_passing s = { pass, gckpti_adder_of(call), gckpti_plain_update_block };
+#if GCKPTI_HAS_FAST
+    if (call->kernels)
+        s.block = gckpti_kernels_of(call)->update;
+#endif
+    gckpt_parallel(call, (pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK,
+                   4 * GCKPT_UPDATE_BLOCK, gckpti_cpu_update_item, &s);
 }
 
 GCKPTI_FN const char *gckpti_cpu_finish(void *context)
@@ -146,31 +180,22 @@ GCKPTI_FN const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
-GCKPTI_DATA const gckpt_backend gckpti_backend_plain = { "plain",
-                                                         NULL,
-                                                         0,
-                                                         1,
-                                                         NULL,
-                                                         NULL,
-                                                         gckpti_cpu_copy,
-                                                         gckpti_cpu_copy,
-                                                         gckpti_cpu_copy,
-                                                         NULL,
-                                                         NULL,
-                                                         gckpti_cpu_fill,
-                                                         gckpti_cpu_add,
-                                                         GCKPTI_IF_BF16(gckpti_cpu_convert),
-                                                         gckpti_plain_update,
-                                                         gckpti_cpu_finish,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL,
-                                                         NULL };
+/* clang-format off */
+#define GCKPTI_CPU_BACKEND(name, writes_back, find)                                                \
+    GCKPTI_DATA const gckpt_backend gckpti_backend_##name = {                                      \
+        #name, NULL, 0, writes_back, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy,                 \
+        gckpti_cpu_copy, NULL, find, gckpti_cpu_fill, gckpti_cpu_add,                              \
+        GCKPTI_IF_BF16(gckpti_cpu_convert), gckpti_cpu_update, gckpti_cpu_finish, NULL, NULL,      \
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 /* clang-format on */
+GCKPTI_CPU_BACKEND(plain, 1, NULL);
+#if GCKPTI_HAS_FAST
+static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
+}
+
+GCKPTI_CPU_BACKEND(fast, 0, gckpti_fast_find);
+#endif
+#undef GCKPTI_CPU_BACKEND

@@ -1,7 +1,7 @@
 /* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
 #define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 /* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
- * (V(stored); I8: with `scales`). */
+ * (V(widened), then n is a multiple of W; I8: with `scales`). */
 GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
                                const void *b, int64_t row, int links, int64_t n, float *c)
 {
@@ -10,7 +10,11 @@ GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a,
     const FLOATS s##p = V(set1)((p) < links && storage == GCKPT_STORED_I8 ? scales[p] : 0.0f);
 #define GCKPTI_SWEEP_LINK(p)                                                                       \
     if ((p) < links)                                                                               \
-        sum = V(fma)(x##p, V(stored)(storage, b, (p)*row + j, s##p, left), sum);
+        sum = V(fma)(x##p,                                                                         \
+                     storage == GCKPT_STORED_F32                                                   \
+                         ? V(load_n)((const float *)b + (p)*row + j, left)                         \
+                         : V(widened)(storage, (const char *)b + ((p)*row + j) * each, s##p),      \
+                     sum);
     const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
     const char *next = (const char *)b + 8 * row * each;
     GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
@@ -23,7 +27,7 @@ GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a,
         GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
         V(store)(c + j, sum);
     }
-    if (j < n) {
+    if (storage == GCKPT_STORED_F32 && j < n) {
         FLOATS sum = V(load_n)(c + j, left = n - j);
         GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
         V(store_n)(c + j, sum, left);
@@ -120,7 +124,7 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, const float *scales, const float *a, 
         GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_2)
         GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_3)
     }
-    for (; p < k; p++) {
+    for (; storage == GCKPT_STORED_F32 && p < k; p++) {
         GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
     }
     GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)

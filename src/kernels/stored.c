@@ -1,22 +1,38 @@
 #ifndef GCKPT_NO_PACK
 /* ---- products whose b is read as it is stored ---- */
-/* u's elements at..at+n-1, as gckpti_unpack. */
-static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
+/* n stored values at b, as gckpti_unpack. storage: a constant. */
+GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scale, int64_t n,
+                                 float *x)
 {
-#define GCKPTI_UNPACK(kind, scale)                                                                 \
-    for (int64_t i = 0; i < n; i += W)                                                             \
-        V(store_n)(x + i, V(stored)(kind, u->packed, at + i, scale, n - i), n - i);
-    const int64_t row = at / u->row;
-    if (u->storage == GCKPT_STORED_BF16) {
-        GCKPTI_UNPACK(GCKPT_STORED_BF16, V(zero)())
-    } else if (u->storage == GCKPT_STORED_F16) {
-        GCKPTI_UNPACK(GCKPT_STORED_F16, V(zero)())
-    } else if (u->scales && at + n <= (row + 1) * u->row) {
-        GCKPTI_UNPACK(GCKPT_STORED_I8, V(set1)(u->scales[row]))
-    } else {
-        gckpti_unpack(u, at, n, x);
+    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    const FLOATS s = V(set1)(scale);
+    int64_t i = 0;
+    for (; i + W <= n; i += W)
+        V(store)(x + i, V(widened)(storage, b + i * each, s));
+    if (i < n)
+        V(store_n)(x + i, V(stored)(storage, b, i, s, n - i), n - i);
+}
+
+/* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
+ * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. */
+static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
+                                    int64_t n, float *x, int64_t width)
+{
+    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
+    const int64_t ahead = rows * row * each;
+    const unsigned char *b = (const unsigned char *)u->packed + at * each;
+    for (; rows > 0; rows--, at += row, x += width, b += row * each) {
+        for (int64_t i = 0; i < n * each; i += 64)
+            __builtin_prefetch(b + ahead + i, 0, 2);
+        if (storage == GCKPT_STORED_BF16)
+            V(unpack_row)(GCKPT_STORED_BF16, b, 0.0f, n, x);
+        else if (storage == GCKPT_STORED_F16)
+            V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
+        else if (u->scales && at + n <= (at / u->row + 1) * u->row)
+            V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
+        else
+            gckpti_unpack(u, at, n, x);
     }
-#undef GCKPTI_UNPACK
 }
 
 /* V(pack_panels) of all panels, links p.., columns from j on, of b as it is stored. */
@@ -31,40 +47,33 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
             width = V(panel)(n, q + 1) - at;
             const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
             float *to = d + at * deep + l * width;
-            for (int64_t i = 0; i < (t->b_col == 1 ? links : cols); i++)
-                if (t->b_col == 1) {
-                    V(unpack)(t->stored, (p + l + i) * t->b_step + j + at, cols, to + i * width);
+            if (t->b_col == 1) {
+                V(unpack)
+                (t->stored, (p + l) * t->b_step + j + at, t->b_step, links, cols, to, width);
+                for (int64_t i = 0; cols < width && i < links; i++)
                     memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
-                } else {
-                    V(unpack)(t->stored, (j + at + i) * t->b_col + p + l, links, room + i * LINKS);
-                }
-            if (t->b_col != 1)
+            } else {
+                V(unpack)
+                (t->stored, (j + at) * t->b_col + p + l, t->b_col, cols, links, room, LINKS);
                 V(pack)(room, 1, LINKS, cols, links, to, width);
+            }
         }
 }
 
-/* V(sweep) of b as it is stored; I8: a scale for each link. */
-static GCKPTI_TARGET void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t j0,
-                                          int64_t n, float *c)
+/* 8 links from p on of n columns of c, whole vectors, b being as it is stored; I8: a scale for each
+ * link. */
+GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t p,
+                                          int64_t j, int64_t n, float *c)
 {
     const gckpt_unpacking *u = t->stored;
-#define GCKPTI_SWEEP_SOME(kind, some)                                                              \
-    case kind + some: V(sweep_of)(kind, scale, a, t->a_step, b, t->b_step, some, n, c); break;
-    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2;
-    const unsigned char *b = (const unsigned char *)u->packed + j0 * each;
-    for (int64_t p = 0, links; p < t->k; p += links) {
-        const float *scale = u->scales ? u->scales + p : NULL;
-        links = t->k - p >= 8 ? 8 : 1;
-        switch ((int)u->storage + (int)links) {
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 8)
-            GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 8)
-        }
-        a += links * t->a_step, b += links * t->b_step * each;
-    }
+#define GCKPTI_SWEEP_SOME(kind, each, scales)                                                      \
+    if (u->storage == kind)                                                                        \
+        V(sweep_of)                                                                                \
+    (kind, scales, a, t->a_step, (const char *)u->packed + (p * t->b_step + j) * (each),           \
+     t->b_step, 8, n, c);
+    GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 2, NULL)
+    GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 2, NULL)
+    GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1, u->scales + p)
 #undef GCKPTI_SWEEP_SOME
 }
 
@@ -98,10 +107,10 @@ static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a,
 static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a, int64_t j0,
                                         int64_t j1, const float *from, float *c)
 {
-    enum { LINKS = 64, COLS = 32 };
+    enum { LINKS = 64, COLS = 32, ROOM = LINKS * COLS };
     const gckpt_unpacking *u = t->stored;
     const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b_step == 1 ? t->k : t->n);
-    float room[LINKS * COLS];
+    float room[ROOM];
     for (int64_t j = j0, n; t->b_step == 1 && j < j1;
          j += n, c += n, from = from ? from + n : NULL) {
         n = gckpti_min(j1 - j, COLS);
@@ -109,22 +118,20 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
             continue;
         for (int64_t p = 0, k; p < t->k; p += k) {
             k = gckpti_min(t->k - p, LINKS);
-            for (int64_t i = 0; i < n; i++)
-                V(unpack)(u, (j + i) * t->b_col + p, k, room + i * LINKS);
+            V(unpack)(u, j * t->b_col + p, t->b_col, n, k, room, LINKS);
             V(dots)(a + p * t->a_step, t->a_step, room, LINKS, k, n, p ? c : from, c, NULL);
         }
     }
-    if (t->b_step != 1 && whole)
-        V(sweep_stored)(t, a, j0, j1 - j0, c);
-    else
-        for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k) {
-            k = gckpti_min(t->k - p, 8);
-            for (int64_t j = j0, n; j < j1; j += n) {
-                n = gckpti_min(j1 - j, LINKS * COLS / 8);
-                for (int64_t i = 0; i < k; i++)
-                    V(unpack)(u, (p + i) * t->b_step + j, n, room + i * (LINKS * COLS / 8));
-                V(sweep)(a + p * t->a_step, t->a_step, room, LINKS * COLS / 8, k, n, c + (j - j0));
-            }
+    for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k, a += k * t->a_step) {
+        int64_t j = j0, n = (j1 - j0) / W * W;
+        k = gckpti_min(t->k - p, 8);
+        if (k == 8 && whole)
+            V(sweep_stored)(t, a, p, j, n, c), j += n;
+        for (; j < j1; j += n) {
+            n = gckpti_min(j1 - j, ROOM / 8);
+            V(unpack)(u, p * t->b_step + j, t->b_step, k, n, room, ROOM / 8);
+            V(sweep)(a, t->a_step, room, ROOM / 8, k, n, c + (j - j0));
         }
+    }
 }
 #endif

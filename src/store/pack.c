@@ -106,17 +106,18 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     return fits;
 }
 
-static void gckpti_unpack_item(void *context, int64_t i)
+static void gckpti_unpack_item(void *context, int64_t i, int64_t worker)
 {
     const gckpt_unpacking *u = (const gckpt_unpacking *)context;
     int64_t at = i * GCKPTI_JOB;
+    (void)worker;
     gckpti_unpack(u, at, gckpti_min(u->n - at, GCKPTI_JOB), u->to + at);
 }
 
 GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
 {
     gckpt_unpacking u = *unpacking;
-    gckpti_job(call, (u.n + GCKPTI_JOB - 1) / GCKPTI_JOB, gckpti_unpack_item, &u);
+    gckpt_parallel(call, GCKPTI_JOBS(u.n), gckpti_unpack_item, &u);
 }
 
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */

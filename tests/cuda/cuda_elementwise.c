@@ -366,7 +366,7 @@ static void test_between(void)
     }
 }
 
-/* As gckpti_plain_update, which always writes back what was divided. */
+/* As gckpti_cpu_update, which always writes back what was divided. */
 static void test_update(void)
 {
     static const int64_t sizes[] = { 1, 3, 4, 31, 33, 127, 1000, 4095, 4096, 4097, 4100, 8192, 9001 };
@@ -414,7 +414,7 @@ static void test_update(void)
         memcpy(sum, p.gradient, (size_t)n * 4);
         for (int u = 0; u < p.adds; u++)
             gckpti_add_into(sum, (const float *)(const void *)((const char *)host + more[u]), n);
-        gckpti_plain_update(&h, &p);
+        gckpti_cpu_update(&h, &p);
         if (!p.write_back)
             memcpy(p.gradient, sum, (size_t)n * 4);
         block_same("update", NULL);
