@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1527
+ *     >>store     parameters and optimiser state, however they are stored                     1532
  *                 arrays, mirror, params, ranks, notes, values, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
@@ -40,8 +40,8 @@
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
  *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1920
- *                 plain, convert, mixed, products, rows, images, attention, losses, weighted,
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
+ *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
@@ -61,7 +61,7 @@
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         2926
+ *     >>kernels   what is done with an item, for each instruction set                         2936
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -4401,15 +4401,20 @@ typedef struct gckpti_factor {
     const gckpt_unpacking *stored; /* or this, of one matrix */
 } gckpti_factor;
 
-typedef struct gckpti_factors {
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
+ * at what c holds (accumulate), else at start[i * start_row + j] (start_row 0: the bias), or at +0
+ * if that is NULL. */
+typedef struct gckpti_product {
     int64_t batch, m, n, k;
-    gckpti_factor a, b;
+    gckpti_factor a, b; /* fast where one stride of each is 1 */
     const float *start;
+    int64_t start_row; /* all rows but 0 and c_row but n: of the fast kernels in f32 only */
     int accumulate;
     float *c;
-    uint16_t *c_bf16; /* one of the two; rows of n */
-    void *room;       /* scratch of the fast kernels: call->work */
-} gckpti_factors;
+    uint16_t *c_bf16; /* one of the two */
+    int64_t c_row;
+    void *room; /* scratch of the fast kernels: call->work */
+} gckpti_product;
 
 static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
 
@@ -4581,7 +4586,7 @@ GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const floa
 GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
 
 /* A product whose b is read as it is stored. */
-GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t);
 #else /* nothing is packed */
 static inline int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
@@ -4591,7 +4596,7 @@ static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpa
 {
     (void)call, (void)unpacking;
 }
-static inline void gckpti_fp32_stored(const gckpti_factors *t) { (void)t; }
+static inline void gckpti_fp32_stored(const gckpti_product *t) { (void)t; }
 #endif
 
 /* ---- store/mirror.c ---- */
@@ -5717,7 +5722,7 @@ GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpackin
 }
 
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
-GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
 {
     const gckpt_unpacking *u = t->b.stored;
     const int links = t->b.row != 1; /* what lies side by side */
@@ -6834,7 +6839,7 @@ typedef struct {
 } gckpti_sizes;
 
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
-typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
@@ -6853,12 +6858,12 @@ GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a and b. */
-GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
 
 /* Forward of matmul and linear: out = a b + bias. */
 GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run);
@@ -6871,10 +6876,10 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
  * product, element by element. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j);
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 #else
-static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call, (void)t;
 }
@@ -8383,15 +8388,15 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
 }
 
 /* All of t but a and b. */
-static void gckpti_factors_to(const gckpt_call *call, gckpti_factors *t, int64_t batch, int64_t m,
+static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
-    t->start = NULL, t->accumulate = 0;
-    t->c = c, t->c_bf16 = c_bf16, t->room = call->work;
+    t->start = NULL, t->start_row = 0, t->accumulate = 0;
+    t->c = c, t->c_bf16 = c_bf16, t->c_row = n, t->room = call->work;
 }
 
-GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
@@ -8399,7 +8404,7 @@ GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run,
     run(call, t);
 }
 
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;
@@ -8439,7 +8444,7 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes 
 GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_factors t;
+    gckpti_product t;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
     t.a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
     t.b = gckpti_linear_b(call, &s);
@@ -8452,7 +8457,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     const gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
-    gckpti_factors t;
+    gckpti_product t;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
     t.b = gckpti_linear_b(call, &s);
     t.a = g, t.b = gckpti_turned(&t.b);
@@ -8463,7 +8468,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     t.a = gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k);
     t.a = gckpti_turned(&t.a), t.b = gckpti_turned(&g);
     if (*(const int *)call->attributes)
-        t.m = s.n, t.n = s.k, t.b = t.a, t.a = gckpti_turned(&g);
+        t.m = s.n, t.n = t.c_row = s.k, t.b = t.a, t.a = gckpti_turned(&g);
     t.accumulate = in[1].accumulate;
     if (t.c || t.c_bf16)
         run(call, &t);
@@ -8572,14 +8577,14 @@ GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
 }
 
 /* ---- products of bf16 plans, one element after the other (see ops/products) ---- */
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
+GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
     return t->start ? t->start[j] : 0.0f;
 }
 
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
@@ -9618,7 +9623,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
-        gckpti_factors t;
+        gckpti_product t;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
@@ -11157,116 +11162,44 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #define GCKPTI_AVX512_BF16 0
 #endif
 
-/* What folder kernels has for each instruction set. */
-typedef struct gckpti_kernels gckpti_kernels;
-struct gckpti_product;
-struct gckpti_windows;
-struct gckpti_columns;
-struct gckpti_heads;
-struct gckpti_classes;
-struct gckpti_errors;
-struct gckpti_cell;
-struct gckpti_pooling;
-struct gckpti_channel_pass;
-struct gckpti_mixed_kernels;
-
-/* Entries of parts that can be left out come last, with their places in the table
- * (kernels/table). */
-struct gckpti_kernels {
-    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*divide)(float *x, float by, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                              int64_t first, float *room);
-    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                               float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
-    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
-    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
-    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
-#ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
-    void (*gru_gates)(const struct gckpti_cell *cell);
-    void (*gru_slopes)(const struct gckpti_cell *cell);
-    void (*lstm_gates)(const struct gckpti_cell *cell);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-#else
-#define GCKPTI_RECURRENT_KERNELS(V)
-#endif
-#ifndef GCKPT_NO_IMAGES
-#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
-    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
-        V(channel_dx)
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                       float *y, uint16_t *tap);
-    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-#else
-#define GCKPTI_IMAGE_KERNELS(V)
-#endif
-};
-
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
- * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
- * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
- * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
-typedef struct gckpti_product {
-    int64_t m, n, k;
-    const float *a;
-    int64_t a_row, a_step;
-    const float *b;
-    int64_t b_step, b_col;
-    const float *from;
-    int64_t from_row;
-    float *c;
-    int64_t c_row;
-    const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
-} gckpti_product;
-
-static inline int gckpti_is_as_stored(const gckpti_product *t)
+/* A product of one matrix, in floats; its chains start at +0. */
+static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t step)
 {
-    return GCKPTI_WITH_PACK && t->stored;
+    const gckpti_factor f = { x, NULL, row, step, 0, NULL };
+    return f;
 }
 
-/* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
+static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_factor a,
+                                               gckpti_factor b, float *c)
+{
+    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL };
+    return t;
+}
+
+/* Where chains of row i start, from column j on; NULL: at +0. */
+static inline const float *gckpti_starts(const gckpti_product *t, int64_t i, int64_t j)
+{
+    if (t->accumulate)
+        return t->c + i * t->c_row + j;
+    return t->start ? t->start + i * t->start_row + j : NULL;
+}
+
+/* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
+ * f32 products `pace` lines before each tile. */
 typedef struct {
-    const float *x;
+    const char *x;
     int64_t row, rows, width, at, pace;
 } gckpti_fetch;
 
-/* Links p.., columns j.. of b, within so many tiles. */
-static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p, int64_t k,
-                                              int64_t j, int64_t n, int64_t tiles)
+/* Elements from number `at` of an operand on. */
+static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, int64_t row,
+                                           int64_t rows, int64_t width)
 {
-    int rows = t->b_col == 1; /* its lines hold columns; else links */
-    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col,
-                       rows ? t->b_step : t->b_col,
-                       rows ? k : n,
-                       rows ? n : k,
-                       0,
-                       0 };
-    if (!rows && t->b_step != 1)
-        f.rows = 0;
-    f.pace = 1 + f.rows * ((f.width + 15) / 16) / tiles;
+    const int size = gckpti_is_narrow(x->bf16) ? 2 : 4;
+    const void *here = x->f32 + at;
+    if (gckpti_is_narrow(x->bf16))
+        here = x->bf16 + at;
+    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 0 };
     return f;
 }
 
@@ -11275,7 +11208,7 @@ static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
         __builtin_prefetch(f->x + f->at, 0, 2);
-        f->at += 16;
+        f->at += 64;
         if (f->at >= f->width) {
             f->at = 0, f->x += f->row;
             if (--f->rows == 0)
@@ -11304,7 +11237,7 @@ typedef struct {
     float first, mean, rstd;
 } gckpti_row;
 
-typedef struct gckpti_columns {
+typedef struct {
     const gckpt_call *call;
     float *gain, *bias;
     float *gain_low, *bias_low;
@@ -11318,7 +11251,7 @@ enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row 
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
-typedef struct gckpti_heads { /* an attention call's */
+typedef struct { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, wide, heads, blocks;
     gckpti_sight sight;
@@ -11372,12 +11305,6 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
-/* What of b is packed next: `rows` of `width` bytes, fetched into L2 line by line from `at` on. */
-typedef struct {
-    const char *x;
-    int64_t row, rows, width, at;
-} gckpti_mixed_fetch;
-
 /* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
  * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
  * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
@@ -11389,14 +11316,14 @@ typedef struct {
     float *c;
     uint16_t *c_bf16;          /* one of the two */
     const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
-    gckpti_mixed_fetch *fetch; /* is this */
+    gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
 /* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
  * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
  * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
  * which change no chain, not even one at -0. */
-typedef struct gckpti_mixed_kernels {
+typedef struct {
     void (*tile)(const gckpti_mixed_tile *t);
     void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
                  int64_t width);
@@ -11406,18 +11333,6 @@ typedef struct gckpti_mixed_kernels {
                               float *room);
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
-
-static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
-{
-    return (const gckpti_kernels *)call->kernels;
-}
-
-/* Those of bf16 plans; without these all are NULL. */
-static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
-{
-    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
-    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
-}
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
@@ -11480,14 +11395,14 @@ enum {
  * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
  * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
  * line of them is one), `across` such in a line of w. */
-typedef struct gckpti_windows {
-    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+typedef struct {
+    gckpti_product t; /* a is not used; t.b.step 1: of link 0 of tap 0, see gckpti_windows_b */
     int kind;
     const gckpti_conv_sizes *z;
     gckpti_reach r[2];
     const float *from;
     int64_t image, width, step, tap, first, run, across;
-    int64_t from_next, b_next, c_next; /* to the next group's */
+    int64_t from_next, c_next; /* to the next group's */
 } gckpti_windows;
 
 /* Where row i of t begins in c, or in what is as large. */
@@ -11511,7 +11426,76 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
 
 #endif
 
-/* ---- kernels ---- */
+/* ---- kernels: what that folder has for each instruction set ---- */
+#if GCKPTI_HAS_FAST
+/* Entries of parts that can be left out come last, with their places in the table
+ * (kernels/table). */
+typedef struct {
+    void (*product_piece)(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c);
+    float (*errors_forward)(const gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const gckpti_errors *e, int64_t row);
+    float (*exp)(float x), (*log)(float x);
+    const gckpti_mixed_kernels *mixed;
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
+    void (*gru_gates)(const gckpti_cell *cell);
+    void (*gru_slopes)(const gckpti_cell *cell);
+    void (*lstm_gates)(const gckpti_cell *cell);
+    void (*lstm_slopes)(const gckpti_cell *cell);
+#else
+#define GCKPTI_RECURRENT_KERNELS(V)
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
+    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+        V(channel_dx)
+    void (*windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
+    void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+#else
+#define GCKPTI_IMAGE_KERNELS(V)
+#endif
+} gckpti_kernels;
+
+static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+{
+    return (const gckpti_kernels *)call->kernels;
+}
+
+/* Those of bf16 plans; without these all are NULL. */
+static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
+{
+    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
+}
+
+#endif
 
 /* ---- cpu/calls.c ---- */
 /* The backend of an instruction set, and what a call's `kernels` are with it (NULL: plain). NULL:
@@ -11542,12 +11526,12 @@ enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold *
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 #if GCKPTI_HAS_FAST
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
 #endif
 #else
 #if GCKPTI_HAS_FAST
-static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call, (void)t;
 }
@@ -11557,13 +11541,18 @@ static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !k
 
 /* ---- cpu/products.c ---- */
 #if GCKPTI_HAS_FAST
+/* Rows i0.., columns j0.. of c of a matrix; which of all pieces that is. */
 typedef struct {
+    int64_t matrix, i0, i1, j0, j1, item;
+} gckpti_rectangle;
+
+typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
-    int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
-    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
-    float *pack;
-    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
+    int64_t rows, cols, down, across; /* of a piece; pieces below and beside each other */
+    int64_t room;                     /* floats of t->room for a worker; 0: its stack is enough */
+    void (*piece)(const struct gckpti_products *s, const gckpti_rectangle *at, float *room,
+                  int64_t floats);
 } gckpti_products;
 
 #endif
@@ -11855,18 +11844,152 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 }
 #endif
 
+/* >>cpu/products */
+#if GCKPTI_HAS_FAST
+/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
+
+#ifdef GCKPT_OPENBLAS
+/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                                  int64_t j1)
+{
+    const gckpti_factor *a = &t->a, *b = &t->b;
+    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
+    int a_next = (int)(a->step == 1 ? a->row : a->step);
+    int b_next = (int)(b->row == 1 ? b->step : b->row);
+    float *c = t->c + i0 * t->c_row + j0;
+    if (a->step == 1 && a->row < t->k) /* a single row: what comes next is not read, but */
+        a_next = (int)t->k;            /* sgemm refuses less */
+    if (b->row == 1 && b_next < cols)
+        b_next = cols;
+    for (int64_t i = i0; t->start && !t->accumulate && i < i1; i++)
+        memcpy(t->c + i * t->c_row + j0, gckpti_starts(t, i, j0), (size_t)cols * sizeof(float));
+    cblas_sgemm(CblasRowMajor, a->step == 1 ? CblasNoTrans : CblasTrans,
+                b->row == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
+                a->f32 + i0 * a->row, a_next, b->f32 + j0 * b->row, b_next,
+                t->start || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_row);
+}
+
+static int gckpti_openblas_can(const gckpti_product *t)
+{
+    return !gckpti_is_stored(&t->b) && t->m <= INT32_MAX && t->n <= INT32_MAX &&
+           t->k <= INT32_MAX && t->k > 0 && (t->a.step == 1 || t->a.row == 1) &&
+           (t->b.step == 1 || t->b.row == 1);
+}
+#endif
+
+static void gckpti_fp32_piece(const gckpti_products *s, const gckpti_rectangle *at, float *room,
+                              int64_t floats)
+{
+    gckpti_product t = *s->t;
+    const int64_t c_next = at->matrix * t.m * t.c_row;
+    t.a.f32 += at->matrix * t.a.next, t.c += c_next;
+    if (!gckpti_is_stored(&t.b))
+        t.b.f32 += at->matrix * t.b.next;
+    if (t.start && t.start_row)
+        t.start += c_next;
+#ifdef GCKPT_OPENBLAS
+    if (gckpti_openblas_can(&t)) {
+        gckpti_openblas_piece(&t, at->i0, at->i1, at->j0, at->j1);
+        return;
+    }
+#endif
+    gckpti_kernels_of(s->call)->product_piece(&t, at->i0, at->i1, at->j0, at->j1, room, floats);
+}
+
+static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *room, int64_t floats)
+{
+    gckpti_rectangle at = { i / (s->down * s->across), 0, 0, 0, 0, i };
+    at.i0 = i / s->across % s->down * s->rows, at.j0 = i % s->across * s->cols;
+    at.i1 = at.i0 + gckpti_min(s->t->m - at.i0, s->rows);
+    at.j1 = at.j0 + gckpti_min(s->t->n - at.j0, s->cols);
+    s->piece(s, &at, room, floats);
+}
+
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_products *s = (const gckpti_products *)context;
+    gckpti_products_piece(s, i, (float *)s->t->room + worker * s->room, s->room);
+}
+
+static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
+{
+    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_products_piece((const gckpti_products *)context, i, room, GCKPTI_SMALL_ROOM);
+}
+
+/* All pieces of all products; s: the first member of what s->piece needs to know. */
+GCKPTI_FN void gckpti_products_run(gckpti_products *s)
+{
+    gckpt_parallel(s->call, s->t->batch * s->down * s->across, s->rows * s->cols * s->t->k,
+                   s->room ? gckpti_products_item : gckpti_products_small_item, s);
+}
+
+/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
+ * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
+ * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
+ * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
+ * over it for every GCKPTI_NC columns. */
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
+{
+    enum { LOW = 256, HIGH = 1024 };
+    const gckpti_product *t = s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
+    int small = t->m * t->n * t->k < 65536;
+    int64_t threads = s->call->threads, each = t->m == 1 && t->b.row == 1 ? 1 : 4;
+    int64_t pieces = small || threads < 2 ? 1 : each * threads / t->batch;
+    s->rows = t->m, s->cols = t->n;
+    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
+        if (have < pieces && s->cols > narrow &&
+            (t->b.row != 1 || s->cols >= s->rows || s->rows <= LOW))
+            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
+        else if (s->rows > 4 * GCKPTI_STRIP)
+            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
+    s->across = (t->n + s->cols - 1) / s->cols;
+    s->down = (t->m + s->rows - 1) / s->rows;
+}
+
+/* What gckpti_fp32_plain does. */
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
+{
+    gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_piece };
+    s.room = gckpti_product_room(t->m, t->n, t->k);
+    gckpti_products_cut(&s);
+    gckpti_products_run(&s);
+}
+
+GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
+{
+    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
+}
+
+GCKPTI_FN void gckpti_fast_matmul_forward(const gckpt_call *call)
+{
+    gckpti_linear_out(call, gckpti_fast_products(call));
+}
+
+GCKPTI_FN void gckpti_fast_linear_forward(const gckpt_call *call)
+{
+    gckpti_fast_matmul_forward(call);
+}
+
+GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
+{
+    gckpti_linear_gradients(call, gckpti_fast_products(call));
+}
+#endif
+
 /* >>cpu/mixed */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
  * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
 typedef struct {
-    const gckpt_call *call;
+    gckpti_products by;
     const gckpti_mixed_kernels *kernels;
-    const gckpti_factors *t;
-    int in_place, keeps;                     /* a is not packed; rest has all rows of a panel */
-    int64_t rows, cols, links, down, across; /* of an item; at a time; items below, beside others */
-    int64_t odd;  /* last links, packed even so: the last word would end past a's row */
-    int64_t room; /* of a worker, in floats */
+    int in_place, keeps; /* a is not packed; rest has all rows of a panel */
+    int64_t links;       /* at a time */
+    int64_t odd;         /* last links, packed even so: the last word would end past a's row */
 } gckpti_mixed_job;
 
 /* What of an item is worked on. */
@@ -11881,7 +12004,7 @@ typedef struct {
 static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t at,
                              float *rest, int end)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_product *t = s->by.t;
     size_t bytes = (size_t)w->n * sizeof *rest;
     if (end && t->c)
         memcpy(t->c + at, rest, bytes);
@@ -11902,7 +12025,7 @@ static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel
  * again. A tile at an edge of c works in `rest`, as all do whose c is bf16 until the last link. */
 static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t r)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_product *t = s->by.t;
     gckpti_mixed_tile tile = w->tile;
     int64_t past = w->i + r + 8 - t->m, skip = s->in_place && past > 0 ? past : 0;
     int64_t end = skip ? 8 : gckpti_min(w->m - r, 8);
@@ -11934,7 +12057,7 @@ static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_pane
 /* The links of a that an item takes next: where they are, or packed to d. Rows stay rows. */
 static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int64_t k, void *d)
 {
-    const gckpti_factor *a = &s->t->a;
+    const gckpti_factor *a = &s->by.t->a;
     int64_t at = w->matrix * a->next + w->i * a->row + w->p * a->step;
     int64_t high = gckpti_multiple(w->m, 8), row = gckpti_multiple(k, 2);
     uint16_t *to = (uint16_t *)d;
@@ -11958,62 +12081,61 @@ static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int
 
 /* What of b comes next: the panel beside this one, links after these, or, as it is expected to
  * work on the next item but the other threads', that. */
-static gckpti_mixed_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                            int64_t j0, int64_t j1, int64_t k)
+static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                      const gckpti_rectangle *piece, int64_t k)
 {
-    const gckpti_factor *b = &s->t->b;
-    int64_t p = w->p, j = w->j + GCKPTI_PANEL, size = b->bf16 ? 2 : 4;
-    if (j >= j1 && !w->last)
-        p += k, j = j0;
-    else if (j >= j1)
-        p = 0, j = j0 + s->call->threads * s->cols;
+    const gckpti_product *t = s->by.t;
+    const gckpti_factor *b = &t->b;
+    int64_t p = w->p, j = w->j + GCKPTI_PANEL;
+    if (j >= piece->j1 && !w->last)
+        p += k, j = piece->j0;
+    else if (j >= piece->j1)
+        p = 0, j = piece->j0 + s->by.call->threads * s->by.cols;
     int64_t at = w->matrix * b->next + j * b->row + p * b->step;
-    int64_t n = gckpti_min(s->t->n - j, GCKPTI_PANEL), links = gckpti_min(s->t->k - p, s->links);
-    const char *x = b->bf16 ? (const char *)(b->bf16 + at) : (const char *)(b->f32 + at);
-    gckpti_mixed_fetch side = { x, b->step * size, n > 0 ? links : 0, n * size, 0 };
-    gckpti_mixed_fetch down = { x, b->row * size, n, links * size, 0 };
-    return b->row == 1 ? side : down;
+    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL), links = gckpti_min(t->k - p, s->links);
+    return b->row == 1 ? gckpti_fetch_of(b, at, b->step, n > 0 ? links : 0, n)
+                       : gckpti_fetch_of(b, at, b->row, n, links);
 }
 
 /* What of a is packed in strips next, if it is another part: links after these or, as above, those
  * of the next item. */
-static gckpti_mixed_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                             int64_t item, int64_t k)
+static gckpti_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                       int64_t item, int64_t k)
 {
-    const gckpti_factor *a = &s->t->a;
-    int64_t next = w->last ? item + s->call->threads : item, p = w->last ? 0 : w->p + k;
-    int64_t i = next / s->across % s->down * s->rows, size = a->bf16 ? 2 : 4;
+    const gckpti_products *by = &s->by;
+    const gckpti_factor *a = &by->t->a;
+    int64_t next = w->last ? item + by->call->threads : item, p = w->last ? 0 : w->p + k;
+    int64_t i = next / by->across % by->down * by->rows;
     int64_t at = w->matrix * a->next + i * a->row + p * a->step;
-    const char *x = a->bf16 ? (const char *)(a->bf16 + at) : (const char *)(a->f32 + at);
-    gckpti_mixed_fetch f = { x, a->step * size, 0, gckpti_min(s->t->m - i, s->rows) * size, 0 };
-    if (a->step != 1 && next < s->across * s->down && (i != w->i || p != w->p))
-        f.rows = gckpti_min(s->t->k - p, s->links);
-    return f;
+    int other = a->step != 1 && next < by->across * by->down && (i != w->i || p != w->p);
+    return gckpti_fetch_of(a, at, a->step, other ? gckpti_min(by->t->k - p, s->links) : 0,
+                           gckpti_min(by->t->m - i, by->rows));
 }
 
-static void gckpti_mixed_piece(const gckpti_mixed_job *s, int64_t item, float *room)
+static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle *at, float *room,
+                               int64_t floats)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_mixed_job *s = (const gckpti_mixed_job *)(const void *)by;
+    const gckpti_product *t = by->t;
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
-    int64_t j0 = item % s->across * s->cols, j1 = j0 + gckpti_min(t->n - j0, s->cols);
-    w.matrix = item / (s->across * s->down), w.i = item / s->across % s->down * s->rows;
-    w.m = gckpti_min(t->m - w.i, s->rows);
+    (void)floats; /* for so many it is cut */
+    w.matrix = at->matrix, w.i = at->i0, w.m = at->i1 - at->i0;
     float *rest = room;
-    room += s->keeps ? s->rows * s->cols : 8 * GCKPTI_PANEL;
+    room += s->keeps ? s->by.rows * s->by.cols : 8 * GCKPTI_PANEL;
     void *a = room + GCKPTI_PANEL / 2 * s->links, *b = room;
     w.tile.b = (const uint32_t *)b;
     for (int64_t k; w.p < t->k; w.p += k) {
         k = gckpti_min(t->k - (w.p < t->k - s->odd ? s->odd : 0) - w.p, s->links);
         w.tile.pairs = (k + 1) / 2, w.last = w.p + k == t->k;
         gckpti_mixed_a(s, &w, k, a);
-        gckpti_mixed_fetch ahead = gckpti_mixed_ahead(s, &w, item, k);
-        for (w.j = j0; w.j < j1; w.j += w.n) {
-            w.n = gckpti_min(j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
-            w.rest = rest + (s->keeps ? s->rows * (w.j - j0) : 0);
+        gckpti_fetch ahead = gckpti_mixed_ahead(s, &w, at->item, k);
+        for (w.j = at->j0; w.j < at->j1; w.j += w.n) {
+            w.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
+            w.rest = rest + (s->keeps ? s->by.rows * (w.j - at->j0) : 0);
             s->kernels->pack(&t->b, w.matrix * t->b.next + w.j * t->b.row + w.p * t->b.step, w.n, k,
                              0, (uint32_t *)b, w.tile.width);
-            gckpti_mixed_fetch fetch = gckpti_mixed_next(s, &w, j0, j1, k);
+            gckpti_fetch fetch = gckpti_mixed_next(s, &w, at, k);
             w.tile.fetch = &fetch;
             for (int64_t r = 0; r < w.m; r += 8) {
                 gckpti_mixed_rows(s, &w, r);
@@ -12024,31 +12146,18 @@ static void gckpti_mixed_piece(const gckpti_mixed_job *s, int64_t item, float *r
     }
 }
 
-static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
-{
-    const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    gckpti_mixed_piece(s, item, (float *)s->t->room + worker * s->room);
-}
-
-static void gckpti_mixed_small_item(void *context, int64_t item, int64_t worker)
-{
-    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_mixed_piece((const gckpti_mixed_job *)context, item, room);
-}
-
 /* Rows and columns of an item, and links at a time, that `room` floats are enough for; in even
  * parts. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_product *t = s->by.t;
     int64_t fit = 0, most = gckpti_multiple(t->k, 16), k = t->k - s->odd;
-    s->rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
-    s->cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
-    room -= s->odd ? 8 * s->rows : 0;
+    s->by.rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
+    s->by.cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
+    room -= s->odd ? 8 * s->by.rows : 0;
     for (s->keeps = 0; s->keeps < 2; s->keeps++) {
-        fit = (room - (s->keeps ? s->rows * s->cols : (int64_t)8 * GCKPTI_PANEL)) /
-              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->rows / 2)) / 16 * 16;
+        fit = (room - (s->keeps ? s->by.rows * s->by.cols : (int64_t)8 * GCKPTI_PANEL)) /
+              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->by.rows / 2)) / 16 * 16;
         fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS);
         if ((fit >= k && !s->odd) || t->c)
             break;
@@ -12059,11 +12168,12 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
 }
 
 /* c is cut into 4 items for each thread, if it is large; where there is no tile, plainly. */
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.kernels = gckpti_kernels_of(call)->mixed, s.t = t;
+    s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
+    s.kernels = gckpti_kernels_of(call)->mixed;
     if (!s.kernels->tile) {
         gckpti_mixed_plain(call, t);
         return;
@@ -12071,25 +12181,25 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t
     s.in_place =
         t->a.bf16 && t->a.step == 1 && t->m >= 8 && (t->k % 2 == 0 || t->k > GCKPTI_MIXED_LINKS);
     s.odd = s.in_place && t->k % 2 ? t->k % 16 : 0;
-    s.room = gckpti_mixed_room(t->m, t->n, t->k);
-    if (s.room)
-        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.room);
+    s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
+    if (s.by.room)
+        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
     else
         gckpti_mixed_fit(&s, 64, GCKPTI_PANEL, GCKPTI_SMALL_ROOM);
     int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
     for (;;) {
-        s.down = (t->m + s.rows - 1) / s.rows, s.across = (t->n + s.cols - 1) / s.cols;
-        if (t->batch * s.down * s.across >= pieces)
+        s.by.down = (t->m + s.by.rows - 1) / s.by.rows;
+        s.by.across = (t->n + s.by.cols - 1) / s.by.cols;
+        if (t->batch * s.by.down * s.by.across >= pieces)
             break;
-        if (s.cols > GCKPTI_PANEL && (s.in_place || s.cols > s.rows))
-            s.cols = gckpti_multiple(s.cols / 2, GCKPTI_PANEL);
-        else if (s.rows > 64)
-            s.rows = gckpti_multiple(s.rows / 2, GCKPTI_STRIP);
+        if (s.by.cols > GCKPTI_PANEL && (s.in_place || s.by.cols > s.by.rows))
+            s.by.cols = gckpti_multiple(s.by.cols / 2, GCKPTI_PANEL);
+        else if (s.by.rows > 64)
+            s.by.rows = gckpti_multiple(s.by.rows / 2, GCKPTI_STRIP);
         else
             break;
     }
-    gckpt_parallel(call, t->batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
+    gckpti_products_run(&s.by);
 }
 
 /* ---- do they agree with the plain ones? ---- */
@@ -12148,144 +12258,6 @@ static int gckpti_tile_agrees(const gckpti_mixed_kernels *kernels)
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
 {
     return gckpti_tile_agrees(kernels->mixed) && gckpti_narrow_agrees(kernels->mixed);
-}
-#endif
-
-/* >>cpu/products */
-#if GCKPTI_HAS_FAST
-/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
-
-#ifdef GCKPT_OPENBLAS
-/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
-static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                                  int64_t j1)
-{
-    int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
-    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
-    float *c = t->c + i0 * t->c_row + j0;
-    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
-        a_next = (int)t->k;                /* sgemm refuses less */
-    if (t->b_col == 1 && b_next < cols)
-        b_next = cols;
-    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
-        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
-               (size_t)cols * sizeof(float));
-    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
-                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
-                c, (int)t->c_row);
-}
-#endif
-
-/* Piece i of all products: from its number to its rows and columns. */
-static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
-{
-    const gckpti_product *t = s->t;
-    gckpti_product next;
-    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
-    int64_t j0 = i % s->across * s->cols;
-    if (at) {
-        next = *t, t = &next;
-        next.a += at * s->a_next, next.c += at * s->c_next;
-        if (!gckpti_is_as_stored(&next))
-            next.b += at * s->b_next;
-        if (next.from && next.from_row)
-            next.from += at * s->c_next;
-    }
-    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
-#ifdef GCKPT_OPENBLAS
-    if (!gckpti_is_as_stored(t) && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX &&
-        t->k > 0 && (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
-        gckpti_openblas_piece(t, i0, i1, j0, j1);
-        return;
-    }
-#endif
-    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
-}
-
-static void gckpti_products_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
-}
-
-static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
-}
-
-/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
- * thread, so that one that loses its core delays the others little (1 if a row alone goes over rows
- * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
- * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
- * over it for every GCKPTI_NC columns. */
-GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
-{
-    enum { LOW = 256, HIGH = 1024 };
-    const gckpti_product *t = s->t;
-    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
-    int small = t->m * t->n * t->k < 65536;
-    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
-    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
-    s->rows = t->m, s->cols = t->n;
-    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > narrow &&
-            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
-            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
-        else if (s->rows > 4 * GCKPTI_STRIP)
-            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
-    s->across = (t->n + s->cols - 1) / s->cols;
-    s->down = (t->m + s->rows - 1) / s->rows;
-}
-
-/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
- * gckpti_product_room(m, n, k) floats a thread. */
-GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
-                                   int64_t a_next, int64_t b_next, float *pack)
-{
-    gckpti_products s;
-    memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
-    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_cut(&s);
-    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
-}
-
-/* What gckpti_fp32_plain does. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
-{
-    const gckpti_factor *a = &f->a, *b = &f->b;
-    const float *from = f->accumulate ? f->c : f->start;
-    int64_t from_row = f->accumulate ? f->n : 0;
-    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
-                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
-    t.stored = b->stored;
-    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
-}
-
-GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) ? gckpti_fp32_fast : gckpti_mixed_fast;
-}
-
-GCKPTI_FN void gckpti_fast_matmul_forward(const gckpt_call *call)
-{
-    gckpti_linear_out(call, gckpti_fast_products(call));
-}
-
-GCKPTI_FN void gckpti_fast_linear_forward(const gckpt_call *call)
-{
-    gckpti_fast_matmul_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
-{
-    gckpti_linear_gradients(call, gckpti_fast_products(call));
 }
 #endif
 
@@ -12525,47 +12497,29 @@ GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
 /* ---- pools, norms: as in ops; conv2d: products as in cpu/products, by phases and groups; groups
  * of one channel: an item is a line of results, of dw 64 channels ---- */
 typedef struct {
-    gckpti_products cut;
+    gckpti_products by;
     gckpti_windows w;
 } gckpti_windows_job;
 
-static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
+static void gckpti_windows_cut(const gckpti_products *by, const gckpti_rectangle *at, float *room,
+                               int64_t floats)
 {
-    const gckpti_products *cut = &s->cut;
-    gckpti_windows w = s->w;
-    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
-    int64_t j0 = i % cut->across * cut->cols;
-    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
-    if (w.t.from)
-        w.t.from += group * w.c_next;
-    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
-                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
-}
-
-static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
-    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
-}
-
-static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
+    gckpti_windows w = ((const gckpti_windows_job *)(const void *)by)->w;
+    w.from += at->matrix * w.from_next, w.t.b.f32 += at->matrix * w.t.b.next;
+    w.t.c += at->matrix * w.c_next;
+    if (w.t.start)
+        w.t.start += at->matrix * w.c_next;
+    gckpti_kernels_of(by->call)
+        ->windows_piece(&w, at->i0, at->i1, at->j0, at->j1, room, floats);
 }
 
 static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
 {
-    gckpti_windows_job s;
-    gckpti_products *cut = &s.cut;
-    memset(&s, 0, sizeof s);
-    s.w = *w;
-    cut->call = call, cut->t = &w->t, cut->batch = w->z->window.groups;
-    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
-    gckpti_products_cut(cut);
-    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
-                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
+    gckpti_windows_job s = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut }, *w };
+    s.w.t.room = call->work;
+    s.by.t = &s.w.t, s.by.room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
+    gckpti_products_cut(&s.by);
+    gckpti_products_run(&s.by);
 }
 
 /* What lies where, of one kind and phase. */
@@ -12585,16 +12539,16 @@ static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
     w.run = group, w.across = x->taps + !x->taps;
     if (w.tap == group)
         w.run *= w.across, w.across = 1;
-    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    w.from_next = group, t->b.next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
     t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
-    t->n = w.c_next, t->a_step = 1;
+    t->n = w.c_next, t->a.step = 1, t->batch = z->window.groups;
     if (s->kind == GCKPTI_CONV_DW) {
         const int64_t places = t->m;
-        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
+        t->m = t->k, t->k = places, t->a.row = 1, t->a.step = GCKPTI_GATHERED;
     }
-    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
+    t->b.f32 = s->w, t->b.step = up ? 1 : z->o, t->b.row = up ? z->o : 1;
     t->c = s->out, t->c_row = up ? z->c : z->o;
-    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
+    t->start = s->start, t->accumulate = s->accumulate && !s->start;
     return w;
 }
 
@@ -12774,19 +12728,21 @@ static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product 
 static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
                                  const float *state, float *a)
 {
-    gckpti_product product = { m, s->gates,    s->units, state, s->state,
-                               1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
-                               0, a,           s->gates, NULL };
+    gckpti_product product =
+        gckpti_product_of(m, s->gates, s->units, gckpti_matrix(state, s->state, 1),
+                          gckpti_matrix(s->wh->data, 1, s->gates), a);
+    product.start = s->bias ? s->bias->data : NULL;
     if (s->state > s->units) /* lstm */
-        product.from = p, product.from_row = s->steps * s->gates;
+        product.start = p, product.start_row = s->steps * s->gates;
     gckpti_cells_product(s, &product);
 }
 
 static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    gckpti_product product = { m,        s->units, s->gates, da, s->steps * s->gates,
-                               1,        s->turned, s->units, 1, d,
-                               s->state, d,        s->state, NULL };
+    gckpti_product product =
+        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1),
+                          gckpti_matrix(s->turned, 1, s->units), d);
+    product.accumulate = 1, product.c_row = s->state;
     gckpti_cells_product(s, &product);
 }
 
@@ -12811,13 +12767,15 @@ static void gckpti_cells_add(const gckpti_sequence *s)
 {
     int64_t links = s->block * s->steps;
     float *dwh = s->wh->grad;
-    gckpti_product product = { s->units, s->gates, links, s->h,     1,   s->units, s->da,
-                               s->gates, 1,        dwh,   s->gates, dwh, s->gates, NULL };
+    gckpti_product product =
+        gckpti_product_of(s->units, s->gates, links, gckpti_matrix(s->h, 1, s->units),
+                          gckpti_matrix(s->da, 1, s->gates), dwh);
+    product.accumulate = 1, product.room = s->pack;
     gckpt_call sums = *s->call;
     sums.shape = gckpt_shape2(links, s->gates);
     sums.grad_out = s->da;
     if (dwh)
-        gckpti_products_run(s->call, &product, 1, 0, 0, s->pack);
+        gckpti_fp32_fast(s->call, &product);
     if (s->bias) {
         sums.in[0] = *s->bias;
         sums.in[0].accumulate = 1;
@@ -12877,12 +12835,14 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
     float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
-    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N, NULL };
+    gckpti_product t =
+        gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
     int same = 1;
     for (int i = 0; i < N * K; i++) {
         b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
         a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
     }
+    t.start = b;
     kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
     for (int i = 0; i < M; i++) {
         float row[N];
@@ -13030,10 +12990,11 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.c_row = desc->c_col, t.c_col = 1;
     }
     if (call->kernels && t.c_col == 1) {
-        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
-                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
-                             t.c_row, t.c, t.c_row, NULL };
-        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
+        gckpti_product p =
+            gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
+                              gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
+        p.accumulate = t.accumulate, p.c_row = t.c_row, p.room = t.work;
+        gckpti_fp32_fast(call, &p);
         return;
     }
 #endif
@@ -30768,14 +30729,14 @@ GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int64_t first, float *d, int64_t deep)
 {
-    const int64_t some = t->b_col == 1 ? 8 : deep;
+    const int64_t some = t->b.row == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
         for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
-            const float *from = b + p * t->b_step + j * t->b_col;
+            const float *from = b + p * t->b.step + j * t->b.row;
             width = V(panel)(n, q + 1) - j;
             int64_t cols = gckpti_min(n - j, width), links = gckpti_min(k - p, some);
             float *to = d + j * deep + p * width;
-            V(pack)(from, t->b_step, t->b_col, cols, links, to, width);
+            V(pack)(from, t->b.step, t->b.row, cols, links, to, width);
         }
 }
 
@@ -30799,19 +30760,19 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
  * then stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
 {
-    const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int64_t deepest = gckpti_min(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+    const int64_t few = t->b.step % 512 ? 128 : 16;
+    const int64_t deepest = gckpti_min(t->a.step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
     const int64_t blocks = t->k <= deepest ? 1 : (t->k + deepest - 1) / deepest;
     gckpti_blocking by;
     by.deep = blocks == 1 ? t->k : (t->k + blocks - 1) / blocks;
     by.deep = t->k ? gckpti_multiple(by.deep, 16) : 16;
     by.wide = GCKPTI_PANEL;
-    if (t->a_step != 1 || t->k > GCKPTI_KC_ACROSS)
+    if (t->a.step != 1 || t->k > GCKPTI_KC_ACROSS)
         by.wide =
             gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    by.in_place = t->b_col == 1 && !gckpti_is_as_stored(t) && (W >= 16 || rows <= few);
-    by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
+    by.in_place = t->b.row == 1 && !gckpti_is_stored(&t->b) && (W >= 16 || rows <= few);
+    by.strips = W < 16 && t->a.step != 1 && t->a.row == 1 && rows > GCKPTI_STRIP;
     return by;
 }
 
@@ -31020,20 +30981,20 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 {
     enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
     float room[ROOM];
-    const int64_t some = t->b_col == 1 ? 8 : LINKS;
+    const int64_t some = t->b.row == 1 ? 8 : LINKS;
     for (int64_t l = 0; l < k; l += some)
         for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
             width = V(panel)(n, q + 1) - at;
             const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
             float *to = d + at * deep + l * width;
-            if (t->b_col == 1) {
+            if (t->b.row == 1) {
                 V(unpack)
-                (t->stored, (p + l) * t->b_step + j + at, t->b_step, links, cols, to, width);
+                (t->b.stored, (p + l) * t->b.step + j + at, t->b.step, links, cols, to, width);
                 for (int64_t i = 0; cols < width && i < links; i++)
                     memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
             } else {
                 V(unpack)
-                (t->stored, (j + at) * t->b_col + p + l, t->b_col, cols, links, room, LINKS);
+                (t->b.stored, (j + at) * t->b.row + p + l, t->b.row, cols, links, room, LINKS);
                 V(pack)(room, 1, LINKS, cols, links, to, width);
             }
         }
@@ -31044,12 +31005,12 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t p,
                                           int64_t j, int64_t n, float *c)
 {
-    const gckpt_unpacking *u = t->stored;
+    const gckpt_unpacking *u = t->b.stored;
 #define GCKPTI_SWEEP_SOME(kind, each, scales)                                                      \
     if (u->storage == kind)                                                                        \
         V(sweep_of)                                                                                \
-    (kind, scales, a, t->a_step, (const char *)u->packed + (p * t->b_step + j) * (each),           \
-     t->b_step, 8, n, c);
+    (kind, scales, a, t->a.step, (const char *)u->packed + (p * t->b.step + j) * (each),           \
+     t->b.step, 8, n, c);
     GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 2, NULL)
     GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 2, NULL)
     GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1, u->scales + p)
@@ -31061,7 +31022,7 @@ GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int6
 static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
                                         const float *from, float *c)
 {
-    const gckpt_unpacking *u = t->stored;
+    const gckpt_unpacking *u = t->b.stored;
     const int bytes = u->storage == GCKPT_STORED_I8;
     const int64_t words = t->k / (bytes ? 4 : 2), last = t->n - 32;
     const float *b = (const float *)u->packed, *next = b + gckpti_min(j + 32, last) * words;
@@ -31072,7 +31033,7 @@ static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a,
     if (u->storage == kind)                                                                        \
         V(dots_of)                                                                                 \
     (kind, bytes ? u->scales + j : NULL, a, 1, b + j * words, words, words, 32, 1, from, c, next);
-    if (!low || t->a_step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
+    if (!low || t->a.step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
         return 0;
     GCKPTI_DOTS_SOME(GCKPT_STORED_BF16)
     GCKPTI_DOTS_SOME(GCKPT_STORED_F16)
@@ -31087,29 +31048,29 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
                                         int64_t j1, const float *from, float *c)
 {
     enum { LINKS = 64, COLS = 32, ROOM = LINKS * COLS };
-    const gckpt_unpacking *u = t->stored;
-    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b_step == 1 ? t->k : t->n);
+    const gckpt_unpacking *u = t->b.stored;
+    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b.step == 1 ? t->k : t->n);
     float room[ROOM];
-    for (int64_t j = j0, n; t->b_step == 1 && j < j1;
+    for (int64_t j = j0, n; t->b.step == 1 && j < j1;
          j += n, c += n, from = from ? from + n : NULL) {
         n = gckpti_min(j1 - j, COLS);
         if (n == COLS && whole && V(dots_stored)(t, a, j, from, c))
             continue;
         for (int64_t p = 0, k; p < t->k; p += k) {
             k = gckpti_min(t->k - p, LINKS);
-            V(unpack)(u, j * t->b_col + p, t->b_col, n, k, room, LINKS);
-            V(dots)(a + p * t->a_step, t->a_step, room, LINKS, k, n, p ? c : from, c, NULL);
+            V(unpack)(u, j * t->b.row + p, t->b.row, n, k, room, LINKS);
+            V(dots)(a + p * t->a.step, t->a.step, room, LINKS, k, n, p ? c : from, c, NULL);
         }
     }
-    for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k, a += k * t->a_step) {
+    for (int64_t p = 0, k; t->b.step != 1 && p < t->k; p += k, a += k * t->a.step) {
         int64_t j = j0, n = (j1 - j0) / W * W;
         k = gckpti_min(t->k - p, 8);
         if (k == 8 && whole)
             V(sweep_stored)(t, a, p, j, n, c), j += n;
         for (; j < j1; j += n) {
             n = gckpti_min(j1 - j, ROOM / 8);
-            V(unpack)(u, p * t->b_step + j, t->b_step, k, n, room, ROOM / 8);
-            V(sweep)(a, t->a_step, room, ROOM / 8, k, n, c + (j - j0));
+            V(unpack)(u, p * t->b.step + j, t->b.step, k, n, room, ROOM / 8);
+            V(sweep)(a, t->a.step, room, ROOM / 8, k, n, c + (j - j0));
         }
     }
 }
@@ -31119,20 +31080,32 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
 /* Columns j0..j1-1 of row i of c. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
 {
-    const float *a = t->a + i * t->a_row;
-    const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
+    const float *a = t->a.f32 + i * t->a.row;
+    const float *from = gckpti_starts(t, i, j0);
     float *c = t->c + i * t->c_row + j0;
     size_t bytes = (size_t)(j1 - j0) * sizeof *c;
-    if (t->b_step != 1 && !from)
+    if (t->b.step != 1 && !from)
         memset(c, 0, bytes);
-    else if (t->b_step != 1 && from != c)
+    else if (t->b.step != 1 && from != c)
         memcpy(c, from, bytes);
-    if (gckpti_is_as_stored(t))
+    if (gckpti_is_stored(&t->b))
         GCKPTI_STORED(V(stored_row)(t, a, j0, j1, from, c));
-    else if (t->b_step == 1)
-        V(dots)(a, t->a_step, t->b + j0 * t->b_col, t->b_col, t->k, j1 - j0, from, c, NULL);
+    else if (t->b.step == 1)
+        V(dots)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.row, t->k, j1 - j0, from, c, NULL);
     else
-        V(sweep)(a, t->a_step, t->b + j0 * t->b_col, t->b_step, t->k, j1 - j0, c);
+        V(sweep)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.step, t->k, j1 - j0, c);
+}
+
+/* Links p.., columns j.. of b, within so many tiles. */
+static GCKPTI_TARGET gckpti_fetch V(fetch_block)(const gckpti_product *t, int64_t p, int64_t k,
+                                                 int64_t j, int64_t n, int64_t tiles)
+{
+    const gckpti_factor *b = &t->b;
+    const int64_t at = p * b->step + j * b->row;
+    gckpti_fetch f = b->row == 1 ? gckpti_fetch_of(b, at, b->step, k, n)
+                                 : gckpti_fetch_of(b, at, b->row, b->step == 1 ? n : 0, k);
+    f.pace = 1 + f.rows * ((f.width + 63) / 64) / tiles;
+    return f;
 }
 
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
@@ -31151,24 +31124,24 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
-    if (i1 - i0 == 1 && (t->b_step == 1 || t->b_col == 1)) {
+    if (i1 - i0 == 1 && (t->b.step == 1 || t->b.row == 1)) {
         V(product_row)(t, i0, j0, j1);
         return;
     }
     do {
-        const float *a = t->a + p * t->a_step;
-        const float *b = gckpti_is_as_stored(t) ? NULL : t->b + p * t->b_step + j * t->b_col;
+        const float *a = t->a.f32 + p * t->a.step;
+        const float *b = gckpti_is_stored(&t->b) ? NULL : t->b.f32 + p * t->b.step + j * t->b.row;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
-        gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
-        gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
+        gckpti_tile u = { k, a, t->a.row, t->a.step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
+        gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = ahead;
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k && !gckpti_is_as_stored(t))
-            ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
-                                       gckpti_min(j1 - next_j, by.wide),
-                                       (i1 - i0 + high - 1) / high * count);
-        if (gckpti_is_as_stored(t))
+        if (next_p < t->k && !gckpti_is_stored(&t->b))
+            ahead = V(fetch_block)(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
+                                   gckpti_min(j1 - next_j, by.wide),
+                                   (i1 - i0 + high - 1) / high * count);
+        if (gckpti_is_stored(&t->b))
             GCKPTI_STORED(V(pack_stored)(t, p, j, n, k, panels, by.deep));
         else if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
@@ -31176,18 +31149,18 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
             float *c = t->c + i * t->c_row + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_min(i1 - i, high);
-            u.a = a + i * t->a_row;
-            if (!by.strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
-                below.x = u.a + high * t->a_row, below.row = t->a_row, below.rows = high;
-                below.width = k, below.at = 0;
+            u.a = a + i * t->a.row;
+            if (!by.strips && t->a.step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
+                below = gckpti_fetch_of(&t->a, p * t->a.step + (i + high) * t->a.row, t->a.row,
+                                        high, k);
                 below.pace = 1 + high * ((k + 15) / 16) / count;
             }
             if (by.strips && in_strip == 0 && i + GCKPTI_STRIP < i1) {
-                below.x = u.a + GCKPTI_STRIP, below.rows = k;
+                below = gckpti_fetch_of(&t->a, p * t->a.step + i + GCKPTI_STRIP, t->a.step, k, 1);
                 below.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
             if (by.strips && in_strip == 0)
-                V(pack_strip)(u.a, t->a_step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
+                V(pack_strip)(u.a, t->a.step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
             if (by.strips)
                 u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
             for (int64_t q = 0; q < count; q++) {
@@ -31195,13 +31168,11 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                 u.last = gckpti_min(n - at - width + W, W);
                 u.b = panels + at * by.deep, u.b_step = width;
                 if (by.in_place && u.last == W)
-                    u.b = b + at, u.b_step = t->b_step;
+                    u.b = b + at, u.b_step = t->b.step;
                 u.c = c + at;
                 u.from = u.c, u.from_row = t->c_row;
-                if (p == 0) {
-                    u.from = t->from ? t->from + i * t->from_row + j + at : NULL;
-                    u.from_row = t->from_row;
-                }
+                if (p == 0 && !t->accumulate)
+                    u.from = gckpti_starts(t, i, j + at), u.from_row = t->start_row;
                 u.next = u.c; /* the tile to come */
                 if (q + 1 < count)
                     u.next += width;
@@ -31782,7 +31753,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t
     const int64_t row = t->a_row, step = t->a_step, width = t->width;
     const uint16_t *a = t->a, *a3 = a + 3 * row;
     const uint32_t *b = t->b;
-    gckpti_mixed_fetch f = { NULL, 0, 0, 0, 0 };
+    gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
     if (t->fetch)
         f = *t->fetch;
     for (int64_t i = 0; i < 8 && t->next; i++)
@@ -32073,11 +32044,11 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
         const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
         for (int64_t l = 0, links; l < k; l += links) {
             const int64_t tap = (p + l) / run, o = (p + l) % run;
-            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            const float *b = t->b.f32 + (j + at) * t->b.row + o * t->b.step;
             links = gckpti_min(run - o, k - l);
             if (s->kind == GCKPTI_CONV_UP)
                 b += gckpti_windows_b(s, tap);
-            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+            V(pack)(b, t->b.step, t->b.row, cols, links, d + at * deep + l * width, width);
         }
     }
 }
@@ -32097,7 +32068,7 @@ static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile 
             u.last = gckpti_min(n - at - width + W, W);
             u.b = panels + at * deep, u.b_step = width;
             if (in_place && u.last == W)
-                u.b = b + at, u.b_step = s->t.b_step;
+                u.b = b + at, u.b_step = s->t.b.step;
             u.c = first.c + i * u.c_row + at;
             u.from = first.from ? first.from + i * u.from_row + at : NULL;
             u.next = q + 1 < count ? u.c + width : u.c;
@@ -32126,14 +32097,14 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
     do {
         const int64_t k = gckpti_min(t->k - p, by.deep);
         for (int64_t j = j0, n; j < j1; j += n) {
-            const float *b = t->b + p * t->b_step + j * t->b_col;
+            const float *b = t->b.f32 + p * t->b.step + j * t->b.row;
             n = gckpti_min(j1 - j, by.wide);
             if (!by.in_place || n % W)
                 V(pack_taps)(s, p, k, j, n, panels, by.deep);
             for (int64_t i = i0, some; i < i1; i += some) {
                 const int64_t at = gckpti_windows_c(s, i) + j;
                 gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
-                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    t->start, t->start_row,
                                   NULL, 0,    0,       NULL };
                 some = gckpti_min(i1 - i, most);
                 if (lines)
@@ -32146,10 +32117,10 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
                     u.a_row = by.deep, u.a_step = 1;
                 u.c = t->c + at;
                 u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
-                if (p || t->from == t->c)
+                if (p || t->accumulate)
                     u.from = u.c, u.from_row = u.c_row;
-                else if (t->from)
-                    u.from = t->from + j;
+                else if (t->start)
+                    u.from = t->start + j;
                 V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
             }
         }

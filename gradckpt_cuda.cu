@@ -2392,7 +2392,7 @@ ERRORS(binary_cross_entropy, GCKPTI_BINARY)
 #undef ERRORS
 
 /* >>exact/panel */
-/* C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+/* C (m,n) = A (m,k) B (k,n) of gckpti_product: gckpti_fp32_plain and gckpti_mixed_plain for a
  * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
  * products may take theirs.
  *
@@ -2429,7 +2429,7 @@ struct Factor {
 };
 
 struct Product {
-    gckpti_factors t;
+    gckpti_product t;
     Factor a, b;
     bool wide; /* rows of c may be written 16 bytes at a time */
 };
@@ -2593,7 +2593,7 @@ template <int BM, int BN, int TM, int TN> struct Spot {
     int row0, column0; /* of the warp, in the tile */
     int row, column;   /* of the lane */
 
-    __device__ __forceinline__ Spot(const gckpti_factors &t, int thread, int block)
+    __device__ __forceinline__ Spot(const gckpti_product &t, int thread, int block)
     {
         int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
         int tile = block % (down * across), first = tile / (8 * across) * 8;
@@ -2613,15 +2613,15 @@ template <int BM, int BN, int TM, int TN> struct Spot {
         return column0 + nth_of<TN, COLUMN_LANES>(column, j);
     }
     /* Where the tile begins in C, and what C has from there on. */
-    __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
+    __device__ __forceinline__ int64_t corner(const gckpti_product &t) const
     {
         return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
     }
-    __device__ __forceinline__ int rows(const gckpti_factors &t) const
+    __device__ __forceinline__ int rows(const gckpti_product &t) const
     {
         return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
     }
-    __device__ __forceinline__ int columns(const gckpti_factors &t) const
+    __device__ __forceinline__ int columns(const gckpti_product &t) const
     {
         return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
     }
@@ -2629,7 +2629,7 @@ template <int BM, int BN, int TM, int TN> struct Spot {
 
 /* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
 template <int BM, int BN, int TM, int TN, bool MIXED>
-__device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c)[TN])
+__device__ __forceinline__ void product_start(const gckpti_product &t, float (*c)[TN])
 {
     const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
     int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
@@ -2651,7 +2651,7 @@ __device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c
 template <int BM, int BN, int TM, int TN, bool MIXED>
 __device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
 {
-    const gckpti_factors &t = q.t;
+    const gckpti_product &t = q.t;
     const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
     int64_t corner = here.corner(t);
     int rows = here.rows(t), columns = here.columns(t);
@@ -2693,7 +2693,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
     enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
     SHARED(float4, stages, [STAGES * STAGE / 4]);
     float *ring = (float *)stages;
-    const gckpti_factors &t = q.t;
+    const gckpti_product &t = q.t;
     Here here(t, (int)threadIdx.x, (int)blockIdx.x);
     float c[TM][TN];
     product_start<BM, BN, TM, TN, MIXED>(t, c);
@@ -2789,7 +2789,7 @@ const Tile MIXED_TILES[] = {
 /* The tile with which the processor that has most of them is done first. Small gradients need small
  * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
  * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
-const Tile *best_tile(const Tile *tiles, int count, const gckpti_factors *t, int processors)
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_product *t, int processors)
 {
     const Tile *best = NULL;
     double least = 0;
@@ -2812,7 +2812,7 @@ int processors_of(const gckpt_call *call)
     return n;
 }
 
-Product product_of(const gckpti_factors *t, int mixed)
+Product product_of(const gckpti_product *t, int mixed)
 {
     Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
                   t->n % 4 == 0 && wide(t->c) };
@@ -2820,7 +2820,7 @@ Product product_of(const gckpti_factors *t, int mixed)
 }
 
 /* A gckpti_product_run. */
-void products(const gckpt_call *call, const gckpti_factors *t)
+void products(const gckpt_call *call, const gckpti_product *t)
 {
     int mixed = call->precision != GCKPT_FP32;
     Product q = product_of(t, mixed);
@@ -3553,7 +3553,7 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
     for (l.first = 0; l.first < v; l.first += l.n) {
         l.n = gckpti_min(v - l.first, parts->classes);
         const gckpti_factor d = { work, NULL, l.n, 1, 0 };
-        gckpti_factors t;
+        gckpti_product t;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (!backward)

@@ -44,116 +44,44 @@ extern const gckpt_backend gckpti_backend_plain;
 #define GCKPTI_AVX512_BF16 0
 #endif
 
-/* What folder kernels has for each instruction set. */
-typedef struct gckpti_kernels gckpti_kernels;
-struct gckpti_product;
-struct gckpti_windows;
-struct gckpti_columns;
-struct gckpti_heads;
-struct gckpti_classes;
-struct gckpti_errors;
-struct gckpti_cell;
-struct gckpti_pooling;
-struct gckpti_channel_pass;
-struct gckpti_mixed_kernels;
-
-/* Entries of parts that can be left out come last, with their places in the table
- * (kernels/table). */
-struct gckpti_kernels {
-    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
-    void (*divide)(float *x, float by, int64_t n);
-    float (*dot)(const float *x, const float *y, int64_t n);
-    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
-    void (*add)(float *to, const float *from, int64_t n); /* to += from */
-    void (*elementwise_forward)(const gckpt_call *call, int kind);
-    void (*elementwise_backward)(const gckpt_call *call, int kind);
-    void (*softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
-    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
-    void (*norm_forward)(const gckpt_call *call, int64_t row);
-    void (*norm_backward)(const gckpt_call *call, int64_t row);
-    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                              int64_t first, float *room);
-    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
-                               float *room);
-    void (*classes_backward)(const float *x, float *d, int64_t n, const struct gckpti_classes *c);
-    float (*surprisal)(const float *x, int64_t n, const struct gckpti_classes *c);
-    float (*errors_forward)(const struct gckpti_errors *e, int64_t row);
-    void (*errors_backward)(const struct gckpti_errors *e, int64_t row);
-    float (*exp)(float x), (*log)(float x);
-    const struct gckpti_mixed_kernels *mixed;
-#ifndef GCKPT_NO_RECURRENT
-#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
-    void (*gru_gates)(const struct gckpti_cell *cell);
-    void (*gru_slopes)(const struct gckpti_cell *cell);
-    void (*lstm_gates)(const struct gckpti_cell *cell);
-    void (*lstm_slopes)(const struct gckpti_cell *cell);
-#else
-#define GCKPTI_RECURRENT_KERNELS(V)
-#endif
-#ifndef GCKPT_NO_IMAGES
-#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
-    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
-        V(channel_dx)
-    void (*windows_piece)(const struct gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
-    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    void (*max_window)(const struct gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                       float *y, uint16_t *tap);
-    void (*channel_sums)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_out)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-    void (*channel_dx)(const struct gckpti_channel_pass *s, int64_t first, int64_t end);
-#else
-#define GCKPTI_IMAGE_KERNELS(V)
-#endif
-};
-
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
- * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
- * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
- * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
-typedef struct gckpti_product {
-    int64_t m, n, k;
-    const float *a;
-    int64_t a_row, a_step;
-    const float *b;
-    int64_t b_step, b_col;
-    const float *from;
-    int64_t from_row;
-    float *c;
-    int64_t c_row;
-    const gckpt_unpacking *stored; /* what b is, if it is not floats; b is not read then */
-} gckpti_product;
-
-static inline int gckpti_is_as_stored(const gckpti_product *t)
+/* A product of one matrix, in floats; its chains start at +0. */
+static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t step)
 {
-    return GCKPTI_WITH_PACK && t->stored;
+    const gckpti_factor f = { x, NULL, row, step, 0, NULL };
+    return f;
 }
 
-/* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
+static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_factor a,
+                                               gckpti_factor b, float *c)
+{
+    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL };
+    return t;
+}
+
+/* Where chains of row i start, from column j on; NULL: at +0. */
+static inline const float *gckpti_starts(const gckpti_product *t, int64_t i, int64_t j)
+{
+    if (t->accumulate)
+        return t->c + i * t->c_row + j;
+    return t->start ? t->start + i * t->start_row + j : NULL;
+}
+
+/* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
+ * f32 products `pace` lines before each tile. */
 typedef struct {
-    const float *x;
+    const char *x;
     int64_t row, rows, width, at, pace;
 } gckpti_fetch;
 
-/* Links p.., columns j.. of b, within so many tiles. */
-static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p, int64_t k,
-                                              int64_t j, int64_t n, int64_t tiles)
+/* Elements from number `at` of an operand on. */
+static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, int64_t row,
+                                           int64_t rows, int64_t width)
 {
-    int rows = t->b_col == 1; /* its lines hold columns; else links */
-    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col,
-                       rows ? t->b_step : t->b_col,
-                       rows ? k : n,
-                       rows ? n : k,
-                       0,
-                       0 };
-    if (!rows && t->b_step != 1)
-        f.rows = 0;
-    f.pace = 1 + f.rows * ((f.width + 15) / 16) / tiles;
+    const int size = gckpti_is_narrow(x->bf16) ? 2 : 4;
+    const void *here = x->f32 + at;
+    if (gckpti_is_narrow(x->bf16))
+        here = x->bf16 + at;
+    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 0 };
     return f;
 }
 
@@ -162,7 +90,7 @@ static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
         __builtin_prefetch(f->x + f->at, 0, 2);
-        f->at += 16;
+        f->at += 64;
         if (f->at >= f->width) {
             f->at = 0, f->x += f->row;
             if (--f->rows == 0)
@@ -191,7 +119,7 @@ typedef struct {
     float first, mean, rstd;
 } gckpti_row;
 
-typedef struct gckpti_columns {
+typedef struct {
     const gckpt_call *call;
     float *gain, *bias;
     float *gain_low, *bias_low;
@@ -205,7 +133,7 @@ enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row 
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
-typedef struct gckpti_heads { /* an attention call's */
+typedef struct { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, wide, heads, blocks;
     gckpti_sight sight;
@@ -259,12 +187,6 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
-/* What of b is packed next: `rows` of `width` bytes, fetched into L2 line by line from `at` on. */
-typedef struct {
-    const char *x;
-    int64_t row, rows, width, at;
-} gckpti_mixed_fetch;
-
 /* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
  * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
  * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
@@ -276,14 +198,14 @@ typedef struct {
     float *c;
     uint16_t *c_bf16;          /* one of the two */
     const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
-    gckpti_mixed_fetch *fetch; /* is this */
+    gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
 /* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
  * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
  * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
  * which change no chain, not even one at -0. */
-typedef struct gckpti_mixed_kernels {
+typedef struct {
     void (*tile)(const gckpti_mixed_tile *t);
     void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
                  int64_t width);
@@ -293,18 +215,6 @@ typedef struct gckpti_mixed_kernels {
                               float *room);
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
-
-static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
-{
-    return (const gckpti_kernels *)call->kernels;
-}
-
-/* Those of bf16 plans; without these all are NULL. */
-static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
-{
-    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
-    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
-}
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
@@ -367,14 +277,14 @@ enum {
  * and t.k its rows. In floats: a line has `width`, between results lie `step`, between taps of one
  * line `tap`, the first begins at `first`; `run` of a tap lie side by side (where taps do, too, a
  * line of them is one), `across` such in a line of w. */
-typedef struct gckpti_windows {
-    gckpti_product t; /* a is not used; t.b_step 1: of link 0 of tap 0, see gckpti_windows_b */
+typedef struct {
+    gckpti_product t; /* a is not used; t.b.step 1: of link 0 of tap 0, see gckpti_windows_b */
     int kind;
     const gckpti_conv_sizes *z;
     gckpti_reach r[2];
     const float *from;
     int64_t image, width, step, tap, first, run, across;
-    int64_t from_next, b_next, c_next; /* to the next group's */
+    int64_t from_next, c_next; /* to the next group's */
 } gckpti_windows;
 
 /* Where row i of t begins in c, or in what is as large. */
@@ -398,7 +308,77 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
 
 #endif
 
-/* ---- kernels ---- */
+/* ---- kernels: what that folder has for each instruction set ---- */
+#if GCKPTI_HAS_FAST
+/* Entries of parts that can be left out come last, with their places in the table
+ * (kernels/table). */
+typedef struct {
+    void (*product_piece)(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
+    float (*update)(const gckpt_pass *p, const float *more, int64_t at, int64_t n, int update);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_classes *c);
+    float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c);
+    float (*errors_forward)(const gckpti_errors *e, int64_t row);
+    void (*errors_backward)(const gckpti_errors *e, int64_t row);
+    float (*exp)(float x), (*log)(float x);
+    const gckpti_mixed_kernels *mixed;
+#ifndef GCKPT_NO_RECURRENT
+#define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
+    void (*gru_gates)(const gckpti_cell *cell);
+    void (*gru_slopes)(const gckpti_cell *cell);
+    void (*lstm_gates)(const gckpti_cell *cell);
+    void (*lstm_slopes)(const gckpti_cell *cell);
+#else
+#define GCKPTI_RECURRENT_KERNELS(V)
+#endif
+#ifndef GCKPT_NO_IMAGES
+#define GCKPTI_IMAGE_KERNELS(V)                                                                    \
+    , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
+        V(channel_dx)
+    void (*windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
+    void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
+                       float *y, uint16_t *tap);
+    void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+    void (*channel_dx)(const gckpti_channel_pass *s, int64_t first, int64_t end);
+#else
+#define GCKPTI_IMAGE_KERNELS(V)
+#endif
+} gckpti_kernels;
+
+static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
+{
+    return (const gckpti_kernels *)call->kernels;
+}
+
+/* Those of bf16 plans; without these all are NULL. */
+static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
+{
+    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
+}
+
+#endif
+
 #ifdef GCKPTI_ROOMS
 #if GCKPTI_HAS_FAST
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,

@@ -4,47 +4,29 @@
 /* ---- pools, norms: as in ops; conv2d: products as in cpu/products, by phases and groups; groups
  * of one channel: an item is a line of results, of dw 64 channels ---- */
 typedef struct {
-    gckpti_products cut;
+    gckpti_products by;
     gckpti_windows w;
 } gckpti_windows_job;
 
-static void gckpti_windows_cut(const gckpti_windows_job *s, int64_t i, float *pack, int64_t room)
+static void gckpti_windows_cut(const gckpti_products *by, const gckpti_rectangle *at, float *room,
+                               int64_t floats)
 {
-    const gckpti_products *cut = &s->cut;
-    gckpti_windows w = s->w;
-    int64_t group = i / (cut->down * cut->across), i0 = i / cut->across % cut->down * cut->rows;
-    int64_t j0 = i % cut->across * cut->cols;
-    w.from += group * w.from_next, w.t.b += group * w.b_next, w.t.c += group * w.c_next;
-    if (w.t.from)
-        w.t.from += group * w.c_next;
-    gckpti_kernels_of(cut->call)->windows_piece(&w, i0, i0 + gckpti_min(w.t.m - i0, cut->rows), j0,
-                                                j0 + gckpti_min(w.t.n - j0, cut->cols), pack, room);
-}
-
-static void gckpti_windows_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_windows_job *s = (const gckpti_windows_job *)context;
-    gckpti_windows_cut(s, i, s->cut.pack + worker * s->cut.room, s->cut.room);
-}
-
-static void gckpti_windows_small_item(void *context, int64_t i, int64_t worker)
-{
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_windows_cut((const gckpti_windows_job *)context, i, pack, GCKPTI_SMALL_ROOM);
+    gckpti_windows w = ((const gckpti_windows_job *)(const void *)by)->w;
+    w.from += at->matrix * w.from_next, w.t.b.f32 += at->matrix * w.t.b.next;
+    w.t.c += at->matrix * w.c_next;
+    if (w.t.start)
+        w.t.start += at->matrix * w.c_next;
+    gckpti_kernels_of(by->call)
+        ->windows_piece(&w, at->i0, at->i1, at->j0, at->j1, room, floats);
 }
 
 static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
 {
-    gckpti_windows_job s;
-    gckpti_products *cut = &s.cut;
-    memset(&s, 0, sizeof s);
-    s.w = *w;
-    cut->call = call, cut->t = &w->t, cut->batch = w->z->window.groups;
-    cut->pack = (float *)call->work, cut->room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
-    gckpti_products_cut(cut);
-    gckpt_parallel(call, cut->batch * cut->down * cut->across, cut->rows * cut->cols * w->t.k,
-                   cut->room ? gckpti_windows_item : gckpti_windows_small_item, &s);
+    gckpti_windows_job s = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut }, *w };
+    s.w.t.room = call->work;
+    s.by.t = &s.w.t, s.by.room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
+    gckpti_products_cut(&s.by);
+    gckpti_products_run(&s.by);
 }
 
 /* What lies where, of one kind and phase. */
@@ -64,16 +46,16 @@ static gckpti_windows gckpti_windows_of(const gckpti_conv *s)
     w.run = group, w.across = x->taps + !x->taps;
     if (w.tap == group)
         w.run *= w.across, w.across = 1;
-    w.from_next = group, w.b_next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
+    w.from_next = group, t->b.next = z->group_o, w.c_next = up ? z->group_c : z->group_o;
     t->m = z->rows * w.r[0].results * x->results, t->k = w.r[0].taps * x->taps * group;
-    t->n = w.c_next, t->a_step = 1;
+    t->n = w.c_next, t->a.step = 1, t->batch = z->window.groups;
     if (s->kind == GCKPTI_CONV_DW) {
         const int64_t places = t->m;
-        t->m = t->k, t->k = places, t->a_row = 1, t->a_step = GCKPTI_GATHERED;
+        t->m = t->k, t->k = places, t->a.row = 1, t->a.step = GCKPTI_GATHERED;
     }
-    t->b = s->w, t->b_step = up ? 1 : z->o, t->b_col = up ? z->o : 1;
+    t->b.f32 = s->w, t->b.step = up ? 1 : z->o, t->b.row = up ? z->o : 1;
     t->c = s->out, t->c_row = up ? z->c : z->o;
-    t->from = s->start ? s->start : s->accumulate ? t->c : NULL;
+    t->start = s->start, t->accumulate = s->accumulate && !s->start;
     return w;
 }
 

@@ -4,13 +4,11 @@
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
  * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
 typedef struct {
-    const gckpt_call *call;
+    gckpti_products by;
     const gckpti_mixed_kernels *kernels;
-    const gckpti_factors *t;
-    int in_place, keeps;                     /* a is not packed; rest has all rows of a panel */
-    int64_t rows, cols, links, down, across; /* of an item; at a time; items below, beside others */
-    int64_t odd;  /* last links, packed even so: the last word would end past a's row */
-    int64_t room; /* of a worker, in floats */
+    int in_place, keeps; /* a is not packed; rest has all rows of a panel */
+    int64_t links;       /* at a time */
+    int64_t odd;         /* last links, packed even so: the last word would end past a's row */
 } gckpti_mixed_job;
 
 /* What of an item is worked on. */
@@ -25,7 +23,7 @@ typedef struct {
 static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t at,
                              float *rest, int end)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_product *t = s->by.t;
     size_t bytes = (size_t)w->n * sizeof *rest;
     if (end && t->c)
         memcpy(t->c + at, rest, bytes);
@@ -46,7 +44,7 @@ static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel
  * again. A tile at an edge of c works in `rest`, as all do whose c is bf16 until the last link. */
 static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t r)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_product *t = s->by.t;
     gckpti_mixed_tile tile = w->tile;
     int64_t past = w->i + r + 8 - t->m, skip = s->in_place && past > 0 ? past : 0;
     int64_t end = skip ? 8 : gckpti_min(w->m - r, 8);
@@ -78,7 +76,7 @@ static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_pane
 /* The links of a that an item takes next: where they are, or packed to d. Rows stay rows. */
 static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int64_t k, void *d)
 {
-    const gckpti_factor *a = &s->t->a;
+    const gckpti_factor *a = &s->by.t->a;
     int64_t at = w->matrix * a->next + w->i * a->row + w->p * a->step;
     int64_t high = gckpti_multiple(w->m, 8), row = gckpti_multiple(k, 2);
     uint16_t *to = (uint16_t *)d;
@@ -102,62 +100,61 @@ static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int
 
 /* What of b comes next: the panel beside this one, links after these, or, as it is expected to
  * work on the next item but the other threads', that. */
-static gckpti_mixed_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                            int64_t j0, int64_t j1, int64_t k)
+static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                      const gckpti_rectangle *piece, int64_t k)
 {
-    const gckpti_factor *b = &s->t->b;
-    int64_t p = w->p, j = w->j + GCKPTI_PANEL, size = b->bf16 ? 2 : 4;
-    if (j >= j1 && !w->last)
-        p += k, j = j0;
-    else if (j >= j1)
-        p = 0, j = j0 + s->call->threads * s->cols;
+    const gckpti_product *t = s->by.t;
+    const gckpti_factor *b = &t->b;
+    int64_t p = w->p, j = w->j + GCKPTI_PANEL;
+    if (j >= piece->j1 && !w->last)
+        p += k, j = piece->j0;
+    else if (j >= piece->j1)
+        p = 0, j = piece->j0 + s->by.call->threads * s->by.cols;
     int64_t at = w->matrix * b->next + j * b->row + p * b->step;
-    int64_t n = gckpti_min(s->t->n - j, GCKPTI_PANEL), links = gckpti_min(s->t->k - p, s->links);
-    const char *x = b->bf16 ? (const char *)(b->bf16 + at) : (const char *)(b->f32 + at);
-    gckpti_mixed_fetch side = { x, b->step * size, n > 0 ? links : 0, n * size, 0 };
-    gckpti_mixed_fetch down = { x, b->row * size, n, links * size, 0 };
-    return b->row == 1 ? side : down;
+    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL), links = gckpti_min(t->k - p, s->links);
+    return b->row == 1 ? gckpti_fetch_of(b, at, b->step, n > 0 ? links : 0, n)
+                       : gckpti_fetch_of(b, at, b->row, n, links);
 }
 
 /* What of a is packed in strips next, if it is another part: links after these or, as above, those
  * of the next item. */
-static gckpti_mixed_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                             int64_t item, int64_t k)
+static gckpti_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
+                                       int64_t item, int64_t k)
 {
-    const gckpti_factor *a = &s->t->a;
-    int64_t next = w->last ? item + s->call->threads : item, p = w->last ? 0 : w->p + k;
-    int64_t i = next / s->across % s->down * s->rows, size = a->bf16 ? 2 : 4;
+    const gckpti_products *by = &s->by;
+    const gckpti_factor *a = &by->t->a;
+    int64_t next = w->last ? item + by->call->threads : item, p = w->last ? 0 : w->p + k;
+    int64_t i = next / by->across % by->down * by->rows;
     int64_t at = w->matrix * a->next + i * a->row + p * a->step;
-    const char *x = a->bf16 ? (const char *)(a->bf16 + at) : (const char *)(a->f32 + at);
-    gckpti_mixed_fetch f = { x, a->step * size, 0, gckpti_min(s->t->m - i, s->rows) * size, 0 };
-    if (a->step != 1 && next < s->across * s->down && (i != w->i || p != w->p))
-        f.rows = gckpti_min(s->t->k - p, s->links);
-    return f;
+    int other = a->step != 1 && next < by->across * by->down && (i != w->i || p != w->p);
+    return gckpti_fetch_of(a, at, a->step, other ? gckpti_min(by->t->k - p, s->links) : 0,
+                           gckpti_min(by->t->m - i, by->rows));
 }
 
-static void gckpti_mixed_piece(const gckpti_mixed_job *s, int64_t item, float *room)
+static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle *at, float *room,
+                               int64_t floats)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_mixed_job *s = (const gckpti_mixed_job *)(const void *)by;
+    const gckpti_product *t = by->t;
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
-    int64_t j0 = item % s->across * s->cols, j1 = j0 + gckpti_min(t->n - j0, s->cols);
-    w.matrix = item / (s->across * s->down), w.i = item / s->across % s->down * s->rows;
-    w.m = gckpti_min(t->m - w.i, s->rows);
+    (void)floats; /* for so many it is cut */
+    w.matrix = at->matrix, w.i = at->i0, w.m = at->i1 - at->i0;
     float *rest = room;
-    room += s->keeps ? s->rows * s->cols : 8 * GCKPTI_PANEL;
+    room += s->keeps ? s->by.rows * s->by.cols : 8 * GCKPTI_PANEL;
     void *a = room + GCKPTI_PANEL / 2 * s->links, *b = room;
     w.tile.b = (const uint32_t *)b;
     for (int64_t k; w.p < t->k; w.p += k) {
         k = gckpti_min(t->k - (w.p < t->k - s->odd ? s->odd : 0) - w.p, s->links);
         w.tile.pairs = (k + 1) / 2, w.last = w.p + k == t->k;
         gckpti_mixed_a(s, &w, k, a);
-        gckpti_mixed_fetch ahead = gckpti_mixed_ahead(s, &w, item, k);
-        for (w.j = j0; w.j < j1; w.j += w.n) {
-            w.n = gckpti_min(j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
-            w.rest = rest + (s->keeps ? s->rows * (w.j - j0) : 0);
+        gckpti_fetch ahead = gckpti_mixed_ahead(s, &w, at->item, k);
+        for (w.j = at->j0; w.j < at->j1; w.j += w.n) {
+            w.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
+            w.rest = rest + (s->keeps ? s->by.rows * (w.j - at->j0) : 0);
             s->kernels->pack(&t->b, w.matrix * t->b.next + w.j * t->b.row + w.p * t->b.step, w.n, k,
                              0, (uint32_t *)b, w.tile.width);
-            gckpti_mixed_fetch fetch = gckpti_mixed_next(s, &w, j0, j1, k);
+            gckpti_fetch fetch = gckpti_mixed_next(s, &w, at, k);
             w.tile.fetch = &fetch;
             for (int64_t r = 0; r < w.m; r += 8) {
                 gckpti_mixed_rows(s, &w, r);
@@ -168,31 +165,18 @@ static void gckpti_mixed_piece(const gckpti_mixed_job *s, int64_t item, float *r
     }
 }
 
-static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
-{
-    const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    gckpti_mixed_piece(s, item, (float *)s->t->room + worker * s->room);
-}
-
-static void gckpti_mixed_small_item(void *context, int64_t item, int64_t worker)
-{
-    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    (void)worker;
-    gckpti_mixed_piece((const gckpti_mixed_job *)context, item, room);
-}
-
 /* Rows and columns of an item, and links at a time, that `room` floats are enough for; in even
  * parts. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
 {
-    const gckpti_factors *t = s->t;
+    const gckpti_product *t = s->by.t;
     int64_t fit = 0, most = gckpti_multiple(t->k, 16), k = t->k - s->odd;
-    s->rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
-    s->cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
-    room -= s->odd ? 8 * s->rows : 0;
+    s->by.rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
+    s->by.cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
+    room -= s->odd ? 8 * s->by.rows : 0;
     for (s->keeps = 0; s->keeps < 2; s->keeps++) {
-        fit = (room - (s->keeps ? s->rows * s->cols : (int64_t)8 * GCKPTI_PANEL)) /
-              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->rows / 2)) / 16 * 16;
+        fit = (room - (s->keeps ? s->by.rows * s->by.cols : (int64_t)8 * GCKPTI_PANEL)) /
+              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->by.rows / 2)) / 16 * 16;
         fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS);
         if ((fit >= k && !s->odd) || t->c)
             break;
@@ -203,11 +187,12 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
 }
 
 /* c is cut into 4 items for each thread, if it is large; where there is no tile, plainly. */
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
-    s.call = call, s.kernels = gckpti_kernels_of(call)->mixed, s.t = t;
+    s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
+    s.kernels = gckpti_kernels_of(call)->mixed;
     if (!s.kernels->tile) {
         gckpti_mixed_plain(call, t);
         return;
@@ -215,25 +200,25 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t
     s.in_place =
         t->a.bf16 && t->a.step == 1 && t->m >= 8 && (t->k % 2 == 0 || t->k > GCKPTI_MIXED_LINKS);
     s.odd = s.in_place && t->k % 2 ? t->k % 16 : 0;
-    s.room = gckpti_mixed_room(t->m, t->n, t->k);
-    if (s.room)
-        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.room);
+    s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
+    if (s.by.room)
+        gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
     else
         gckpti_mixed_fit(&s, 64, GCKPTI_PANEL, GCKPTI_SMALL_ROOM);
     int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
     for (;;) {
-        s.down = (t->m + s.rows - 1) / s.rows, s.across = (t->n + s.cols - 1) / s.cols;
-        if (t->batch * s.down * s.across >= pieces)
+        s.by.down = (t->m + s.by.rows - 1) / s.by.rows;
+        s.by.across = (t->n + s.by.cols - 1) / s.by.cols;
+        if (t->batch * s.by.down * s.by.across >= pieces)
             break;
-        if (s.cols > GCKPTI_PANEL && (s.in_place || s.cols > s.rows))
-            s.cols = gckpti_multiple(s.cols / 2, GCKPTI_PANEL);
-        else if (s.rows > 64)
-            s.rows = gckpti_multiple(s.rows / 2, GCKPTI_STRIP);
+        if (s.by.cols > GCKPTI_PANEL && (s.in_place || s.by.cols > s.by.rows))
+            s.by.cols = gckpti_multiple(s.by.cols / 2, GCKPTI_PANEL);
+        else if (s.by.rows > 64)
+            s.by.rows = gckpti_multiple(s.by.rows / 2, GCKPTI_STRIP);
         else
             break;
     }
-    gckpt_parallel(call, t->batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_mixed_item : gckpti_mixed_small_item, &s);
+    gckpti_products_run(&s.by);
 }
 
 /* ---- do they agree with the plain ones? ---- */

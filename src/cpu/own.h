@@ -10,12 +10,12 @@ enum { GCKPTI_UNCACHED = 1 << 23 }; /* floats that no cache is thought to hold *
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c);
 #if GCKPTI_HAS_FAST
-GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels);
 #endif
 #else
 #if GCKPTI_HAS_FAST
-static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
+static inline void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call, (void)t;
 }
@@ -25,13 +25,18 @@ static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !k
 
 /* ---- cpu/products.c ---- */
 #if GCKPTI_HAS_FAST
+/* Rows i0.., columns j0.. of c of a matrix; which of all pieces that is. */
 typedef struct {
+    int64_t matrix, i0, i1, j0, j1, item;
+} gckpti_rectangle;
+
+typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
-    int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
-    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
-    float *pack;
-    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
+    int64_t rows, cols, down, across; /* of a piece; pieces below and beside each other */
+    int64_t room;                     /* floats of t->room for a worker; 0: its stack is enough */
+    void (*piece)(const struct gckpti_products *s, const gckpti_rectangle *at, float *room,
+                  int64_t floats);
 } gckpti_products;
 
 #endif
@@ -71,8 +76,8 @@ GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
 
 /* cpu/products.c */
 GCKPTI_FN void gckpti_products_cut(gckpti_products *s);
-GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
-                                   int64_t a_next, int64_t b_next, float *pack);
+GCKPTI_FN void gckpti_products_run(gckpti_products *s);
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);
 
 /* cpu/losses.c */

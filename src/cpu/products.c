@@ -8,61 +8,77 @@
 static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                                   int64_t j1)
 {
+    const gckpti_factor *a = &t->a, *b = &t->b;
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
-    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
-    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
+    int a_next = (int)(a->step == 1 ? a->row : a->step);
+    int b_next = (int)(b->row == 1 ? b->step : b->row);
     float *c = t->c + i0 * t->c_row + j0;
-    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
-        a_next = (int)t->k;                /* sgemm refuses less */
-    if (t->b_col == 1 && b_next < cols)
+    if (a->step == 1 && a->row < t->k) /* a single row: what comes next is not read, but */
+        a_next = (int)t->k;            /* sgemm refuses less */
+    if (b->row == 1 && b_next < cols)
         b_next = cols;
-    for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
-        memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
-               (size_t)cols * sizeof(float));
-    cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
-                t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
-                c, (int)t->c_row);
+    for (int64_t i = i0; t->start && !t->accumulate && i < i1; i++)
+        memcpy(t->c + i * t->c_row + j0, gckpti_starts(t, i, j0), (size_t)cols * sizeof(float));
+    cblas_sgemm(CblasRowMajor, a->step == 1 ? CblasNoTrans : CblasTrans,
+                b->row == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
+                a->f32 + i0 * a->row, a_next, b->f32 + j0 * b->row, b_next,
+                t->start || t->accumulate ? 1.0f : 0.0f, c, (int)t->c_row);
+}
+
+static int gckpti_openblas_can(const gckpti_product *t)
+{
+    return !gckpti_is_stored(&t->b) && t->m <= INT32_MAX && t->n <= INT32_MAX &&
+           t->k <= INT32_MAX && t->k > 0 && (t->a.step == 1 || t->a.row == 1) &&
+           (t->b.step == 1 || t->b.row == 1);
 }
 #endif
 
-/* Piece i of all products: from its number to its rows and columns. */
-static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
+static void gckpti_fp32_piece(const gckpti_products *s, const gckpti_rectangle *at, float *room,
+                              int64_t floats)
 {
-    const gckpti_product *t = s->t;
-    gckpti_product next;
-    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
-    int64_t j0 = i % s->across * s->cols;
-    if (at) {
-        next = *t, t = &next;
-        next.a += at * s->a_next, next.c += at * s->c_next;
-        if (!gckpti_is_as_stored(&next))
-            next.b += at * s->b_next;
-        if (next.from && next.from_row)
-            next.from += at * s->c_next;
-    }
-    int64_t i1 = i0 + gckpti_min(t->m - i0, s->rows), j1 = j0 + gckpti_min(t->n - j0, s->cols);
+    gckpti_product t = *s->t;
+    const int64_t c_next = at->matrix * t.m * t.c_row;
+    t.a.f32 += at->matrix * t.a.next, t.c += c_next;
+    if (!gckpti_is_stored(&t.b))
+        t.b.f32 += at->matrix * t.b.next;
+    if (t.start && t.start_row)
+        t.start += c_next;
 #ifdef GCKPT_OPENBLAS
-    if (!gckpti_is_as_stored(t) && t->m <= INT32_MAX && t->n <= INT32_MAX && t->k <= INT32_MAX &&
-        t->k > 0 && (t->a_step == 1 || t->a_row == 1) && (t->b_step == 1 || t->b_col == 1)) {
-        gckpti_openblas_piece(t, i0, i1, j0, j1);
+    if (gckpti_openblas_can(&t)) {
+        gckpti_openblas_piece(&t, at->i0, at->i1, at->j0, at->j1);
         return;
     }
 #endif
-    gckpti_kernels_of(s->call)->product_piece(t, i0, i1, j0, j1, pack, room);
+    gckpti_kernels_of(s->call)->product_piece(&t, at->i0, at->i1, at->j0, at->j1, room, floats);
+}
+
+static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *room, int64_t floats)
+{
+    gckpti_rectangle at = { i / (s->down * s->across), 0, 0, 0, 0, i };
+    at.i0 = i / s->across % s->down * s->rows, at.j0 = i % s->across * s->cols;
+    at.i1 = at.i0 + gckpti_min(s->t->m - at.i0, s->rows);
+    at.j1 = at.j0 + gckpti_min(s->t->n - at.j0, s->cols);
+    s->piece(s, &at, room, floats);
 }
 
 static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
-    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
+    gckpti_products_piece(s, i, (float *)s->t->room + worker * s->room, s->room);
 }
 
 static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
     (void)worker;
-    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
+    gckpti_products_piece((const gckpti_products *)context, i, room, GCKPTI_SMALL_ROOM);
+}
+
+/* All pieces of all products; s: the first member of what s->piece needs to know. */
+GCKPTI_FN void gckpti_products_run(gckpti_products *s)
+{
+    gckpt_parallel(s->call, s->t->batch * s->down * s->across, s->rows * s->cols * s->t->k,
+                   s->room ? gckpti_products_item : gckpti_products_small_item, s);
 }
 
 /* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
@@ -76,12 +92,12 @@ GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
     const gckpti_product *t = s->t;
     int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
-    int64_t threads = s->call->threads, each = t->m == 1 && t->b_col == 1 ? 1 : 4;
-    int64_t pieces = small || threads < 2 ? 1 : each * threads / s->batch;
+    int64_t threads = s->call->threads, each = t->m == 1 && t->b.row == 1 ? 1 : 4;
+    int64_t pieces = small || threads < 2 ? 1 : each * threads / t->batch;
     s->rows = t->m, s->cols = t->n;
     for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
         if (have < pieces && s->cols > narrow &&
-            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
+            (t->b.row != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
         else if (s->rows > 4 * GCKPTI_STRIP)
             s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
@@ -89,31 +105,13 @@ GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
     s->down = (t->m + s->rows - 1) / s->rows;
 }
 
-/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
- * gckpti_product_room(m, n, k) floats a thread. */
-GCKPTI_FN void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
-                                   int64_t a_next, int64_t b_next, float *pack)
-{
-    gckpti_products s;
-    memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
-    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_cut(&s);
-    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
-                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
-}
-
 /* What gckpti_fp32_plain does. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
+GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 {
-    const gckpti_factor *a = &f->a, *b = &f->b;
-    const float *from = f->accumulate ? f->c : f->start;
-    int64_t from_row = f->accumulate ? f->n : 0;
-    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
-                         b->step, b->row, from, from_row, f->c,   f->n,    NULL };
-    t.stored = b->stored;
-    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)f->room);
+    gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_piece };
+    s.room = gckpti_product_room(t->m, t->n, t->k);
+    gckpti_products_cut(&s);
+    gckpti_products_run(&s);
 }
 
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call)

@@ -13,19 +13,21 @@ static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product 
 static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
                                  const float *state, float *a)
 {
-    gckpti_product product = { m, s->gates,    s->units, state, s->state,
-                               1, s->wh->data, s->gates, 1,     s->bias ? s->bias->data : NULL,
-                               0, a,           s->gates, NULL };
+    gckpti_product product =
+        gckpti_product_of(m, s->gates, s->units, gckpti_matrix(state, s->state, 1),
+                          gckpti_matrix(s->wh->data, 1, s->gates), a);
+    product.start = s->bias ? s->bias->data : NULL;
     if (s->state > s->units) /* lstm */
-        product.from = p, product.from_row = s->steps * s->gates;
+        product.start = p, product.start_row = s->steps * s->gates;
     gckpti_cells_product(s, &product);
 }
 
 static void gckpti_cells_backward(const gckpti_sequence *s, const float *da, int64_t m, float *d)
 {
-    gckpti_product product = { m,        s->units, s->gates, da, s->steps * s->gates,
-                               1,        s->turned, s->units, 1, d,
-                               s->state, d,        s->state, NULL };
+    gckpti_product product =
+        gckpti_product_of(m, s->units, s->gates, gckpti_matrix(da, s->steps * s->gates, 1),
+                          gckpti_matrix(s->turned, 1, s->units), d);
+    product.accumulate = 1, product.c_row = s->state;
     gckpti_cells_product(s, &product);
 }
 
@@ -50,13 +52,15 @@ static void gckpti_cells_add(const gckpti_sequence *s)
 {
     int64_t links = s->block * s->steps;
     float *dwh = s->wh->grad;
-    gckpti_product product = { s->units, s->gates, links, s->h,     1,   s->units, s->da,
-                               s->gates, 1,        dwh,   s->gates, dwh, s->gates, NULL };
+    gckpti_product product =
+        gckpti_product_of(s->units, s->gates, links, gckpti_matrix(s->h, 1, s->units),
+                          gckpti_matrix(s->da, 1, s->gates), dwh);
+    product.accumulate = 1, product.room = s->pack;
     gckpt_call sums = *s->call;
     sums.shape = gckpt_shape2(links, s->gates);
     sums.grad_out = s->da;
     if (dwh)
-        gckpti_products_run(s->call, &product, 1, 0, 0, s->pack);
+        gckpti_fp32_fast(s->call, &product);
     if (s->bias) {
         sums.in[0] = *s->bias;
         sums.in[0].accumulate = 1;

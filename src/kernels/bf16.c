@@ -146,7 +146,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t
     const int64_t row = t->a_row, step = t->a_step, width = t->width;
     const uint16_t *a = t->a, *a3 = a + 3 * row;
     const uint32_t *b = t->b;
-    gckpti_mixed_fetch f = { NULL, 0, 0, 0, 0 };
+    gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
     if (t->fetch)
         f = *t->fetch;
     for (int64_t i = 0; i < 8 && t->next; i++)

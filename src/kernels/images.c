@@ -45,11 +45,11 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
         const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
         for (int64_t l = 0, links; l < k; l += links) {
             const int64_t tap = (p + l) / run, o = (p + l) % run;
-            const float *b = t->b + (j + at) * t->b_col + o * t->b_step;
+            const float *b = t->b.f32 + (j + at) * t->b.row + o * t->b.step;
             links = gckpti_min(run - o, k - l);
             if (s->kind == GCKPTI_CONV_UP)
                 b += gckpti_windows_b(s, tap);
-            V(pack)(b, t->b_step, t->b_col, cols, links, d + at * deep + l * width, width);
+            V(pack)(b, t->b.step, t->b.row, cols, links, d + at * deep + l * width, width);
         }
     }
 }
@@ -69,7 +69,7 @@ static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile 
             u.last = gckpti_min(n - at - width + W, W);
             u.b = panels + at * deep, u.b_step = width;
             if (in_place && u.last == W)
-                u.b = b + at, u.b_step = s->t.b_step;
+                u.b = b + at, u.b_step = s->t.b.step;
             u.c = first.c + i * u.c_row + at;
             u.from = first.from ? first.from + i * u.from_row + at : NULL;
             u.next = q + 1 < count ? u.c + width : u.c;
@@ -98,14 +98,14 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
     do {
         const int64_t k = gckpti_min(t->k - p, by.deep);
         for (int64_t j = j0, n; j < j1; j += n) {
-            const float *b = t->b + p * t->b_step + j * t->b_col;
+            const float *b = t->b.f32 + p * t->b.step + j * t->b.row;
             n = gckpti_min(j1 - j, by.wide);
             if (!by.in_place || n % W)
                 V(pack_taps)(s, p, k, j, n, panels, by.deep);
             for (int64_t i = i0, some; i < i1; i += some) {
                 const int64_t at = gckpti_windows_c(s, i) + j;
                 gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
-                                  NULL, 0,    t->from, t->from_row,
+                                  NULL, 0,    t->start, t->start_row,
                                   NULL, 0,    0,       NULL };
                 some = gckpti_min(i1 - i, most);
                 if (lines)
@@ -118,10 +118,10 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
                     u.a_row = by.deep, u.a_step = 1;
                 u.c = t->c + at;
                 u.c_row = t->c_row * (dw ? 1 : s->r[1].each);
-                if (p || t->from == t->c)
+                if (p || t->accumulate)
                     u.from = u.c, u.from_row = u.c_row;
-                else if (t->from)
-                    u.from = t->from + j;
+                else if (t->start)
+                    u.from = t->start + j;
                 V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
             }
         }

@@ -1,20 +1,32 @@
 /* Columns j0..j1-1 of row i of c. */
 static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
 {
-    const float *a = t->a + i * t->a_row;
-    const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
+    const float *a = t->a.f32 + i * t->a.row;
+    const float *from = gckpti_starts(t, i, j0);
     float *c = t->c + i * t->c_row + j0;
     size_t bytes = (size_t)(j1 - j0) * sizeof *c;
-    if (t->b_step != 1 && !from)
+    if (t->b.step != 1 && !from)
         memset(c, 0, bytes);
-    else if (t->b_step != 1 && from != c)
+    else if (t->b.step != 1 && from != c)
         memcpy(c, from, bytes);
-    if (gckpti_is_as_stored(t))
+    if (gckpti_is_stored(&t->b))
         GCKPTI_STORED(V(stored_row)(t, a, j0, j1, from, c));
-    else if (t->b_step == 1)
-        V(dots)(a, t->a_step, t->b + j0 * t->b_col, t->b_col, t->k, j1 - j0, from, c, NULL);
+    else if (t->b.step == 1)
+        V(dots)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.row, t->k, j1 - j0, from, c, NULL);
     else
-        V(sweep)(a, t->a_step, t->b + j0 * t->b_col, t->b_step, t->k, j1 - j0, c);
+        V(sweep)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.step, t->k, j1 - j0, c);
+}
+
+/* Links p.., columns j.. of b, within so many tiles. */
+static GCKPTI_TARGET gckpti_fetch V(fetch_block)(const gckpti_product *t, int64_t p, int64_t k,
+                                                 int64_t j, int64_t n, int64_t tiles)
+{
+    const gckpti_factor *b = &t->b;
+    const int64_t at = p * b->step + j * b->row;
+    gckpti_fetch f = b->row == 1 ? gckpti_fetch_of(b, at, b->step, k, n)
+                                 : gckpti_fetch_of(b, at, b->row, b->step == 1 ? n : 0, k);
+    f.pace = 1 + f.rows * ((f.width + 63) / 64) / tiles;
+    return f;
 }
 
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
@@ -33,24 +45,24 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
-    if (i1 - i0 == 1 && (t->b_step == 1 || t->b_col == 1)) {
+    if (i1 - i0 == 1 && (t->b.step == 1 || t->b.row == 1)) {
         V(product_row)(t, i0, j0, j1);
         return;
     }
     do {
-        const float *a = t->a + p * t->a_step;
-        const float *b = gckpti_is_as_stored(t) ? NULL : t->b + p * t->b_step + j * t->b_col;
+        const float *a = t->a.f32 + p * t->a.step;
+        const float *b = gckpti_is_stored(&t->b) ? NULL : t->b.f32 + p * t->b.step + j * t->b.row;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
-        gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
-        gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
+        gckpti_tile u = { k, a, t->a.row, t->a.step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
+        gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = ahead;
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k && !gckpti_is_as_stored(t))
-            ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
-                                       gckpti_min(j1 - next_j, by.wide),
-                                       (i1 - i0 + high - 1) / high * count);
-        if (gckpti_is_as_stored(t))
+        if (next_p < t->k && !gckpti_is_stored(&t->b))
+            ahead = V(fetch_block)(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
+                                   gckpti_min(j1 - next_j, by.wide),
+                                   (i1 - i0 + high - 1) / high * count);
+        if (gckpti_is_stored(&t->b))
             GCKPTI_STORED(V(pack_stored)(t, p, j, n, k, panels, by.deep));
         else if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
@@ -58,18 +70,18 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
             float *c = t->c + i * t->c_row + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_min(i1 - i, high);
-            u.a = a + i * t->a_row;
-            if (!by.strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
-                below.x = u.a + high * t->a_row, below.row = t->a_row, below.rows = high;
-                below.width = k, below.at = 0;
+            u.a = a + i * t->a.row;
+            if (!by.strips && t->a.step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
+                below = gckpti_fetch_of(&t->a, p * t->a.step + (i + high) * t->a.row, t->a.row,
+                                        high, k);
                 below.pace = 1 + high * ((k + 15) / 16) / count;
             }
             if (by.strips && in_strip == 0 && i + GCKPTI_STRIP < i1) {
-                below.x = u.a + GCKPTI_STRIP, below.rows = k;
+                below = gckpti_fetch_of(&t->a, p * t->a.step + i + GCKPTI_STRIP, t->a.step, k, 1);
                 below.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
             if (by.strips && in_strip == 0)
-                V(pack_strip)(u.a, t->a_step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
+                V(pack_strip)(u.a, t->a.step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
             if (by.strips)
                 u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
             for (int64_t q = 0; q < count; q++) {
@@ -77,13 +89,11 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                 u.last = gckpti_min(n - at - width + W, W);
                 u.b = panels + at * by.deep, u.b_step = width;
                 if (by.in_place && u.last == W)
-                    u.b = b + at, u.b_step = t->b_step;
+                    u.b = b + at, u.b_step = t->b.step;
                 u.c = c + at;
                 u.from = u.c, u.from_row = t->c_row;
-                if (p == 0) {
-                    u.from = t->from ? t->from + i * t->from_row + j + at : NULL;
-                    u.from_row = t->from_row;
-                }
+                if (p == 0 && !t->accumulate)
+                    u.from = gckpti_starts(t, i, j + at), u.from_row = t->start_row;
                 u.next = u.c; /* the tile to come */
                 if (q + 1 < count)
                     u.next += width;

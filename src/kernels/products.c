@@ -148,14 +148,14 @@ GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
                                          int64_t k, int64_t first, float *d, int64_t deep)
 {
-    const int64_t some = t->b_col == 1 ? 8 : deep;
+    const int64_t some = t->b.row == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
         for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
-            const float *from = b + p * t->b_step + j * t->b_col;
+            const float *from = b + p * t->b.step + j * t->b.row;
             width = V(panel)(n, q + 1) - j;
             int64_t cols = gckpti_min(n - j, width), links = gckpti_min(k - p, some);
             float *to = d + j * deep + p * width;
-            V(pack)(from, t->b_step, t->b_col, cols, links, to, width);
+            V(pack)(from, t->b.step, t->b.row, cols, links, to, width);
         }
 }
 
@@ -179,18 +179,18 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
  * then stays in L1. */
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
 {
-    const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int64_t deepest = gckpti_min(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+    const int64_t few = t->b.step % 512 ? 128 : 16;
+    const int64_t deepest = gckpti_min(t->a.step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
     const int64_t blocks = t->k <= deepest ? 1 : (t->k + deepest - 1) / deepest;
     gckpti_blocking by;
     by.deep = blocks == 1 ? t->k : (t->k + blocks - 1) / blocks;
     by.deep = t->k ? gckpti_multiple(by.deep, 16) : 16;
     by.wide = GCKPTI_PANEL;
-    if (t->a_step != 1 || t->k > GCKPTI_KC_ACROSS)
+    if (t->a.step != 1 || t->k > GCKPTI_KC_ACROSS)
         by.wide =
             gckpti_min(GCKPTI_NC, (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    by.in_place = t->b_col == 1 && !gckpti_is_as_stored(t) && (W >= 16 || rows <= few);
-    by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
+    by.in_place = t->b.row == 1 && !gckpti_is_stored(&t->b) && (W >= 16 || rows <= few);
+    by.strips = W < 16 && t->a.step != 1 && t->a.row == 1 && rows > GCKPTI_STRIP;
     return by;
 }

@@ -41,20 +41,20 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 {
     enum { LINKS = 64, ROOM = GCKPTI_PANEL * LINKS };
     float room[ROOM];
-    const int64_t some = t->b_col == 1 ? 8 : LINKS;
+    const int64_t some = t->b.row == 1 ? 8 : LINKS;
     for (int64_t l = 0; l < k; l += some)
         for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
             width = V(panel)(n, q + 1) - at;
             const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
             float *to = d + at * deep + l * width;
-            if (t->b_col == 1) {
+            if (t->b.row == 1) {
                 V(unpack)
-                (t->stored, (p + l) * t->b_step + j + at, t->b_step, links, cols, to, width);
+                (t->b.stored, (p + l) * t->b.step + j + at, t->b.step, links, cols, to, width);
                 for (int64_t i = 0; cols < width && i < links; i++)
                     memset(to + i * width + cols, 0, (size_t)(width - cols) * sizeof *to);
             } else {
                 V(unpack)
-                (t->stored, (j + at) * t->b_col + p + l, t->b_col, cols, links, room, LINKS);
+                (t->b.stored, (j + at) * t->b.row + p + l, t->b.row, cols, links, room, LINKS);
                 V(pack)(room, 1, LINKS, cols, links, to, width);
             }
         }
@@ -65,12 +65,12 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t p,
                                           int64_t j, int64_t n, float *c)
 {
-    const gckpt_unpacking *u = t->stored;
+    const gckpt_unpacking *u = t->b.stored;
 #define GCKPTI_SWEEP_SOME(kind, each, scales)                                                      \
     if (u->storage == kind)                                                                        \
         V(sweep_of)                                                                                \
-    (kind, scales, a, t->a_step, (const char *)u->packed + (p * t->b_step + j) * (each),           \
-     t->b_step, 8, n, c);
+    (kind, scales, a, t->a.step, (const char *)u->packed + (p * t->b.step + j) * (each),           \
+     t->b.step, 8, n, c);
     GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 2, NULL)
     GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 2, NULL)
     GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1, u->scales + p)
@@ -82,7 +82,7 @@ GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int6
 static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
                                         const float *from, float *c)
 {
-    const gckpt_unpacking *u = t->stored;
+    const gckpt_unpacking *u = t->b.stored;
     const int bytes = u->storage == GCKPT_STORED_I8;
     const int64_t words = t->k / (bytes ? 4 : 2), last = t->n - 32;
     const float *b = (const float *)u->packed, *next = b + gckpti_min(j + 32, last) * words;
@@ -93,7 +93,7 @@ static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a,
     if (u->storage == kind)                                                                        \
         V(dots_of)                                                                                 \
     (kind, bytes ? u->scales + j : NULL, a, 1, b + j * words, words, words, 32, 1, from, c, next);
-    if (!low || t->a_step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
+    if (!low || t->a.step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
         return 0;
     GCKPTI_DOTS_SOME(GCKPT_STORED_BF16)
     GCKPTI_DOTS_SOME(GCKPT_STORED_F16)
@@ -108,29 +108,29 @@ static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a,
                                         int64_t j1, const float *from, float *c)
 {
     enum { LINKS = 64, COLS = 32, ROOM = LINKS * COLS };
-    const gckpt_unpacking *u = t->stored;
-    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b_step == 1 ? t->k : t->n);
+    const gckpt_unpacking *u = t->b.stored;
+    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b.step == 1 ? t->k : t->n);
     float room[ROOM];
-    for (int64_t j = j0, n; t->b_step == 1 && j < j1;
+    for (int64_t j = j0, n; t->b.step == 1 && j < j1;
          j += n, c += n, from = from ? from + n : NULL) {
         n = gckpti_min(j1 - j, COLS);
         if (n == COLS && whole && V(dots_stored)(t, a, j, from, c))
             continue;
         for (int64_t p = 0, k; p < t->k; p += k) {
             k = gckpti_min(t->k - p, LINKS);
-            V(unpack)(u, j * t->b_col + p, t->b_col, n, k, room, LINKS);
-            V(dots)(a + p * t->a_step, t->a_step, room, LINKS, k, n, p ? c : from, c, NULL);
+            V(unpack)(u, j * t->b.row + p, t->b.row, n, k, room, LINKS);
+            V(dots)(a + p * t->a.step, t->a.step, room, LINKS, k, n, p ? c : from, c, NULL);
         }
     }
-    for (int64_t p = 0, k; t->b_step != 1 && p < t->k; p += k, a += k * t->a_step) {
+    for (int64_t p = 0, k; t->b.step != 1 && p < t->k; p += k, a += k * t->a.step) {
         int64_t j = j0, n = (j1 - j0) / W * W;
         k = gckpti_min(t->k - p, 8);
         if (k == 8 && whole)
             V(sweep_stored)(t, a, p, j, n, c), j += n;
         for (; j < j1; j += n) {
             n = gckpti_min(j1 - j, ROOM / 8);
-            V(unpack)(u, p * t->b_step + j, t->b_step, k, n, room, ROOM / 8);
-            V(sweep)(a, t->a_step, room, ROOM / 8, k, n, c + (j - j0));
+            V(unpack)(u, p * t->b.step + j, t->b.step, k, n, room, ROOM / 8);
+            V(sweep)(a, t->a.step, room, ROOM / 8, k, n, c + (j - j0));
         }
     }
 }

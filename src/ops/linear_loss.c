@@ -74,7 +74,7 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
-        gckpti_factors t;
+        gckpti_product t;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);

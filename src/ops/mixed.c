@@ -7,14 +7,14 @@ GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
 }
 
 /* ---- products of bf16 plans, one element after the other (see ops/products) ---- */
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
+GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
     return t->start ? t->start[j] : 0.0f;
 }
 
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)

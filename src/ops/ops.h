@@ -285,7 +285,7 @@ typedef struct {
 } gckpti_sizes;
 
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
-typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
@@ -304,12 +304,12 @@ GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
 /* c (m,n) = a b, or +=; of t there are a and b. */
-GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t);
 
 /* Forward of matmul and linear: out = a b + bias. */
 GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run);
@@ -322,10 +322,10 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
  * product, element by element. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
-GCKPTI_FN float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j);
-GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t);
+GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j);
+GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 #else
-static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
+static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call, (void)t;
 }

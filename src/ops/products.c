@@ -61,15 +61,15 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
 }
 
 /* All of t but a and b. */
-static void gckpti_factors_to(const gckpt_call *call, gckpti_factors *t, int64_t batch, int64_t m,
+static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
     t->batch = batch, t->m = m, t->n = n, t->k = k;
-    t->start = NULL, t->accumulate = 0;
-    t->c = c, t->c_bf16 = c_bf16, t->room = call->work;
+    t->start = NULL, t->start_row = 0, t->accumulate = 0;
+    t->c = c, t->c_bf16 = c_bf16, t->c_row = n, t->room = call->work;
 }
 
-GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_factors *t,
+GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate)
 {
     gckpti_factors_to(call, t, 1, m, n, k, c, NULL);
@@ -77,7 +77,7 @@ GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run,
     run(call, t);
 }
 
-GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_plain(const gckpt_call *call, const gckpti_product *t)
 {
     float *c = t->c;
     (void)call;
@@ -117,7 +117,7 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes 
 GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_factors t;
+    gckpti_product t;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
     t.a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
     t.b = gckpti_linear_b(call, &s);
@@ -130,7 +130,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     const gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
-    gckpti_factors t;
+    gckpti_product t;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
     t.b = gckpti_linear_b(call, &s);
     t.a = g, t.b = gckpti_turned(&t.b);
@@ -141,7 +141,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     t.a = gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k);
     t.a = gckpti_turned(&t.a), t.b = gckpti_turned(&g);
     if (*(const int *)call->attributes)
-        t.m = s.n, t.n = s.k, t.b = t.a, t.a = gckpti_turned(&g);
+        t.m = s.n, t.n = t.c_row = s.k, t.b = t.a, t.a = gckpti_turned(&g);
     t.accumulate = in[1].accumulate;
     if (t.c || t.c_bf16)
         run(call, &t);

@@ -121,7 +121,7 @@ GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpackin
 }
 
 /* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
-GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t)
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
 {
     const gckpt_unpacking *u = t->b.stored;
     const int links = t->b.row != 1; /* what lies side by side */

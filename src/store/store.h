@@ -54,15 +54,20 @@ typedef struct gckpti_factor {
     const gckpt_unpacking *stored; /* or this, of one matrix */
 } gckpti_factor;
 
-typedef struct gckpti_factors {
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
+ * at what c holds (accumulate), else at start[i * start_row + j] (start_row 0: the bias), or at +0
+ * if that is NULL. */
+typedef struct gckpti_product {
     int64_t batch, m, n, k;
-    gckpti_factor a, b;
+    gckpti_factor a, b; /* fast where one stride of each is 1 */
     const float *start;
+    int64_t start_row; /* all rows but 0 and c_row but n: of the fast kernels in f32 only */
     int accumulate;
     float *c;
-    uint16_t *c_bf16; /* one of the two; rows of n */
-    void *room;       /* scratch of the fast kernels: call->work */
-} gckpti_factors;
+    uint16_t *c_bf16; /* one of the two */
+    int64_t c_row;
+    void *room; /* scratch of the fast kernels: call->work */
+} gckpti_product;
 
 static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
 
@@ -234,7 +239,7 @@ GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const floa
 GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpacking *unpacking);
 
 /* A product whose b is read as it is stored. */
-GCKPTI_FN void gckpti_fp32_stored(const gckpti_factors *t);
+GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t);
 #else /* nothing is packed */
 static inline int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
@@ -244,7 +249,7 @@ static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpa
 {
     (void)call, (void)unpacking;
 }
-static inline void gckpti_fp32_stored(const gckpti_factors *t) { (void)t; }
+static inline void gckpti_fp32_stored(const gckpti_product *t) { (void)t; }
 #endif
 
 /* ---- store/mirror.c ---- */

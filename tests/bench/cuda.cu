@@ -193,9 +193,9 @@ gckpt_call layer_call(const Layer *l, int kind)
 }
 
 /* What linear makes of it: the kernels' own factors. */
-gckpti_factors captured;
-void capture(const gckpt_call *, const gckpti_factors *t) { captured = *t; }
-gckpti_factors layer_factors(const Layer *l, int kind)
+gckpti_product captured;
+void capture(const gckpt_call *, const gckpti_product *t) { captured = *t; }
+gckpti_product layer_factors(const Layer *l, int kind)
 {
     gckpt_call c = layer_call(l, kind);
     if (kind == Y)
@@ -232,7 +232,7 @@ void by_cublas(cublasHandle_t handle, const Layer *l, int kind, const void *w_bf
 }
 
 /* An element is one thread's chain, straight from memory: the definition. */
-__global__ void chains_kernel(gckpti_factors t, unsigned long long *wrong)
+__global__ void chains_kernel(gckpti_product t, unsigned long long *wrong)
 {
     unsigned long long mine = 0;
     for (EACH(e, t.m * t.n)) {
@@ -246,7 +246,7 @@ __global__ void chains_kernel(gckpti_factors t, unsigned long long *wrong)
         atomicAdd(wrong, mine);
 }
 
-const char *compare_bits(const gckpti_factors *t)
+const char *compare_bits(const gckpti_product *t)
 {
     Array wrong(8);
     unsigned long long n = 1;
@@ -280,12 +280,12 @@ void test_layer(cublasHandle_t handle, int64_t m, int64_t k, int64_t n, int tran
             ours[l.bf16] =
                 time_op(&gckpti_op_linear, kind ? GCKPT_BACKWARD : GCKPT_FORWARD, layer_call(&l, kind));
             if (!l.bf16 && m < 10000) { /* longer chains differ by nothing but their length */
-                gckpti_factors t = layer_factors(&l, kind);
+                gckpti_product t = layer_factors(&l, kind);
                 bits = compare_bits(&t);
             }
         }
         l.bf16 = 0;
-        gckpti_factors t = layer_factors(&l, kind);
+        gckpti_product t = layer_factors(&l, kind);
         const Tile *tile = best_tile(EXACT_TILES, 6, &t, processors_of(NULL));
         printf("%6ld %4ld %5ld %-2s %3d x %-3d %6.1f %6.1f %5.0f %5.0f  %-6s", (long)m, (long)k, (long)n,
                kind_name[kind], tile->m, tile->n, work / ours[0], work / blas[0],
@@ -309,7 +309,7 @@ void test_tiles(int64_t m, int64_t k, int64_t n, int transposed)
     for (int kind = Y; kind < KINDS; kind++) {
         fill_random(y, m * n, 0);
         gckpt_call c = layer_call(&l, kind);
-        gckpti_factors t = layer_factors(&l, kind);
+        gckpti_product t = layer_factors(&l, kind);
         const Tile *best = best_tile(EXACT_TILES, 6, &t, processors_of(&c));
         printf("%6ld %4ld %5ld %-2s", (long)m, (long)k, (long)n, kind_name[kind]);
         for (const Tile &tile : EXACT_TILES) {

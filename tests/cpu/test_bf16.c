@@ -176,7 +176,7 @@ static void test_links(void)
         }
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
             gckpt_call call = { .threads = 1, .precision = GCKPT_BF16 };
-            gckpti_factors t = { .batch = 1, .m = N, .n = N, .k = 1, .accumulate = 1, .c = got };
+            gckpti_product t = { .batch = 1, .m = N, .n = N, .k = 1, .accumulate = 1, .c = got };
             t.a.bf16 = a, t.a.row = t.a.step = 1, t.b.bf16 = b, t.b.row = t.b.step = 1;
             memcpy(got, start, sizeof got);
             call.kernels = kernels_or_without(isa);
@@ -512,7 +512,7 @@ static void test_products(void)
             memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
         }
         gckpt_call call = { .threads = 1 };
-        gckpti_factors t = { .batch = batch,
+        gckpti_product t = { .batch = batch,
                              .m = m,
                              .n = n,
                              .k = k,

@@ -45,7 +45,7 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
     for (l.first = 0; l.first < v; l.first += l.n) {
         l.n = gckpti_min(v - l.first, parts->classes);
         const gckpti_factor d = { work, NULL, l.n, 1, 0 };
-        gckpti_factors t;
+        gckpti_product t;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (!backward)

@@ -1,4 +1,4 @@
-/* C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+/* C (m,n) = A (m,k) B (k,n) of gckpti_product: gckpti_fp32_plain and gckpti_mixed_plain for a
  * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
  * products may take theirs.
  *
@@ -35,7 +35,7 @@ struct Factor {
 };
 
 struct Product {
-    gckpti_factors t;
+    gckpti_product t;
     Factor a, b;
     bool wide; /* rows of c may be written 16 bytes at a time */
 };
