@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3782
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2964
@@ -14976,7 +14976,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     gckpti_find_active(p);
     if (p->variant.form) {
         gckpti_take_form(p);
-        gckpti_find_active(p);
+        if (!p->failed)
+            gckpti_find_active(p);
     }
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)

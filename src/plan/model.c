@@ -178,7 +178,8 @@ GCKPTI_FN gckpt_result gckpti_model_ops(gckpti_planner *p)
     gckpti_find_active(p);
     if (p->variant.form) {
         gckpti_take_form(p);
-        gckpti_find_active(p);
+        if (!p->failed)
+            gckpti_find_active(p);
     }
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK && gckpti_is_offered(p); i++)
         if (p->tensors[i]->kind == GCKPTI_OP)

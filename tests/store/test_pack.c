@@ -62,14 +62,14 @@ static void test_reading(void)
             const gckpt_unpacking down = { (gckpt_storage)k, all, wide == 1 ? scales : NULL, K, K * ROWS, NULL };
             const gckpt_call call = { .kernels = gckpti_kernels_for((gckpt_isa)isa), .threads = 1 };
             const float one = 1;
-            gckpti_product t = gckpti_product_of(1, N, 1, gckpti_floats(&one, 1, 1), gckpti_floats(NULL, 1, N), got);
+            gckpti_product t = gckpti_product_of(1, N, 1, gckpti_matrix(&one, 1, 1), gckpti_matrix(NULL, 1, N), got);
             t.b.stored = &across;
             gckpti_unpack(&across, 0, N, want);
             gckpti_fp32_fast(&call, &t);
             for (int i = 0; i < N; i++)
                 CHECK_MSG(bits_of(got[i]) == (want[i] == want[i] ? bits_of(want[i] + 0.0f) : bits_of(want[i]) | 0x400000),
                           "%s, %s: %x", gckpt_isa_name((gckpt_isa)isa), gckpti_storage_name((gckpt_storage)k), i);
-            t = gckpti_product_of(1, ROWS, K, gckpti_floats(a, K, 1), gckpti_floats(NULL, K, 1), got);
+            t = gckpti_product_of(1, ROWS, K, gckpti_matrix(a, K, 1), gckpti_matrix(NULL, K, 1), got);
             t.b.stored = &down;
             gckpti_unpack(&down, 0, K * ROWS, want);
             gckpti_fp32_fast(&call, &t);
