@@ -1,3 +1,5 @@
+GCKPTI_WARM /* since check */
+
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
@@ -8,6 +10,7 @@
 #undef GCKPTI_FAST_ERRORS
 #undef GCKPTI_IF_BF16
 #undef GCKPTI_STORED
+#undef GCKPTI_COLD
 #undef GCKPTI_CURVES
 #undef GCKPTI_CURVE_FLAGS
 #undef GCKPTI_ERF_MAX
@@ -65,6 +68,7 @@
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNUSED
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_WARM
 #undef GCKPTI_WITH_BACKENDS
 #undef GCKPTI_WITH_BF16
 #undef GCKPTI_WITH_PACK

@@ -38,3 +38,5 @@ GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *us
                                  const gckpt_plan_desc *desc, gckpt_measure measure,
                                  int64_t least_rows);
 #endif
+
+GCKPTI_COLD /* to run */

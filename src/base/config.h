@@ -98,6 +98,16 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #pragma fp_contract(off)
 #endif
 
+/* What runs now and then, not in each step, is compiled for size where gcc optimises: from
+ * GCKPTI_COLD to GCKPTI_WARM. Of .text that is 4 %. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(GCKPTI_ROOMS)
+#define GCKPTI_COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
+#define GCKPTI_WARM _Pragma("GCC pop_options")
+#else
+#define GCKPTI_COLD
+#define GCKPTI_WARM
+#endif
+
 /* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
  * the vector kernels exist here. X86: those for AVX2 too (gcc on Windows misaligns vectors:
  * its bug 54412). AVX512: and those. SQRT: square roots by SSE2 (1), NEON (2), a device's FPU

@@ -4,6 +4,8 @@
 #include "cpu/cpu.h"
 #include "plan/plan.h"
 
+GCKPTI_WARM /* since ask */
+
 /* =================================================================================================
  * >>run: an executor: runs a plan over one arena, steps, streams
  *
