@@ -36,7 +36,7 @@
  *                 arrays, mirror, params, ranks, notes, values, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4559
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4565
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
  *                 recurrent
@@ -50,12 +50,12 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1762
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4819
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4821
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1740
+ *     >>files     safetensors                                                                 1742
  *                 write, header, places, read, path
  *     >>ranks     checkpoints of several ranks                                                 672
  *                 load, save
@@ -7054,7 +7054,7 @@ typedef struct {
 
 typedef struct {
     gckpti_error_kernels errors; /* over classes: `each` only */
-    gckpti_product_run product; /* of linear_cross_entropy */
+    gckpti_product_run product; /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
@@ -7062,15 +7062,15 @@ typedef struct {
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     float (*exp)(float x), (*log)(float x);
 } gckpti_loss_kernels;
+typedef gckpti_loss_kernels (*gckpti_loss_by)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
                                 gckpti_error_kernels by);
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
-                                       gckpti_loss_kernels by);
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by);
 
 /* ---- ops/linear_loss.c ---- */
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
-                                              gckpti_loss_kernels by);
+                                              gckpti_loss_by by);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */
@@ -9262,10 +9262,11 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
     }
 }
 
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product)
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
+    (void)call;
     gckpti_loss_kernels by = { { gckpti_in_turn, NULL, NULL },
-                               product,
+                               NULL,
                                gckpti_online,
                                gckpti_plain_surprisal,
                                gckpti_plain_gradient,
@@ -9439,32 +9440,37 @@ GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
     }
 }
 
-/* The losses of the block's rows, each of which counts `count`, and aux for the backward. */
-GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count)
+/* The losses of the block's rows, and aux for the backward. */
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
 {
     const gckpt_call *call = l->call;
     for (int64_t r = 0; call->loss_sum && r < l->rows; r++)
         if (gckpti_loss_target(l, r) >= 0)
             *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]);
     if (call->loss_count)
-        *call->loss_count += l->counted * count;
+        *call->loss_count += l->counted;
     for (int64_t r = 0; l->aux && r < l->rows; r++)
         l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
 }
 
-/* Rows of n elements or classes, each of which counts `count`. */
-static void gckpti_losses_by(gckpti_loss *l, int backward, int64_t rows, int64_t count,
+/* Rows of n elements or classes. Of elements all count, and hit[] has a row's sum. */
+static void gckpti_losses_by(gckpti_loss *l, int backward, int64_t rows, int classes,
                              gckpti_loss_body *body)
 {
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     int wanted = !backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
-        l->begin = row;
+        l->row = l->begin = row, l->rows = gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST);
+        if (classes)
+            gckpti_loss_begin(l, row, l->rows);
         l->by.errors.each(call, l->rows, 16 * l->n, body, l);
-        if (!backward)
-            gckpti_loss_finish(l, count);
+        if (classes && !backward)
+            gckpti_loss_finish(l);
+        for (int64_t r = 0; !classes && !backward && call->loss_sum && r < l->rows; r++)
+            *call->loss_sum += (double)l->hit[r];
+        if (!classes && !backward && call->loss_count)
+            *call->loss_count += l->rows * l->n;
     }
     if (!backward || !gckpti_has_weights(call) || !w->grad)
         return;
@@ -9481,17 +9487,16 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_err
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by.errors = by, l.e = gckpti_errors_of(call, kind), l.n = l.e.n;
-    gckpti_losses_by(&l, backward, shape->n ? shape->d[0] : 1, l.n,
+    gckpti_losses_by(&l, backward, shape->n ? shape->d[0] : 1, 0,
                      backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
 }
 
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
-                                       gckpti_loss_kernels by)
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by)
 {
     const gckpt_arg *x = &call->in[0];
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by, l.accumulate = x->accumulate;
+    l.call = call, l.by = by(call), l.accumulate = x->accumulate;
     l.e = gckpti_errors_of(call, GCKPTI_CLASSES), l.n = l.v = gckpti_last(&x->shape);
     l.e.share /= l.v, l.weights = l.e.weights, l.smoothing = l.e.delta;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
@@ -9533,7 +9538,7 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
@@ -9654,14 +9659,16 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
 }
 
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
-                                              gckpti_loss_kernels by)
+                                              gckpti_loss_by by)
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
     int once = call->attributes != NULL;
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by, l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
+    l.call = call, l.by = by(call), l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
+    if (!l.by.product)
+        l.by.product = gckpti_plain_products(call);
     for (int64_t row = 0; row < rows; row += parts.block) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
         if (once && !backward) {
@@ -9672,7 +9679,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
         l.aux = once ? (float *)call->work + parts.aux : l.aux;
         if (once || !backward) {
             gckpti_loss_products(&l, &parts, 0);
-            gckpti_loss_finish(&l, 1);
+            gckpti_loss_finish(&l);
         }
         if (backward)
             gckpti_loss_products(&l, &parts, 1);
@@ -9680,8 +9687,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
 }
 
 GCKPTI_BOTH_WAYS(linear_cross_entropy,
-                 gckpti_linear_cross_entropy_by(call, backward,
-                                                gckpti_plain_classes(gckpti_plain_products(call))))
+                 gckpti_linear_cross_entropy_by(call, backward, gckpti_plain_loss))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
@@ -9750,9 +9756,9 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy_with,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 GCKPTI_BOTH_WAYS(soft_cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
@@ -11578,7 +11584,7 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 
 /* ---- cpu/losses.c ---- */
 #define GCKPTI_FAST_CLASSES(name)                                                                  \
-    GCKPTI_BOTH_WAYS(fast_##name, gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+    GCKPTI_BOTH_WAYS(fast_##name, gckpti_cross_entropy_by(call, backward, gckpti_fast_loss))
 #define GCKPTI_FAST_ERRORS(name, kind)                                                             \
     GCKPTI_BOTH_WAYS(fast_##name,                                                                  \
                      gckpti_errors_by(call, backward, kind, gckpti_fast_loss(call).errors))
@@ -12709,7 +12715,7 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 }
 
 GCKPTI_BOTH_WAYS(fast_linear_cross_entropy,
-                 gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+                 gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss))
 GCKPTI_FAST_CLASSES(cross_entropy)
 GCKPTI_FAST_ERRORS(sum_loss, GCKPTI_SUMMED)
 GCKPTI_FAST_ERRORS(mean_squared_error, GCKPTI_SQUARED)
@@ -21804,9 +21810,10 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
 
-/* The end of a run that reached its goal: divides gradients, if they are that; waits for the
- * backend, adds up the losses, counts the step, and reports. */
+/* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
+ * step, and reports; of GCKPTI_GRADIENTS first divides them and takes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */
@@ -23875,7 +23882,8 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
     const gckpti_param *q = gckpti_param_of(e, i);
     const char *who = begun ? "step" : "exec", *name = q->p.name;
     void *object = begun ? (void *)e : e->store;
-    if (planned->storage != (gckpti_byte)q->p.storage)
+    if ((gckpti_is_packed(planned->storage) || gckpti_is_packed(q->p.storage)) &&
+        planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
                             "(gckpt_store_pack), or make a new plan",
@@ -26167,25 +26175,13 @@ static const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
     return bad;
 }
 
-/* Of a step that ends before its updates: gradients are divided, and their norm taken. */
-static gckpt_result gckpti_end_gradients(gckpt_exec *e)
-{
-    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
-    if (result == GCKPT_OK && gckpti_count(e))
-        result = gckpti_finish_gradients(e);
-    return gckpti_meet(e, result);
-}
-
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
-    gckpt_result result = e->step.goal == GCKPTI_GRADIENTS ? gckpti_end_gradients(e) : GCKPT_OK;
-    if (result != GCKPT_OK)
-        return result;
     gckpti_add_uses(e);
-    result = gckpti_read_losses(e);
+    gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
@@ -26223,6 +26219,16 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
+{
+    e->step.state = GCKPTI_IDLE;
+    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    result = gckpti_meet(e, result);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
 /* Runs what was prepared, so many instructions of it, and ends it with the last. */
 static gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
@@ -26257,7 +26263,9 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
                             "gradients: this plan updates in the backward "
                             "(desc.update_in_backward); make one that does not");
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_GRADIENTS, &none);
-    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
+    if (result == GCKPT_OK)
+        result = gckpti_run(exec, INT64_MAX);
+    return result == GCKPT_OK ? gckpti_end_gradients(exec, report) : result;
 }
 
 /* ---- a step in pieces ---- */
@@ -26369,7 +26377,7 @@ GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b, gckpti_goal goa
 GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
                                         gckpt_report *report)
 {
-    gckpt_result result = gckpti_finish_step(b->e, report);
+    gckpt_result result = gckpti_end_gradients(b->e, report);
     return result != GCKPT_OK || gckpti_count(b->e)
                ? result
                : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
@@ -28304,7 +28312,9 @@ static void gckpti_load_commit(gckpti_loader *l)
                 q->p.values[k] *= ((const float *)to)[(first + k) / row];
             continue;
         }
-        void *block = e->slot < 0 ? (void *)gckpti_values_block(q) : gckpti_array(q, e->slot);
+        void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
+                      : to        ? gckpti_array(q, e->slot)
+                                  : NULL; /* passed over */
         if (to && to != block)
             memcpy(block, to, gckpti_array_bytes(l->store, q, e->slot + 1));
         if (e->slot >= 0)

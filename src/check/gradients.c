@@ -16,7 +16,7 @@ GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b, gckpti_goal goa
 GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
                                         gckpt_report *report)
 {
-    gckpt_result result = gckpti_finish_step(b->e, report);
+    gckpt_result result = gckpti_end_gradients(b->e, report);
     return result != GCKPT_OK || gckpti_count(b->e)
                ? result
                : gckpti_error(b->e, GCKPT_E_DATA, "%s: no valid target in these rows", who);

@@ -18,7 +18,7 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 }
 
 GCKPTI_BOTH_WAYS(fast_linear_cross_entropy,
-                 gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+                 gckpti_linear_cross_entropy_by(call, backward, gckpti_fast_loss))
 GCKPTI_FAST_CLASSES(cross_entropy)
 GCKPTI_FAST_ERRORS(sum_loss, GCKPTI_SUMMED)
 GCKPTI_FAST_ERRORS(mean_squared_error, GCKPTI_SQUARED)

@@ -52,7 +52,7 @@ GCKPTI_FN void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 
 /* ---- cpu/losses.c ---- */
 #define GCKPTI_FAST_CLASSES(name)                                                                  \
-    GCKPTI_BOTH_WAYS(fast_##name, gckpti_cross_entropy_by(call, backward, gckpti_fast_loss(call)))
+    GCKPTI_BOTH_WAYS(fast_##name, gckpti_cross_entropy_by(call, backward, gckpti_fast_loss))
 #define GCKPTI_FAST_ERRORS(name, kind)                                                             \
     GCKPTI_BOTH_WAYS(fast_##name,                                                                  \
                      gckpti_errors_by(call, backward, kind, gckpti_fast_loss(call).errors))

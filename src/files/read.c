@@ -153,7 +153,9 @@ static void gckpti_load_commit(gckpti_loader *l)
                 q->p.values[k] *= ((const float *)to)[(first + k) / row];
             continue;
         }
-        void *block = e->slot < 0 ? (void *)gckpti_values_block(q) : gckpti_array(q, e->slot);
+        void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
+                      : to        ? gckpti_array(q, e->slot)
+                                  : NULL; /* passed over */
         if (to && to != block)
             memcpy(block, to, gckpti_array_bytes(l->store, q, e->slot + 1));
         if (e->slot >= 0)

@@ -95,14 +95,16 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
 }
 
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
-                                              gckpti_loss_kernels by)
+                                              gckpti_loss_by by)
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
     int once = call->attributes != NULL;
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by, l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
+    l.call = call, l.by = by(call), l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
+    if (!l.by.product)
+        l.by.product = gckpti_plain_products(call);
     for (int64_t row = 0; row < rows; row += parts.block) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
         if (once && !backward) {
@@ -113,7 +115,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
         l.aux = once ? (float *)call->work + parts.aux : l.aux;
         if (once || !backward) {
             gckpti_loss_products(&l, &parts, 0);
-            gckpti_loss_finish(&l, 1);
+            gckpti_loss_finish(&l);
         }
         if (backward)
             gckpti_loss_products(&l, &parts, 1);
@@ -121,8 +123,7 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
 }
 
 GCKPTI_BOTH_WAYS(linear_cross_entropy,
-                 gckpti_linear_cross_entropy_by(call, backward,
-                                                gckpti_plain_classes(gckpti_plain_products(call))))
+                 gckpti_linear_cross_entropy_by(call, backward, gckpti_plain_loss))
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {

@@ -117,10 +117,11 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
     }
 }
 
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product)
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
+    (void)call;
     gckpti_loss_kernels by = { { gckpti_in_turn, NULL, NULL },
-                               product,
+                               NULL,
                                gckpti_online,
                                gckpti_plain_surprisal,
                                gckpti_plain_gradient,
@@ -294,32 +295,37 @@ GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
     }
 }
 
-/* The losses of the block's rows, each of which counts `count`, and aux for the backward. */
-GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count)
+/* The losses of the block's rows, and aux for the backward. */
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
 {
     const gckpt_call *call = l->call;
     for (int64_t r = 0; call->loss_sum && r < l->rows; r++)
         if (gckpti_loss_target(l, r) >= 0)
             *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]);
     if (call->loss_count)
-        *call->loss_count += l->counted * count;
+        *call->loss_count += l->counted;
     for (int64_t r = 0; l->aux && r < l->rows; r++)
         l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
 }
 
-/* Rows of n elements or classes, each of which counts `count`. */
-static void gckpti_losses_by(gckpti_loss *l, int backward, int64_t rows, int64_t count,
+/* Rows of n elements or classes. Of elements all count, and hit[] has a row's sum. */
+static void gckpti_losses_by(gckpti_loss *l, int backward, int64_t rows, int classes,
                              gckpti_loss_body *body)
 {
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     int wanted = !backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
-        l->begin = row;
+        l->row = l->begin = row, l->rows = gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST);
+        if (classes)
+            gckpti_loss_begin(l, row, l->rows);
         l->by.errors.each(call, l->rows, 16 * l->n, body, l);
-        if (!backward)
-            gckpti_loss_finish(l, count);
+        if (classes && !backward)
+            gckpti_loss_finish(l);
+        for (int64_t r = 0; !classes && !backward && call->loss_sum && r < l->rows; r++)
+            *call->loss_sum += (double)l->hit[r];
+        if (!classes && !backward && call->loss_count)
+            *call->loss_count += l->rows * l->n;
     }
     if (!backward || !gckpti_has_weights(call) || !w->grad)
         return;
@@ -336,17 +342,16 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_err
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by.errors = by, l.e = gckpti_errors_of(call, kind), l.n = l.e.n;
-    gckpti_losses_by(&l, backward, shape->n ? shape->d[0] : 1, l.n,
+    gckpti_losses_by(&l, backward, shape->n ? shape->d[0] : 1, 0,
                      backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
 }
 
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
-                                       gckpti_loss_kernels by)
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by)
 {
     const gckpt_arg *x = &call->in[0];
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by, l.accumulate = x->accumulate;
+    l.call = call, l.by = by(call), l.accumulate = x->accumulate;
     l.e = gckpti_errors_of(call, GCKPTI_CLASSES), l.n = l.v = gckpti_last(&x->shape);
     l.e.share /= l.v, l.weights = l.e.weights, l.smoothing = l.e.delta;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
@@ -388,7 +393,7 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_classes(NULL)))
+                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),

@@ -490,7 +490,7 @@ typedef struct {
 
 typedef struct {
     gckpti_error_kernels errors; /* over classes: `each` only */
-    gckpti_product_run product; /* of linear_cross_entropy */
+    gckpti_product_run product; /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
@@ -498,15 +498,15 @@ typedef struct {
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     float (*exp)(float x), (*log)(float x);
 } gckpti_loss_kernels;
+typedef gckpti_loss_kernels (*gckpti_loss_by)(const gckpt_call *call);
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
                                 gckpti_error_kernels by);
-GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward,
-                                       gckpti_loss_kernels by);
+GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by);
 
 /* ---- ops/linear_loss.c ---- */
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
-                                              gckpti_loss_kernels by);
+                                              gckpti_loss_by by);
 
 #ifndef GCKPT_NO_IMAGES
 /* ---- ops/pools.c ---- */

@@ -177,12 +177,12 @@ GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
 GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets);
 GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
                                           const gckpt_shape *all);
-GCKPTI_FN gckpti_loss_kernels gckpti_plain_classes(gckpti_product_run product);
+GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call);
 GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void);
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows);
-GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l, int64_t count);
+GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l);
 GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name);
 GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name);
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);

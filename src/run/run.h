@@ -289,9 +289,10 @@ GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows, gckpti_goal goal, const gckpt_hyper *hyper);
 
-/* The end of a run that reached its goal: divides gradients, if they are that; waits for the
- * backend, adds up the losses, counts the step, and reports. */
+/* The end of a run that reached its goal: waits for the backend, adds up the losses, counts the
+ * step, and reports; of GCKPTI_GRADIENTS first divides them and takes their norm. */
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report);
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report);
 
 /* ---- run/crew.c ---- */
 /* Calls that all ranks make. */

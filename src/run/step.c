@@ -209,25 +209,13 @@ static const gckpti_plan_param *gckpti_count_step(gckpt_exec *e)
     return bad;
 }
 
-/* Of a step that ends before its updates: gradients are divided, and their norm taken. */
-static gckpt_result gckpti_end_gradients(gckpt_exec *e)
-{
-    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
-    if (result == GCKPT_OK && gckpti_count(e))
-        result = gckpti_finish_gradients(e);
-    return gckpti_meet(e, result);
-}
-
 GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
-    gckpt_result result = e->step.goal == GCKPTI_GRADIENTS ? gckpti_end_gradients(e) : GCKPT_OK;
-    if (result != GCKPT_OK)
-        return result;
     gckpti_add_uses(e);
-    result = gckpti_read_losses(e);
+    gckpt_result result = gckpti_read_losses(e);
     if (result == GCKPT_OK)
         result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
@@ -265,6 +253,16 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
                                p->names + bad->name, loss);
 }
 
+GCKPTI_FN gckpt_result gckpti_end_gradients(gckpt_exec *e, gckpt_report *report)
+{
+    e->step.state = GCKPTI_IDLE;
+    gckpt_result result = gckpti_drain(e, gckpti_settle_counts(e));
+    if (result == GCKPT_OK && gckpti_count(e))
+        result = gckpti_finish_gradients(e);
+    result = gckpti_meet(e, result);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
 /* Runs what was prepared, so many instructions of it, and ends it with the last. */
 static gckpt_result gckpti_run_step(gckpt_exec *e, int64_t instructions, gckpt_report *report)
 {
@@ -299,7 +297,9 @@ GCKPT_API gckpt_result gckpt_gradients(gckpt_exec *exec, const gckpt_feed *feeds
                             "gradients: this plan updates in the backward "
                             "(desc.update_in_backward); make one that does not");
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, GCKPTI_GRADIENTS, &none);
-    return result == GCKPT_OK ? gckpti_run_step(exec, INT64_MAX, report) : result;
+    if (result == GCKPT_OK)
+        result = gckpti_run(exec, INT64_MAX);
+    return result == GCKPT_OK ? gckpti_end_gradients(exec, report) : result;
 }
 
 /* ---- a step in pieces ---- */
