@@ -32,7 +32,7 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1532
+ *     >>store     parameters and optimiser state, however they are stored                     1519
  *                 arrays, mirror, params, ranks, notes, values, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        686
  *                 tensor, segments, apply
@@ -43,21 +43,21 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3782
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3786
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2964
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1762
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1763
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4821
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4826
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1742
+ *     >>files     safetensors                                                                 1746
  *                 write, header, places, read, path
- *     >>ranks     checkpoints of several ranks                                                 672
+ *     >>ranks     checkpoints of several ranks                                                 673
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
@@ -4365,7 +4365,7 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
  * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
  * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several
- * ranks each holds its share, to the block (gckpti_share, gckpti_own). Notes are pairs of texts
+ * ranks each holds its share, to the block (gckpti_share). Notes are pairs of texts
  * that go into files.
  * ============================================================================================== */
 
@@ -4452,27 +4452,31 @@ struct gckpt_store {
 };
 
 /* ---- store/arrays.c ---- */
+enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS }; /* there are ranks, so that parameters are cut */
+
+/* An array that ranks share, a block of GCKPT_UPDATE_BLOCK being the least: elements from `first`
+ * on, `count` of them, are this rank's; memory has room for those of the largest share. */
+typedef struct {
+    int64_t first, count, room, of; /* of: elements in all */
+} gckpti_share;
+
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
  * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
  * held. */
-GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first);
+GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 
-/* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
- * has; what is no longer than a block is whole on every rank. */
-GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                   int64_t elements);
+/* Of an array that is cut from the shard `least` on: what is no longer than a block is whole. */
+GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckpt_shard shard,
+                                     gckpt_shard least);
 
-/* Whether a parameter of so many elements is cut at all: updated, and its state held, by shares. */
-GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
-
-/* Whether a parameter's values (slot below 0) or states are cut: elements p.first on, p.count of
- * them, are in memory then, with room for the largest share. Neither values that are the program's
- * nor packed ones are. */
-GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
-
-/* How many of them are this rank's own, and which is the first. */
-GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
+/* Of a parameter's values (slot below 0), of each of its states. Neither values that are the
+ * program's nor packed ones are cut; an update is cut as states are. */
+GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot);
+static inline int gckpti_is_cut(gckpti_share share)
+{
+    return GCKPTI_CUTS && share.room < share.of;
+}
 
 /* ---- store/params.c ---- */
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
@@ -4685,57 +4689,38 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 }
 #endif
 
-enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS };      /* there are ranks, so that parameters are cut */
 enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
 
 /* >>store/arrays */
 /* ---- shares of ranks ---- */
-GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks)
 {
-    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
+    const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
+    int64_t low = 0, high = blocks;
     for (int bit = 1; GCKPTI_CUTS && bit < ranks; bit *= 2) {
         int64_t middle = low + (high - low + 1) / 2;
         *(rank & bit ? &low : &high) = middle;
     }
-    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
-    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
+    gckpti_share share = { gckpti_min(low * block, elements), 0, 0, elements };
+    share.count = gckpti_min(high * block, elements) - share.first;
+    share.room = gckpti_min((blocks + ranks - 1) / ranks * block, elements);
+    return share;
 }
 
-GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                   int64_t elements)
+GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckpt_shard shard,
+                                     gckpt_shard least)
 {
-    int64_t first;
-    if (!GCKPTI_CUTS || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
-        return elements;
-    return gckpti_share(elements, 0, ranks, &first);
+    const gckpti_share whole = { 0, elements, elements, elements };
+    if (!GCKPTI_CUTS || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return whole;
+    return gckpti_share_of(elements, rank, ranks);
 }
 
-GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot)
 {
-    return GCKPTI_CUTS && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
-           elements > GCKPT_UPDATE_BLOCK;
-}
-
-GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_is_cut(s, q->p.elements) &&
-           (slot >= 0 ||
-            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
-}
-
-GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
-{
-    const int cut = gckpti_array_cut(s, q, slot);
-    *first = cut ? q->p.first : 0;
-    return cut ? q->p.count : q->p.elements;
-}
-
-/* For how many of them there is memory. */
-GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_array_cut(s, q, slot)
-               ? gckpti_in_memory(s->ranks, s->shard, GCKPT_SHARD_STATE, q->p.elements)
-               : q->p.elements;
+    const int whole = slot < 0 && (q->external || q->p.storage != GCKPT_STORED_F32);
+    return gckpti_shared(q->p.elements, s->rank, s->ranks, whole ? GCKPT_SHARD_NONE : s->shard,
+                         slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
@@ -4764,8 +4749,9 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
-                                              : gckpti_values_bytes(&q->p);
+    const gckpti_share share = gckpti_array_share(s, q, i - 1);
+    return i || gckpti_is_cut(share) ? (size_t)share.room * sizeof(float)
+                                     : gckpti_values_bytes(&q->p);
 }
 
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
@@ -5141,10 +5127,10 @@ static void gckpti_link_names(gckpt_store *s, int all)
 /* What this rank updates of a parameter. */
 GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
 {
-    p->first = 0;
-    p->count = p->elements;
-    if (gckpti_is_cut(s, p->elements))
-        p->count = gckpti_share(p->elements, s->rank, s->ranks, &p->first);
+    const gckpti_share share =
+        gckpti_shared(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
+    p->first = share.first;
+    p->count = share.count;
 }
 
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
@@ -5344,7 +5330,7 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
-    int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         *n = gckpti_min(*n, GCKPTI_DRAWN);
@@ -5355,8 +5341,8 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     }
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     const int away = m && m->newest == GCKPTI_MIRROR;
-    at -= first;
-    *n = own - at;
+    at -= share.first;
+    *n = share.count - at;
     if (q->p.values && !away)
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
@@ -5377,9 +5363,9 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-    for (; own < gckpti_held(s, q, GCKPTI_VALUES); own++)
-        q->p.values[own] = 0; /* of a share that is not the largest */
+    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+    for (int64_t k = share.count; k < share.room; k++)
+        q->p.values[k] = 0; /* of a share that is not the largest */
     q->raw = 1;
     return GCKPT_OK;
 }
@@ -5388,9 +5374,9 @@ GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+        const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_values(s, q, first, own, q->p.values);
+            gckpti_draw_values(s, q, share.first, share.count, q->p.values);
         else if (q->raw)
             (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
         q->raw = 0;
@@ -5577,11 +5563,11 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
 
 GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
 {
-    size_t floats = 0;
+    size_t bytes = 0;
     for (size_t i = 0; i < s->count; i++)
-        floats +=
-            (size_t)gckpti_held(s, &s->params[i], 0) * (size_t)gckpti_state_slots(&s->params[i]);
-    return floats * sizeof(float);
+        bytes +=
+            gckpti_array_bytes(s, &s->params[i], 1) * (size_t)gckpti_state_slots(&s->params[i]);
+    return bytes;
 }
 
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
@@ -5601,7 +5587,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float room[GCKPTI_DRAWN];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (gckpti_array_cut(store, q, GCKPTI_VALUES))
+        if (gckpti_is_cut(gckpti_array_share(store, q, GCKPTI_VALUES)))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_values_at(store, q, at, room, &n);
@@ -5766,7 +5752,8 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             "pack: \"%s\" is trainable: only frozen parameters can be stored as "
                             "%s (gckpt_store_freeze)",
                             q->p.name, name);
-    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES && gckpti_is_cut(s, q->p.elements))
+    if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES &&
+        gckpti_is_cut(gckpti_array_share(s, q, 0)))
         return gckpti_error(
             s, GCKPT_E_ARG,
             "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
@@ -13944,7 +13931,8 @@ GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->fla
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM && gckpti_array_cut(s, &s->params[t->index], GCKPTI_VALUES);
+    return t->kind == GCKPTI_PARAM &&
+           gckpti_is_cut(gckpti_array_share(s, &s->params[t->index], GCKPTI_VALUES));
 }
 
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
@@ -13956,12 +13944,16 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
            (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
 }
 
-/* Bytes of the largest share of a tensor's floats: rank 0's. All plan with that. */
+/* What ranks share of a parameter's updates. All plan with the largest share. */
+GCKPTI_FN gckpti_share gckpti_update_share(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_store *s = p->g->store;
+    return gckpti_array_share(s, &s->params[t->index], 0);
+}
+
 GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    int64_t first;
-    return sizeof(float) *
-           (size_t)gckpti_share(gckpti_elements(&t->shape), 0, p->g->store->ranks, &first);
+    return sizeof(float) * (size_t)gckpti_update_share(p, t).room;
 }
 
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)
@@ -14519,7 +14511,7 @@ GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
     while (use >= 0 && gckpti_in_body(p, use))
         use = p->target[use].next;
     return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_cut(p->g->store, gckpti_elements(&p->tensors[id]->shape));
+           gckpti_is_cut(gckpti_update_share(p, p->tensors[id]));
 }
 
 /* What the REDUCEs behind the backward of unit u exchange may be under way until the backward of
@@ -14539,7 +14531,6 @@ static void gckpti_end_exchanges(gckpti_planner *p, const gckpti_unit *u, int un
 static void gckpti_add_exchanges(gckpti_planner *p)
 {
     const gckpti_unit *before = NULL;
-    int64_t first;
     for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         int work = -1;
@@ -14548,7 +14539,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
             gckpti_reduction *sum = &p->reduction[k];
             const gckpt_tensor *t = p->tensors[sum->id];
-            size_t half = (size_t)gckpti_share(gckpti_elements(&t->shape), 0, 2, &first) * 4;
+            size_t half = (size_t)gckpti_share_of(gckpti_elements(&t->shape), 0, 2).count * 4;
             work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
             gckpti_gradient *room = &p->gradient[work];
             room->kind = GCKPT_BUFFER_TREE;
@@ -16601,7 +16592,7 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         int arrays = gckpti_is_gathered(p, t);
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(p->g->store, gckpti_elements(&t->shape)))
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(gckpti_update_share(p, t)))
             continue;
         arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
         sum += (size_t)arrays * gckpti_padding(p, gckpti_share_bytes(p, t), gckpti_bytes(p, t, 0));
@@ -20234,7 +20225,8 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_cut(p->g->store, gckpti_elements(&t->base->shape)))
+            gckpti_is_cut(
+                gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_graph_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: each rank has its share of the gradient of %T "
@@ -22321,13 +22313,13 @@ static void gckpti_tree_level(gckpti_peers *s)
 {
     gckpti_tree *t = &s->tree;
     int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
-    int64_t first = 0, n = t->n;
-    t->first = 0; /* one block goes whole */
-    t->count = n;
-    if (n > GCKPT_UPDATE_BLOCK && peer >= 0) {
-        t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
-        n = gckpti_share(t->n, peer, 2 * t->bit, &first);
-    }
+    /* one block goes whole */
+    const int parts = t->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * t->bit : 1;
+    const gckpti_share own = gckpti_share_of(t->n, s->rank, parts),
+                       other = gckpti_share_of(t->n, peer, parts);
+    const int64_t first = other.first, n = other.count;
+    t->first = own.first;
+    t->count = own.count;
     if (peer < 0)
         gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
     else if (t->kind == GCKPTI_GATHER)
@@ -22396,13 +22388,14 @@ GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
-    int64_t first, end, some;
-    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+    int64_t end, some;
+    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return gckpti_values_at(e->store, q, at, room, n);
     gckpti_peers *s = &e->crew->peers;
     void *out = s->out;
     const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
-    end = gckpti_share(q->p.elements, owner, e->store->ranks, &first) + first;
+    const gckpti_share share = gckpti_share_of(q->p.elements, owner, e->store->ranks);
+    end = share.first + share.count;
     *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
     for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
         const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
@@ -23081,14 +23074,15 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)
-            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
+            q.elements = gckpti_shared(q.elements, 0, plan->ranks, plan->shard,
+                                       GCKPT_SHARD_VALUES).room;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++)
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
             gckpti_count_piece(&used,
-                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
-                                                        plan->params[i].elements),
+                               (size_t)gckpti_shared(plan->params[i].elements, 0, plan->ranks,
+                                                     plan->shard, GCKPT_SHARD_STATE).room,
                                sizeof(float));
     if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
         gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
@@ -23195,9 +23189,9 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
     most = most > squares ? most : squares;
     for (size_t id = 0; id < p->node_count && copies; id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        int64_t n = gckpti_elements(&p->nodes[id].shape);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
-            n = gckpti_share(n, 0, 2, &first);
+            n = gckpti_share_of(n, 0, 2).count;
         if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
             most = (size_t)n * sizeof(float);
     }
@@ -23279,14 +23273,14 @@ GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
     gckpt_call c;
-    int64_t first, n;
     if (!g->reducing)
         return;
     gckpti_bare_call(e, &c);
     g->reducing = !gckpti_tree_poll(s, &c, wait);
-    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    const gckpti_share share = gckpti_share_of(s->tree.n, s->rank, s->ranks);
     if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+        s->on->copy(c.backend, g->shard, s->tree.x + share.first,
+                    (size_t)share.count * sizeof(float));
 }
 
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
@@ -23435,7 +23429,8 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_values_here(e, q, slot);
             const int whole =
-                q->p.storage == GCKPT_STORED_F32 && !gckpti_array_cut(e->store, q, slot);
+                q->p.storage == GCKPT_STORED_F32 &&
+                !gckpti_is_cut(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
@@ -23648,7 +23643,8 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_array_cut(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES)))
+         gckpti_is_cut(gckpti_array_share(e->store, gckpti_param_of(e, node->index),
+                                          GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
@@ -23700,7 +23696,7 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
 {
-    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
@@ -23718,7 +23714,7 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NONE;
     gckpti_operands o;
-    if (!gckpti_is_cut(e->store, q->p.elements))
+    if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
         return;
     for (size_t x = 0; x < p->length && shard == GCKPTI_NONE; x++)
         if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
@@ -23729,12 +23725,13 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_array_cut(e->store, q, GCKPTI_VALUES) ? 0 : first;
+    pass->values += gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)) ? 0 : first;
 }
 
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+    if (gckpti_is_cut(gckpti_array_share(e->store, q, 0)) &&
+        !gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
 }
 
@@ -23761,7 +23758,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(e->store, q->p.elements))
+        if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
             last = g->peers.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)
@@ -25117,7 +25114,7 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int cut = q && gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+        const int cut = q && gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES));
         gckpti_look s = gckpti_look_for(GCKPTI_A_NAN);
         s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
@@ -27307,7 +27304,9 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
         w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
-        w->count = gckpti_share(all, v->rank, v->ranks, &w->first);
+        const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
+        w->first = share.first;
+        w->count = share.count;
         if (w->count < all)
             w->shape = gckpt_shape1(w->count);
         if (w->count)
@@ -27431,7 +27430,8 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
-    if (w->slot == GCKPTI_SCALE || (as_it_is && !gckpti_array_cut(s, w->q, w->slot)))
+    if (w->slot == GCKPTI_SCALE ||
+        (as_it_is && !gckpti_is_cut(gckpti_array_share(s, w->q, w->slot))))
         skip = w->first;
     if (as_it_is)
         gckpti_sink_elements(k, w, (const char *)as_it_is + skip * w->size, w->count);
@@ -27489,7 +27489,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
                             "gckpt_store_pack made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_array_cut(s, w.q, w.slot))
+        if (w.slot != GCKPTI_SCALE && gckpti_is_cut(gckpti_array_share(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
                                   "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
                                   "writes those of all ranks",
@@ -28246,14 +28246,15 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
 static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
 {
     const gckpti_param *q = &l->store->params[e->param];
-    int64_t first = 0, count = gckpti_elements(&e->shape);
+    gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), 0, 1);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
     if (!e->to)
         return gckpti_load_compare(l, e, q);
     if (e->slot != GCKPTI_SCALE)
-        count = gckpti_own(l->store, q, e->slot, &first);
-    if (!gckpti_load_bytes(l, NULL, (size_t)(first * gckpti_storages[e->type].bytes)))
+        share = gckpti_array_share(l->store, q, e->slot);
+    const int64_t count = share.count;
+    if (!gckpti_load_bytes(l, NULL, (size_t)(share.first * gckpti_storages[e->type].bytes)))
         return 0;
     if (e->slot >= 0)
         return gckpti_load_elements(l, e->to, count, 4);
@@ -28307,9 +28308,9 @@ static void gckpti_load_commit(gckpti_loader *l)
         gckpti_changed(l->store, q, GCKPTI_HOST);
         if (e->slot == GCKPTI_SCALE) {
             const int64_t row = q->p.shape.d[q->p.shape.n - 1];
-            int64_t first, own = gckpti_own(l->store, q, GCKPTI_VALUES, &first);
-            for (int64_t k = 0; to && q->p.values && k < own; k++)
-                q->p.values[k] *= ((const float *)to)[(first + k) / row];
+            const gckpti_share own = gckpti_array_share(l->store, q, GCKPTI_VALUES);
+            for (int64_t k = 0; to && q->p.values && k < own.count; k++)
+                q->p.values[k] *= ((const float *)to)[(own.first + k) / row];
             continue;
         }
         void *block = e->slot < 0 ? (void *)gckpti_values_block(q)
@@ -29029,8 +29030,9 @@ static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
 /* Bytes of a rank's piece of a tensor; *first: its first element. */
 static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank, int64_t *first)
 {
-    return gckpti_share(gckpti_elements(&e->shape), rank, (int)ranks, first) *
-           gckpti_storages[e->type].bytes;
+    const gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), rank, (int)ranks);
+    *first = share.first;
+    return share.count * gckpti_storages[e->type].bytes;
 }
 
 /* The next n bytes of the piece, to `out` (NULL: nowhere). */

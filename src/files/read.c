@@ -87,14 +87,15 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
 static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
 {
     const gckpti_param *q = &l->store->params[e->param];
-    int64_t first = 0, count = gckpti_elements(&e->shape);
+    gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), 0, 1);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
     if (!e->to)
         return gckpti_load_compare(l, e, q);
     if (e->slot != GCKPTI_SCALE)
-        count = gckpti_own(l->store, q, e->slot, &first);
-    if (!gckpti_load_bytes(l, NULL, (size_t)(first * gckpti_storages[e->type].bytes)))
+        share = gckpti_array_share(l->store, q, e->slot);
+    const int64_t count = share.count;
+    if (!gckpti_load_bytes(l, NULL, (size_t)(share.first * gckpti_storages[e->type].bytes)))
         return 0;
     if (e->slot >= 0)
         return gckpti_load_elements(l, e->to, count, 4);
@@ -148,9 +149,9 @@ static void gckpti_load_commit(gckpti_loader *l)
         gckpti_changed(l->store, q, GCKPTI_HOST);
         if (e->slot == GCKPTI_SCALE) {
             const int64_t row = q->p.shape.d[q->p.shape.n - 1];
-            int64_t first, own = gckpti_own(l->store, q, GCKPTI_VALUES, &first);
-            for (int64_t k = 0; to && q->p.values && k < own; k++)
-                q->p.values[k] *= ((const float *)to)[(first + k) / row];
+            const gckpti_share own = gckpti_array_share(l->store, q, GCKPTI_VALUES);
+            for (int64_t k = 0; to && q->p.values && k < own.count; k++)
+                q->p.values[k] *= ((const float *)to)[(own.first + k) / row];
             continue;
         }
         void *block = e->slot < 0 ? (void *)gckpti_values_block(q)

@@ -86,7 +86,9 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
         w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
-        w->count = gckpti_share(all, v->rank, v->ranks, &w->first);
+        const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
+        w->first = share.first;
+        w->count = share.count;
         if (w->count < all)
             w->shape = gckpt_shape1(w->count);
         if (w->count)
@@ -210,7 +212,8 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
-    if (w->slot == GCKPTI_SCALE || (as_it_is && !gckpti_array_cut(s, w->q, w->slot)))
+    if (w->slot == GCKPTI_SCALE ||
+        (as_it_is && !gckpti_is_cut(gckpti_array_share(s, w->q, w->slot))))
         skip = w->first;
     if (as_it_is)
         gckpti_sink_elements(k, w, (const char *)as_it_is + skip * w->size, w->count);
@@ -268,7 +271,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
                             "gckpt_store_pack made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_array_cut(s, w.q, w.slot))
+        if (w.slot != GCKPTI_SCALE && gckpti_is_cut(gckpti_array_share(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
                                   "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
                                   "writes those of all ranks",

@@ -216,7 +216,7 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         int arrays = gckpti_is_gathered(p, t);
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(p->g->store, gckpti_elements(&t->shape)))
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(gckpti_update_share(p, t)))
             continue;
         arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
         sum += (size_t)arrays * gckpti_padding(p, gckpti_share_bytes(p, t), gckpti_bytes(p, t, 0));

@@ -250,7 +250,7 @@ GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
     while (use >= 0 && gckpti_in_body(p, use))
         use = p->target[use].next;
     return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_cut(p->g->store, gckpti_elements(&p->tensors[id]->shape));
+           gckpti_is_cut(gckpti_update_share(p, p->tensors[id]));
 }
 
 /* What the REDUCEs behind the backward of unit u exchange may be under way until the backward of
@@ -270,7 +270,6 @@ static void gckpti_end_exchanges(gckpti_planner *p, const gckpti_unit *u, int un
 static void gckpti_add_exchanges(gckpti_planner *p)
 {
     const gckpti_unit *before = NULL;
-    int64_t first;
     for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         int work = -1;
@@ -279,7 +278,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
         for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
             gckpti_reduction *sum = &p->reduction[k];
             const gckpt_tensor *t = p->tensors[sum->id];
-            size_t half = (size_t)gckpti_share(gckpti_elements(&t->shape), 0, 2, &first) * 4;
+            size_t half = (size_t)gckpti_share_of(gckpti_elements(&t->shape), 0, 2).count * 4;
             work = work < 0 ? gckpti_gradient_new(p, t, 0, r) : work;
             gckpti_gradient *room = &p->gradient[work];
             room->kind = GCKPT_BUFFER_TREE;

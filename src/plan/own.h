@@ -67,6 +67,7 @@ GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
 
 /* plan/tensors.c */
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);
+GCKPTI_FN gckpti_share gckpti_update_share(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN int gckpti_repeats(const gckpt_tensor *t, int i);

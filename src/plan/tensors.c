@@ -9,7 +9,8 @@ GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->fla
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
-    return t->kind == GCKPTI_PARAM && gckpti_array_cut(s, &s->params[t->index], GCKPTI_VALUES);
+    return t->kind == GCKPTI_PARAM &&
+           gckpti_is_cut(gckpti_array_share(s, &s->params[t->index], GCKPTI_VALUES));
 }
 
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
@@ -21,12 +22,16 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
            (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
 }
 
-/* Bytes of the largest share of a tensor's floats: rank 0's. All plan with that. */
+/* What ranks share of a parameter's updates. All plan with the largest share. */
+GCKPTI_FN gckpti_share gckpti_update_share(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_store *s = p->g->store;
+    return gckpti_array_share(s, &s->params[t->index], 0);
+}
+
 GCKPTI_FN size_t gckpti_share_bytes(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    int64_t first;
-    return sizeof(float) *
-           (size_t)gckpti_share(gckpti_elements(&t->shape), 0, p->g->store->ranks, &first);
+    return sizeof(float) * (size_t)gckpti_update_share(p, t).room;
 }
 
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id)

@@ -192,8 +192,9 @@ static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
 /* Bytes of a rank's piece of a tensor; *first: its first element. */
 static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank, int64_t *first)
 {
-    return gckpti_share(gckpti_elements(&e->shape), rank, (int)ranks, first) *
-           gckpti_storages[e->type].bytes;
+    const gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), rank, (int)ranks);
+    *first = share.first;
+    return share.count * gckpti_storages[e->type].bytes;
 }
 
 /* The next n bytes of the piece, to `out` (NULL: nowhere). */

@@ -12,9 +12,9 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
     most = most > squares ? most : squares;
     for (size_t id = 0; id < p->node_count && copies; id++) {
-        int64_t n = gckpti_elements(&p->nodes[id].shape), first;
+        int64_t n = gckpti_elements(&p->nodes[id].shape);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
-            n = gckpti_share(n, 0, 2, &first);
+            n = gckpti_share_of(n, 0, 2).count;
         if (p->nodes[id].batchless && (size_t)n * sizeof(float) > most)
             most = (size_t)n * sizeof(float);
     }
@@ -96,14 +96,14 @@ GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait)
     gckpti_crew *g = e->crew;
     gckpti_peers *s = &g->peers;
     gckpt_call c;
-    int64_t first, n;
     if (!g->reducing)
         return;
     gckpti_bare_call(e, &c);
     g->reducing = !gckpti_tree_poll(s, &c, wait);
-    n = gckpti_share(s->tree.n, s->rank, s->ranks, &first);
+    const gckpti_share share = gckpti_share_of(s->tree.n, s->rank, s->ranks);
     if (!g->reducing && g->shard && !s->broken)
-        s->on->copy(c.backend, g->shard, s->tree.x + first, (size_t)n * sizeof(float));
+        s->on->copy(c.backend, g->shard, s->tree.x + share.first,
+                    (size_t)share.count * sizeof(float));
 }
 
 GCKPTI_FN gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result result)
@@ -252,7 +252,8 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_values_here(e, q, slot);
             const int whole =
-                q->p.storage == GCKPT_STORED_F32 && !gckpti_array_cut(e->store, q, slot);
+                q->p.storage == GCKPT_STORED_F32 &&
+                !gckpti_is_cut(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);

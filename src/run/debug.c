@@ -326,7 +326,7 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int cut = q && gckpti_array_cut(e->store, q, GCKPTI_VALUES);
+        const int cut = q && gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES));
         gckpti_look s = gckpti_look_for(GCKPTI_A_NAN);
         s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)

@@ -105,13 +105,13 @@ static void gckpti_tree_level(gckpti_peers *s)
 {
     gckpti_tree *t = &s->tree;
     int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
-    int64_t first = 0, n = t->n;
-    t->first = 0; /* one block goes whole */
-    t->count = n;
-    if (n > GCKPT_UPDATE_BLOCK && peer >= 0) {
-        t->count = gckpti_share(t->n, s->rank, 2 * t->bit, &t->first);
-        n = gckpti_share(t->n, peer, 2 * t->bit, &first);
-    }
+    /* one block goes whole */
+    const int parts = t->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * t->bit : 1;
+    const gckpti_share own = gckpti_share_of(t->n, s->rank, parts),
+                       other = gckpti_share_of(t->n, peer, parts);
+    const int64_t first = other.first, n = other.count;
+    t->first = own.first;
+    t->count = own.count;
     if (peer < 0)
         gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
     else if (t->kind == GCKPTI_GATHER)
@@ -180,13 +180,14 @@ GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
 static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
-    int64_t first, end, some;
-    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+    int64_t end, some;
+    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return gckpti_values_at(e->store, q, at, room, n);
     gckpti_peers *s = &e->crew->peers;
     void *out = s->out;
     const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
-    end = gckpti_share(q->p.elements, owner, e->store->ranks, &first) + first;
+    const gckpti_share share = gckpti_share_of(q->p.elements, owner, e->store->ranks);
+    end = share.first + share.count;
     *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
     for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
         const float *x = gckpti_values_at(e->store, q, at + i, room, &some);

@@ -243,14 +243,15 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)
-            q.elements = gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_VALUES, q.elements);
+            q.elements = gckpti_shared(q.elements, 0, plan->ranks, plan->shard,
+                                       GCKPT_SHARD_VALUES).room;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++)
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
             gckpti_count_piece(&used,
-                               (size_t)gckpti_in_memory(plan->ranks, plan->shard, GCKPT_SHARD_STATE,
-                                                        plan->params[i].elements),
+                               (size_t)gckpti_shared(plan->params[i].elements, 0, plan->ranks,
+                                                     plan->shard, GCKPT_SHARD_STATE).room,
                                sizeof(float));
     if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
         gckpti_count_piece(&used, n, sizeof(gckpti_mirror));

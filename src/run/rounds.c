@@ -138,7 +138,8 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_array_cut(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES)))
+         gckpti_is_cut(gckpti_array_share(e->store, gckpti_param_of(e, node->index),
+                                          GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
@@ -190,7 +191,7 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
 {
-    if (!gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
@@ -208,7 +209,7 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NONE;
     gckpti_operands o;
-    if (!gckpti_is_cut(e->store, q->p.elements))
+    if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
         return;
     for (size_t x = 0; x < p->length && shard == GCKPTI_NONE; x++)
         if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
@@ -219,12 +220,13 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_array_cut(e->store, q, GCKPTI_VALUES) ? 0 : first;
+    pass->values += gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)) ? 0 : first;
 }
 
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_cut(e->store, q->p.elements) && !gckpti_array_cut(e->store, q, GCKPTI_VALUES))
+    if (gckpti_is_cut(gckpti_array_share(e->store, q, 0)) &&
+        !gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
 }
 
@@ -251,7 +253,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(e->store, q->p.elements))
+        if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
             last = g->peers.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)

@@ -2,52 +2,34 @@
 #include "num/num.h"
 
 /* ---- shares of ranks ---- */
-GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first)
+GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks)
 {
-    int64_t low = 0, high = elements / GCKPT_UPDATE_BLOCK + (elements % GCKPT_UPDATE_BLOCK > 0);
+    const int64_t block = GCKPT_UPDATE_BLOCK, blocks = (elements + block - 1) / block;
+    int64_t low = 0, high = blocks;
     for (int bit = 1; GCKPTI_CUTS && bit < ranks; bit *= 2) {
         int64_t middle = low + (high - low + 1) / 2;
         *(rank & bit ? &low : &high) = middle;
     }
-    *first = gckpti_min(low * GCKPT_UPDATE_BLOCK, elements);
-    return gckpti_min(high * GCKPT_UPDATE_BLOCK, elements) - *first;
+    gckpti_share share = { gckpti_min(low * block, elements), 0, 0, elements };
+    share.count = gckpti_min(high * block, elements) - share.first;
+    share.room = gckpti_min((blocks + ranks - 1) / ranks * block, elements);
+    return share;
 }
 
-GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                   int64_t elements)
+GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckpt_shard shard,
+                                     gckpt_shard least)
 {
-    int64_t first;
-    if (!GCKPTI_CUTS || ranks < 2 || shard < least || elements <= GCKPT_UPDATE_BLOCK)
-        return elements;
-    return gckpti_share(elements, 0, ranks, &first);
+    const gckpti_share whole = { 0, elements, elements, elements };
+    if (!GCKPTI_CUTS || shard < least || elements <= GCKPT_UPDATE_BLOCK)
+        return whole;
+    return gckpti_share_of(elements, rank, ranks);
 }
 
-GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements)
+GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot)
 {
-    return GCKPTI_CUTS && s->ranks > 1 && s->shard != GCKPT_SHARD_NONE &&
-           elements > GCKPT_UPDATE_BLOCK;
-}
-
-GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_is_cut(s, q->p.elements) &&
-           (slot >= 0 ||
-            (s->shard == GCKPT_SHARD_VALUES && !q->external && q->p.storage == GCKPT_STORED_F32));
-}
-
-GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
-{
-    const int cut = gckpti_array_cut(s, q, slot);
-    *first = cut ? q->p.first : 0;
-    return cut ? q->p.count : q->p.elements;
-}
-
-/* For how many of them there is memory. */
-GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot)
-{
-    return gckpti_array_cut(s, q, slot)
-               ? gckpti_in_memory(s->ranks, s->shard, GCKPT_SHARD_STATE, q->p.elements)
-               : q->p.elements;
+    const int whole = slot < 0 && (q->external || q->p.storage != GCKPT_STORED_F32);
+    return gckpti_shared(q->p.elements, s->rank, s->ranks, whole ? GCKPT_SHARD_NONE : s->shard,
+                         slot < 0 ? GCKPT_SHARD_VALUES : GCKPT_SHARD_STATE);
 }
 
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
@@ -76,8 +58,9 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
-    return i || gckpti_array_cut(s, q, i - 1) ? (size_t)gckpti_held(s, q, i - 1) * sizeof(float)
-                                              : gckpti_values_bytes(&q->p);
+    const gckpti_share share = gckpti_array_share(s, q, i - 1);
+    return i || gckpti_is_cut(share) ? (size_t)share.room * sizeof(float)
+                                     : gckpti_values_bytes(&q->p);
 }
 
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)

@@ -170,11 +170,11 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
 
 GCKPTI_FN size_t gckpti_store_state(const gckpt_store *s)
 {
-    size_t floats = 0;
+    size_t bytes = 0;
     for (size_t i = 0; i < s->count; i++)
-        floats +=
-            (size_t)gckpti_held(s, &s->params[i], 0) * (size_t)gckpti_state_slots(&s->params[i]);
-    return floats * sizeof(float);
+        bytes +=
+            gckpti_array_bytes(s, &s->params[i], 1) * (size_t)gckpti_state_slots(&s->params[i]);
+    return bytes;
 }
 
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
@@ -194,7 +194,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float room[GCKPTI_DRAWN];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (gckpti_array_cut(store, q, GCKPTI_VALUES))
+        if (gckpti_is_cut(gckpti_array_share(store, q, GCKPTI_VALUES)))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_values_at(store, q, at, room, &n);

@@ -21,7 +21,6 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 }
 #endif
 
-enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS };      /* there are ranks, so that parameters are cut */
 enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
 
 #ifdef GCKPTI_ROOMS
@@ -29,7 +28,6 @@ enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold th
  * order, and need no prototypes. What each does is said where it is defined. */
 
 /* store/arrays.c */
-GCKPTI_FN int64_t gckpti_held(const gckpt_store *s, const gckpti_param *q, int slot);
 
 /* store/mirror.c */
 GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q);

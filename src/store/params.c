@@ -144,10 +144,10 @@ static void gckpti_link_names(gckpt_store *s, int all)
 /* What this rank updates of a parameter. */
 GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p)
 {
-    p->first = 0;
-    p->count = p->elements;
-    if (gckpti_is_cut(s, p->elements))
-        p->count = gckpti_share(p->elements, s->rank, s->ranks, &p->first);
+    const gckpti_share share =
+        gckpti_shared(p->elements, s->rank, s->ranks, s->shard, GCKPT_SHARD_STATE);
+    p->first = share.first;
+    p->count = share.count;
 }
 
 GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,

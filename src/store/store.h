@@ -8,7 +8,7 @@
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
  * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
  * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several
- * ranks each holds its share, to the block (gckpti_share, gckpti_own). Notes are pairs of texts
+ * ranks each holds its share, to the block (gckpti_share). Notes are pairs of texts
  * that go into files.
  * ============================================================================================== */
 
@@ -95,27 +95,31 @@ struct gckpt_store {
 };
 
 /* ---- store/arrays.c ---- */
+enum { GCKPTI_CUTS = GCKPTI_WITH_RANKS }; /* there are ranks, so that parameters are cut */
+
+/* An array that ranks share, a block of GCKPT_UPDATE_BLOCK being the least: elements from `first`
+ * on, `count` of them, are this rank's; memory has room for those of the largest share. */
+typedef struct {
+    int64_t first, count, room, of; /* of: elements in all */
+} gckpti_share;
+
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
  * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
  * held. */
-GCKPTI_FN int64_t gckpti_share(int64_t elements, int rank, int ranks, int64_t *first);
+GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 
-/* Elements in memory of what is cut from the shard `least` on: all, or as many as the largest share
- * has; what is no longer than a block is whole on every rank. */
-GCKPTI_FN int64_t gckpti_in_memory(int ranks, gckpt_shard shard, gckpt_shard least,
-                                   int64_t elements);
+/* Of an array that is cut from the shard `least` on: what is no longer than a block is whole. */
+GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckpt_shard shard,
+                                     gckpt_shard least);
 
-/* Whether a parameter of so many elements is cut at all: updated, and its state held, by shares. */
-GCKPTI_FN int gckpti_is_cut(const gckpt_store *s, int64_t elements);
-
-/* Whether a parameter's values (slot below 0) or states are cut: elements p.first on, p.count of
- * them, are in memory then, with room for the largest share. Neither values that are the program's
- * nor packed ones are. */
-GCKPTI_FN int gckpti_array_cut(const gckpt_store *s, const gckpti_param *q, int slot);
-
-/* How many of them are this rank's own, and which is the first. */
-GCKPTI_FN int64_t gckpti_own(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first);
+/* Of a parameter's values (slot below 0), of each of its states. Neither values that are the
+ * program's nor packed ones are cut; an update is cut as states are. */
+GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot);
+static inline int gckpti_is_cut(gckpti_share share)
+{
+    return GCKPTI_CUTS && share.room < share.of;
+}
 
 /* ---- store/params.c ---- */
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */

@@ -31,7 +31,7 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
-    int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
     *n = q->p.elements - at;
     if (!gckpti_is_made(q) || q->raw) {
         *n = gckpti_min(*n, GCKPTI_DRAWN);
@@ -42,8 +42,8 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     }
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     const int away = m && m->newest == GCKPTI_MIRROR;
-    at -= first;
-    *n = own - at;
+    at -= share.first;
+    *n = share.count - at;
     if (q->p.values && !away)
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
@@ -64,9 +64,9 @@ GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const 
     if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
-    int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
-    for (; own < gckpti_held(s, q, GCKPTI_VALUES); own++)
-        q->p.values[own] = 0; /* of a share that is not the largest */
+    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+    for (int64_t k = share.count; k < share.room; k++)
+        q->p.values[k] = 0; /* of a share that is not the largest */
     q->raw = 1;
     return GCKPT_OK;
 }
@@ -75,9 +75,9 @@ GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++) {
         gckpti_param *q = &s->params[i];
-        int64_t first, own = gckpti_own(s, q, GCKPTI_VALUES, &first);
+        const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
         if (q->raw && !gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_values(s, q, first, own, q->p.values);
+            gckpti_draw_values(s, q, share.first, share.count, q->p.values);
         else if (q->raw)
             (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
         q->raw = 0;

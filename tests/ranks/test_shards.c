@@ -158,6 +158,22 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
 
+/* A share's elements, and its first. */
+static int64_t share_of(int64_t elements, int rank, int ranks, int64_t *first)
+{
+    const gckpti_share share = gckpti_share_of(elements, rank, ranks);
+    *first = share.first;
+    CHECK(share.of == elements && share.room == gckpti_share_of(elements, 0, ranks).count);
+    return share.count;
+}
+
+static int64_t own_of(const gckpt_store *s, const gckpti_param *q, int slot, int64_t *first)
+{
+    const gckpti_share share = gckpti_array_share(s, q, slot);
+    *first = share.first;
+    return share.count;
+}
+
 /* Values, states, step and notes as after some training. */
 static void fill(gckpt_store *s, unsigned salt)
 {
@@ -169,7 +185,7 @@ static void fill(gckpt_store *s, unsigned salt)
         CHECK(gckpt_store_get(s, i - begin, &p) == GCKPT_OK);
         CHECK(gckpti_param_state(s, q, model[i].states));
         for (int slot = -1; slot < model[i].states; slot++) {
-            n = gckpti_own(s, q, slot, &first);
+            n = own_of(s, q, slot, &first);
             for (int64_t k = 0; k < n && gckpti_array(q, slot); k++)
                 gckpti_array(q, slot)[k] =
                     value_of(i, slot, first + k, salt) *
@@ -204,7 +220,7 @@ static int holds(const gckpt_store *s, unsigned salt)
         same = !strcmp(q->p.name, model[i].name) && gckpti_state_slots(q) == model[i].states &&
                q->updates == (model[i].states ? (i == 4 ? 5 : 20 + salt) : 0);
         for (int slot = -1; slot < model[i].states && same; slot++) {
-            n = gckpti_own(s, q, slot, &first);
+            n = own_of(s, q, slot, &first);
             for (int64_t k = 0; k < n && same; k++) {
                 float x = value_of(i, slot, first + k, salt), y;
                 if (slot < 0 && model[i].storage == GCKPT_STORED_I8)
@@ -227,10 +243,10 @@ static void test_share(void)
                                      40960, 53249, 100000, 524288, 1000003, 4096 * 1024 + 1 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int ranks = 1; ranks <= 64; ranks *= 2) {
-            int64_t sum = 0, first, whole, most = gckpti_share(sizes[i], 0, ranks, &first);
+            int64_t sum = 0, first, whole, most = share_of(sizes[i], 0, ranks, &first);
             for (int rank = 0; rank < ranks; rank++) {
-                int64_t n = gckpti_share(sizes[i], rank, ranks, &first), half;
-                int64_t up = gckpti_share(sizes[i], rank % (ranks / 2 + !(ranks / 2)),
+                int64_t n = share_of(sizes[i], rank, ranks, &first), half;
+                int64_t up = share_of(sizes[i], rank % (ranks / 2 + !(ranks / 2)),
                                           ranks / 2 + !(ranks / 2), &half);
                 sum += n;
                 CHECK(n <= most && (first % 4096 == 0 || !n) && first + n <= sizes[i]);
@@ -261,12 +277,12 @@ static void test_held(void)
                     CHECK(gckpti_param_state(s, q, model[i].states));
                     CHECK(gckpt_store_get(whole, i, &all) == GCKPT_OK &&
                           gckpt_store_get(s, i, &p) == GCKPT_OK);
-                    int64_t first, n = gckpti_share(p.elements, rank, ranks, &first), most, none;
+                    int64_t first, n = share_of(p.elements, rank, ranks, &first), most, none;
                     int cut = shard >= GCKPT_SHARD_STATE && p.elements > 4096;
                     int values =
                         shard == GCKPT_SHARD_VALUES && cut && p.storage == GCKPT_STORED_F32;
                     CHECK(p.first == (cut ? first : 0) && p.count == (cut ? n : p.elements));
-                    most = cut ? gckpti_share(p.elements, 0, ranks, &none) : p.elements;
+                    most = cut ? share_of(p.elements, 0, ranks, &none) : p.elements;
                     bytes += (size_t)(4 * most) * (size_t)model[i].states;
                     bytes += values ? (size_t)(4 * most) : gckpti_values_bytes(&p);
                     if (p.values)
@@ -283,7 +299,7 @@ static void test_held(void)
                       (shard == GCKPT_SHARD_VALUES ? 0 : gckpt_store_hash(whole)));
                 fill(s, 1);
                 CHECK(holds(s, 1) && gckpt_store_reset(s, "*") == GCKPT_OK && !holds(s, 1));
-                for (int64_t k = 0; k < gckpti_held(s, &s->params[1], 0); k++)
+                for (int64_t k = 0; k < gckpti_array_share(s, &s->params[1], 0).room; k++)
                     CHECK(s->params[1].p.state[1][k] == 0);
                 gckpt_store_free(s);
             }
@@ -364,13 +380,14 @@ static void test_refused(void)
     /* what the program owns is not made by the store; of it, only state is cut */
     CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
-    CHECK(!gckpti_array_cut(s, &s->params[MODEL], -1) && gckpti_array_cut(s, &s->params[MODEL], 0));
+    CHECK(!gckpti_is_cut(gckpti_array_share(s, &s->params[MODEL], -1)) &&
+          gckpti_is_cut(gckpti_array_share(s, &s->params[MODEL], 0)));
     CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
     /* packed before it is made: whole; and float again: cut */
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_OK &&
-          !gckpti_array_cut(s, &s->params[5], -1));
+          !gckpti_is_cut(gckpti_array_share(s, &s->params[5], -1)));
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_F32) == GCKPT_OK &&
-          gckpti_array_cut(s, &s->params[5], -1));
+          gckpti_is_cut(gckpti_array_share(s, &s->params[5], -1)));
     CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_BF16) == GCKPT_OK);
     CHECK(gckpt_store_get(s, 5, &p) == GCKPT_OK && gckpt_store_get(s, 6, &p) == GCKPT_OK);
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_E_ARG);
