@@ -209,7 +209,7 @@
  *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of
  *       4096 elements, each by d. with fma, block sums added in binary64; the norm is the root of
  *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
- *       norm > clip. The optimisers' formulas stand above gckpti_plain_adamw.
+ *       norm > clip. The optimisers' formulas stand in num/formulas.
  *    h. Attention: causal, query t of T sees keys 0..S-T+t of S; where some come from caches, S is
  *       what is there by then. Scores are chains over the head size from +0, then times 1/sqrt(head
  *       size); what a query does not see does not count, whatever it holds. Keys are taken in tiles
@@ -223,7 +223,7 @@
  *       log(sum)); the linear + cross-entropy op returns the same bits. With s_j that loss for
  *       class j as the target: smoothed by e it is fma(e / V, sum of s by d., (1 - e) * s_target);
  *       against soft targets, fma(t_j, s_j, lane) by d. where t_j is not 0. Losses of elements are
- *       products a b (listed above gckpti_errors), by d. as fma(w a, b, lane), w being the
+ *       products a b (listed in ops/losses), by d. as fma(w a, b, lane), w being the
  *       weight. A row's weight multiplies its loss, and its gradient's scale. A weight of 0 leaves
  *       out what is behind it; its own gradient is the sum of that by d., unweighted.
  *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
@@ -1504,7 +1504,7 @@ typedef struct {
     uint32_t stream;
 } gckpt_conversion;
 
-/* Constants of an update, for the formulas above gckpti_plain_adamw: g is what was divided times
+/* Constants of an update, for the formulas in num/formulas: g is what was divided times
  * `scale` (of clipping), d `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
@@ -11852,7 +11852,7 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 /* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 
 #ifdef GCKPT_OPENBLAS
-/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+/* The kernel product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
 static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                                   int64_t j1)
 {
@@ -33190,7 +33190,7 @@ static GCKPTI_TARGET float V(surprisal)(const float *x, int64_t n, const gckpti_
 }
 
 /* >>kernels/errors */
-/* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
+/* ---- losses of elements: an entry of axis 0, by the steps of gckpti_plain_sum ---- */
 GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
 {
     float w[W];

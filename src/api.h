@@ -1058,7 +1058,7 @@ typedef struct {
     uint32_t stream;
 } gckpt_conversion;
 
-/* Constants of an update, for the formulas above gckpti_plain_adamw: g is what was divided times
+/* Constants of an update, for the formulas in num/formulas: g is what was divided times
  * `scale` (of clipping), d `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;

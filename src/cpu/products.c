@@ -4,7 +4,7 @@
 /* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 
 #ifdef GCKPT_OPENBLAS
-/* gckpti_product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
+/* The kernel product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
 static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
                                   int64_t j1)
 {

@@ -1,4 +1,4 @@
-/* ---- losses of elements: an entry of axis 0, by the steps of gckpti_errors_forward ---- */
+/* ---- losses of elements: an entry of axis 0, by the steps of gckpti_plain_sum ---- */
 GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
 {
     float w[W];
