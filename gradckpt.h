@@ -55,9 +55,9 @@
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1746
+ *     >>files     safetensors                                                                 1748
  *                 write, header, places, read, path
- *     >>ranks     checkpoints of several ranks                                                 673
+ *     >>ranks     checkpoints of several ranks                                                 676
  *                 load, save
  *     >>tables    plans as files and as C constants                                            860
  *                 write, read, paths, c
@@ -27197,6 +27197,8 @@ GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
 GCKPTI_FN int gckpti_follow(char *path, size_t room);
 #endif
 
+static const char gckpti_no_file[] = "replace a folder, device or pipe; is the path right";
+
 /* Removes a temporary file, if no save has it any more. */
 GCKPTI_FN int gckpti_remove_left(const char *name);
 typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
@@ -28549,7 +28551,7 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
     gckpti_file_try(file, !there && errno != ENOENT);
     if (there && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
-        file->stage = "replace a folder, device or pipe; is the path right";
+        file->stage = gckpti_no_file;
     }
     return there || !stat(like, &old) ? (int)(old.st_mode & 0777) : -1;
 }
@@ -29263,9 +29265,12 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     gckpti_loader l;
     memset(&l, 0, sizeof l);
     const size_t bytes = gckpti_file_begin(&file, x->path, 1);
-    if (file.error == ENOENT || file.error == EISDIR || file.error == ESPIPE)
-        file.error = 0; /* the index cannot take the place of a folder or pipe; that will say so */
-    else if (!file.error) {
+    if (file.error == ENOENT)
+        file.error = 0;
+    else if (file.error == EISDIR || file.error == ESPIPE) {
+        file.error = EEXIST;
+        file.stage = gckpti_no_file;
+    } else if (!file.error) {
         char *text = (char *)gckpti_new(&s->memory, bytes, 1);
         gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
         l.store = s;

@@ -547,7 +547,7 @@ run_check()
     benches)                # they build without a warning; bench runs once, and no time is judged
         for source in tests/bench/*.c; do
             [ "$source" != tests/bench/scaling.c ] || continue # MPI's: see mpi
-            ${CC:-cc} -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -Iexamples -Isrc -fsyntax-only "$source" ||
+            ${CC:-cc} -std=gnu99 $W -Wstrict-prototypes -DGRADCKPT_IMPLEMENTED -Iexamples -Itests -Isrc -fsyntax-only "$source" ||
                 return 1
         done
         linked "$1" tests/bench/bench.c &&

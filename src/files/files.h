@@ -155,6 +155,8 @@ GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
 GCKPTI_FN int gckpti_follow(char *path, size_t room);
 #endif
 
+static const char gckpti_no_file[] = "replace a folder, device or pipe; is the path right";
+
 /* Removes a temporary file, if no save has it any more. */
 GCKPTI_FN int gckpti_remove_left(const char *name);
 typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);

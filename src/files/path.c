@@ -104,7 +104,7 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
     gckpti_file_try(file, !there && errno != ENOENT);
     if (there && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
-        file->stage = "replace a folder, device or pipe; is the path right";
+        file->stage = gckpti_no_file;
     }
     return there || !stat(like, &old) ? (int)(old.st_mode & 0777) : -1;
 }

@@ -110,9 +110,12 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     gckpti_loader l;
     memset(&l, 0, sizeof l);
     const size_t bytes = gckpti_file_begin(&file, x->path, 1);
-    if (file.error == ENOENT || file.error == EISDIR || file.error == ESPIPE)
-        file.error = 0; /* the index cannot take the place of a folder or pipe; that will say so */
-    else if (!file.error) {
+    if (file.error == ENOENT)
+        file.error = 0;
+    else if (file.error == EISDIR || file.error == ESPIPE) {
+        file.error = EEXIST;
+        file.stage = gckpti_no_file;
+    } else if (!file.error) {
         char *text = (char *)gckpti_new(&s->memory, bytes, 1);
         gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
         l.store = s;
