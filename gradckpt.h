@@ -12838,13 +12838,13 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
     float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
-    gckpti_product t =
-        gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
     int same = 1;
     for (int i = 0; i < N * K; i++) {
         b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
         a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
     }
+    gckpti_product t =
+        gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
     t.start = b;
     kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
     for (int i = 0; i < M; i++) {
@@ -30171,7 +30171,7 @@ static void gckpti_c_number(gckpti_sink *k, const char *type, const char *field,
 {
     if (!strcmp(type, "uint64_t"))
         gckpti_print(k, "    UINT64_C(%u), /* %s */\n", value, field);
-    else if (!strncmp(type, "gckpt_", 6)) /* an enum */
+    else if (*type == 'g') /* an enum */
         gckpti_print(k, "    (%s)%u, /* %s */\n", type, value, field);
     else
         gckpti_print(k, "    %I, /* %s */\n", (int64_t)value, field);

@@ -34,13 +34,13 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
     enum { M = 9, N = 49, K = 17 };
     float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
-    gckpti_product t =
-        gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
     int same = 1;
     for (int i = 0; i < N * K; i++) {
         b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
         a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
     }
+    gckpti_product t =
+        gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
     t.start = b;
     kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
     for (int i = 0; i < M; i++) {

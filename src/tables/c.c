@@ -231,7 +231,7 @@ static void gckpti_c_number(gckpti_sink *k, const char *type, const char *field,
 {
     if (!strcmp(type, "uint64_t"))
         gckpti_print(k, "    UINT64_C(%u), /* %s */\n", value, field);
-    else if (!strncmp(type, "gckpt_", 6)) /* an enum */
+    else if (*type == 'g') /* an enum */
         gckpti_print(k, "    (%s)%u, /* %s */\n", type, value, field);
     else
         gckpti_print(k, "    %I, /* %s */\n", (int64_t)value, field);
