@@ -178,11 +178,11 @@ static void files(uint64_t hash)
     expect(gckpt_plan_write(p, put, &file) == GCKPT_OK, "tables", m.graph);
     gckpt_plan_free(p);
 #ifdef GCKPT_NO_BF16
-    refuses_file(&m, 8, GCKPT_BF16, "GCKPT_NO_BF16");
+    refuses_file(&m, 11, GCKPT_BF16, "GCKPT_NO_BF16");
 #endif
 #ifdef GCKPT_NO_RANKS
-    refuses_file(&m, 15, 2, "GCKPT_NO_RANKS");
-    refuses_file(&m, 16, 2, "GCKPT_NO_RANKS");
+    refuses_file(&m, 13, 2, "GCKPT_NO_RANKS");
+    refuses_file(&m, 14, 2, "GCKPT_NO_RANKS");
 #endif
     p = gckpt_plan_read(m.graph, get, &file, NULL);
     file.size = file.at = 0;
