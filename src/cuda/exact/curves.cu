@@ -1,5 +1,5 @@
-/* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y where
- * the slope needs it. */
+/* y = f(x), and dx by a rule from g and the slope, all three being gradckpt.h's; `at`: x, or y
+ * where the slope needs it. */
 template <float (*F)(float)> struct Value {
     static constexpr int READS = READS_A;
     __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
