@@ -21,7 +21,7 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 /* n floats from x[at] on, or, where there is no x, bf16 from narrow[at] on. */
 GCKPTI_INLINED FLOATS V(load_wide)(const float *x, const uint16_t *narrow, int64_t at, int64_t n)
 {
-    if (gckpti_is_wide(x))
+    if (__builtin_expect(gckpti_is_wide(x), 1)) /* else gcc jumps at each vector */
         return V(load_n)(x + at, n);
     return V(stored)(GCKPT_STORED_BF16, narrow + at, 0, V(zero)(), n);
 }
