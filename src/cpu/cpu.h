@@ -44,7 +44,7 @@ extern const gckpt_backend gckpti_backend_plain;
 #define GCKPTI_AVX512_BF16 0
 #endif
 
-/* A product of one matrix, in floats; its chains start at +0. */
+/* An operand of one matrix, in floats; a product of two, whose chains start at +0. */
 static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t step)
 {
     const gckpti_factor f = { x, NULL, row, step, 0, NULL };
