@@ -23882,7 +23882,7 @@ GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
     const gckpti_param *q = gckpti_param_of(e, i);
     const char *who = begun ? "step" : "exec", *name = q->p.name;
     void *object = begun ? (void *)e : e->store;
-    if ((gckpti_is_packed(planned->storage) || gckpti_is_packed(q->p.storage)) &&
+    if ((gckpti_is_packed(planned->storage) || gckpti_is_packed((int)q->p.storage)) &&
         planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
