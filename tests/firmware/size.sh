@@ -28,21 +28,22 @@ else
 fi
 
 # without TABLE: options that leave out the parts of the header that this plan can do without, as its comment lists them
-# (a plan of the same training that is read, or made there, can, too)
 without()
 {
     sed -n 's/^ \* It runs with \(.*\), too\. \*\/$/\1/p' "$1" | tr -d ' ' | tr ',' '\n' | sed 's/^/-D/'
 }
 
-# device SET FILE option...: that training, compiled and linked
-device()
+# compiled SET FILE option...: that training, compiled and linked
+compiled()
 {
     which=$1 file=$2
     shift 2
-    "${cross}gcc" $common -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 "-DSET=$which" "-DTABLE=\"small$which.h\"" \
-        $(without "$work/small$which.h") "$@" \
+    "${cross}gcc" $common -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 "-DSET=$which" "-DTABLE=\"small$which.h\"" "$@" \
         tests/firmware/flash.c -o "$file" 2> "$file.log" || { cat "$file.log" >&2 && exit 1; }
 }
+
+# device SET FILE option...: without what its plan can do without, too
+device() { compiled "$@" $(without "$work/small$1.h"); }
 
 # sections FILE: bytes of code, of constants
 sections()
@@ -93,7 +94,7 @@ for set in "0 dense layers, relu, mean squared error, SGD" "1 the same, cross-en
 done
 
 for how in "READS a plan from a file" "PLANS the planner"; do
-    device 0 "$work/more" -UTABLE "-D${how%% *}" $whole
+    compiled 0 "$work/more" -UTABLE "-D${how%% *}" $whole
     echo "| the first, with graph and ${how#* } | | | | | | | | $("${cross}size" "$work/more" | awk 'NR == 2 { print $1 }') |"
 done
 
