@@ -5346,7 +5346,7 @@ GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param
     const int away = m && m->newest == GCKPTI_MIRROR;
     at -= share.first;
     *n = share.count - at;
-    if (q->p.values && !away)
+    if (!gckpti_is_packed((int)q->p.storage) && !away)
         return q->p.values + at;
     *n = gckpti_min(*n, GCKPTI_DRAWN);
     if (away)
