@@ -2,7 +2,8 @@
 # What must hold of src/ (src/cuda/) as text: sh tests/house/house.sh DIR [GENERATED]. A line for each thing that does not,
 # and status 1.
 #   - a file keeps to its budget of lines (ORDER), and none but a .h to more than 450; all of them to the sum in ORDER's last line
-#   - a function has at most 60 lines, but for as many as ORDER's last line says, which have at most 70
+#   - a function has at most 60 lines, but for as many as ORDER's last line says, which have at most 70; at most 6 parameters,
+#     but for as many as it says, too
 #   - a file includes only its folder's headers, doors (folder/folder.h) that its folder may use (USES), and base/host.h;
 #     a folder uses only folders that stand above it in ORDER
 #   - a door declares no more functions than USES says
@@ -25,12 +26,23 @@ trap 'rm -f "$made" "$says"' EXIT
         cat "$file"
     done | awk '
     function is_code(file) { return file ~ /\.(c|cu|cuh)$/ }
+    function parameters(head,  i, c, deep, n) { # of the last parentheses of a function'"'"'s head: commas, and 1
+        for (i = length(head); i > 0; i--) {
+            c = substr(head, i, 1)
+            deep += c == ")"
+            deep -= c == "("
+            n += c == "," && deep == 1
+            if (c == "(" && deep == 0)
+                break
+        }
+        return n + 1
+    }
     function is_door(file) { return file ~ /\.h$/ && file !~ /\/(own|host|rooms)\.h$/ } # and what it includes
     /^=== / && NF == 2 { file = $2; lines[file] = 0; part = file; sub(/\/.*/, "", part); next }
     { lines[file]++ }
     file ~ /\.[ch]$|\.txt$/ && (length($0) > 100 || /\t/) { print file ":" lines[file] ": more than 100 columns, or a tab" }
     file ~ /\.c$/ && /GCKPTI_WITH_/ { print file ":" lines[file] ": GCKPTI_WITH_.. is for headers" }
-    file == "ORDER" && /^# All together/ { sum = $6; long = $9; next }
+    file == "ORDER" && /^# All together/ { sum = $6; long = $9; broad = $15; next }
     (file == "ORDER" || file == "USES") && (/^#/ || NF == 0) { next }
     file == "ORDER" && $1 ~ /\/$/ { sub(/\/$/, "", $1); floor[$1] = ++floors; next }
     file == "ORDER" {
@@ -62,7 +74,12 @@ trap 'rm -f "$made" "$says"' EXIT
         print file ":" lines[file] ": asks for a part that may be left out; only whole files (ORDER) and headers do"
     }
     /^(GCKPTI_[A-Z]+ )?GCKPTI_FN / && is_door(file) { doors[part]++ }
-    is_code(file) && $0 == "{" { begun = lines[file] }
+    is_code(file) && /^[A-Za-z_].*\(/ { head = "" }
+    is_code(file) { head = head $0 }
+    is_code(file) && $0 == "{" {
+        begun = lines[file]
+        broader += parameters(head) > 6
+    }
     is_code(file) && $0 == "}" && begun {
         size = lines[file] - begun + 1
         longer += size > 60
@@ -103,6 +120,8 @@ trap 'rm -f "$made" "$says"' EXIT
             print "the budgets of ORDER are " all " lines, " sum " are possible"
         if (longer > long)
             print longer " functions have more than 60 lines, " long " are possible"
+        if (broader > broad)
+            print broader " functions have more than 6 parameters, " broad " are possible"
         for (f in doors)
             if (doors[f] > declared[f])
                 print "the door of " f " declares " doors[f] " functions, USES lets it " declared[f]

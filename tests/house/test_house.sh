@@ -29,6 +29,7 @@ own() { change search/bound.c '1s,^,#include "plan/own.h"\
 up() { change USES 's/^base .*/base 33 num/'; }
 long() { yes '' | head -n 100 >> plan/types.c; }
 longer() { { echo 'void f(void)'; echo '{'; yes '    ;' | head -n 80; echo '}'; } >> ${1:-plan/types.c}; }
+broad() { change ORDER 's/60, [0-9]* of/60, 0 of/'; }
 wide() { echo 'GCKPTI_FN int gckpti_more(void);' >> search/search.h; }
 all() { change ORDER 's/^# All together: at most [0-9]*/# All together: at most 100/'; }
 missing() { rm plan/types.c; }
@@ -52,6 +53,7 @@ broken "another folder's own header" '"plan/own.h" is not a door' own
 broken "USES against ORDER" 'base may not use num, which does not stand above it' up
 broken "a file above its budget" 'plan/types.c has .* lines, its budget is' long
 broken "a long function" 'plan/types.c:.*: a function of 82 lines' longer
+broken "functions of many parameters" '[0-9] functions have more than 6 parameters, 0 are possible' broad
 broken "a door above its budget" 'the door of search declares .* functions, USES lets it' wide
 broken "all above their budget" 'the budgets of ORDER are .* lines, 100 are possible' all
 broken "a file that is missing" 'lists plan/types.c, which is not there' missing
@@ -72,6 +74,7 @@ broken "CUDA: a file that may be too long" 'fast/attention.cu may have 460 lines
 broken "CUDA: all above their budget" 'the budgets of ORDER are .* lines, 100 are possible' all
 broken "CUDA: a long function" 'fast/linear.cu:.*: a function of 82 lines' longer fast/linear.cu
 broken "CUDA: more functions of some length" '[0-9] functions have more than 60 lines, 0 are possible' cuda_few
+broken "CUDA: functions of many parameters" '[0-9] functions have more than 6 parameters, 0 are possible' broad
 broken "CUDA: a file that is not listed" 'fast/new.cu is not in' cuda_extra
 check "what CUDA's file is put together from is the same" same
 check "CUDA's file, edited" edited
