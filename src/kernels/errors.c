@@ -1,30 +1,42 @@
 /* ---- losses of elements: an entry of axis 0, by the steps of gckpti_plain_sum ---- */
-GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n)
+/* Runs one of four loops in which the kind of loss is a constant: asked for at every vector, it
+ * takes half as long again. */
+#define GCKPTI_OF_KIND(run)                                                                        \
+    (gckpti_error_is(e->kind, GCKPTI_SUMMED)   ? V(run)(e, GCKPTI_SUMMED, row)                     \
+     : gckpti_error_is(e->kind, GCKPTI_HUBER)  ? V(run)(e, GCKPTI_HUBER, row)                      \
+     : gckpti_error_is(e->kind, GCKPTI_BINARY) ? V(run)(e, GCKPTI_BINARY, row)                     \
+                                               : V(run)(e, GCKPTI_SQUARED, row))
+
+/* The weights of W elements of which n exist; *until: the same for all elements before that. */
+GCKPTI_INLINED FLOATS V(error_weights)(const gckpti_errors *e, int64_t at, int64_t n,
+                                       int64_t *until)
 {
     float w[W];
-    if (!e->weights)
-        return V(set1)(1.0f);
     if (e->share == 1)
         return V(load_n)(e->weights + at, n);
-    if ((at + n - 1) / e->share == at / e->share)
-        return V(set1)(e->weights[at / e->share]);
+    const int64_t first = at / e->share;
+    if (at + n <= (first + 1) * e->share) {
+        *until = (first + 1) * e->share;
+        return V(set1)(e->weights[first]);
+    }
     for (int64_t i = 0; i < W; i++)
         w[i] = e->weights[(at + (i < n ? i : 0)) / e->share];
     return V(load)(w);
 }
 
-/* The loss of W elements of which n exist, added to `sum`. */
-GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, int64_t at, int64_t n, FLOATS sum)
+/* The loss of W elements of which n exist, with weights w, added to `sum`. */
+GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, gckpti_error_kind kind, int64_t at,
+                                   int64_t n, FLOATS w, FLOATS sum)
 {
-    const int summed = gckpti_error_is(e->kind, GCKPTI_SUMMED);
+    const int summed = gckpti_error_is(kind, GCKPTI_SUMMED);
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), delta = V(set1)(e->delta);
     FLOATS x = V(load_n)(e->x + at, n), y = summed ? zero : V(load_n)(e->y + at, n);
-    FLOATS w = V(error_weights)(e, at, n), a = x - y, b = a;
-    if (gckpti_error_is(e->kind, GCKPTI_HUBER)) {
+    FLOATS a = x - y, b = a;
+    if (gckpti_error_is(kind, GCKPTI_HUBER)) {
         const FLOATS size = V(abs)(a);
         b = V(less)(size, delta, a, size - 0.5f * e->delta);
         a = V(less)(size, delta, 0.5f * a, delta);
-    } else if (gckpti_error_is(e->kind, GCKPTI_BINARY)) {
+    } else if (gckpti_error_is(kind, GCKPTI_BINARY)) {
         b = V(fma)(-x, y, V(highest)(x, zero)) + V(log1p)(V(exp)(-V(abs)(x)));
         a = one;
     } else if (summed)
@@ -32,33 +44,48 @@ GCKPTI_INLINED FLOATS V(error_add)(const gckpti_errors *e, int64_t at, int64_t n
     return V(less)(zero, V(abs)(w), V(fma)(w * a, b, sum), sum + w);
 }
 
-static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
+GCKPTI_INLINED float V(errors_forward_of)(const gckpti_errors *e, gckpti_error_kind kind,
+                                          int64_t row)
 {
     float lane[32] = { 0.0f };
+    FLOATS w = V(set1)(1.0f);
+    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t i = 0; i < e->n; i += W) {
+        const int64_t at = row * e->n + i, n = gckpti_min(e->n - i, W);
         float *to = lane + i % 32;
-        V(store_n)(to, V(error_add)(e, row * e->n + i, e->n - i, V(load)(to)), e->n - i);
+        if (at + n > until)
+            w = V(error_weights)(e, at, n, &until);
+        V(store_n)(to, V(error_add)(e, kind, at, n, w, V(load)(to)), n);
     }
     return gckpti_lanes_sum(lane);
 }
 
+static GCKPTI_TARGET float V(errors_forward)(const gckpti_errors *e, int64_t row)
+{
+    return GCKPTI_OF_KIND(errors_forward_of);
+}
+
 /* Of W elements of which n exist: w d, which a weight 0 passes on as 0. */
 GCKPTI_INLINED void V(error_put)(const gckpti_errors *e, const gckpt_arg *to, int64_t at, int64_t n,
-                                 FLOATS d)
+                                 FLOATS w, FLOATS d)
 {
-    const FLOATS w = V(error_weights)(e, at, n);
     if (to->grad)
         V(put)(to->grad + at, V(less)(V(zero)(), V(abs)(w), w * d, w),
                V(set1)(e->call->loss_scale), to->accumulate, n);
 }
 
-static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
+GCKPTI_INLINED void V(errors_backward_of)(const gckpti_errors *e, gckpti_error_kind kind,
+                                          int64_t row)
 {
-    const gckpti_error_kind kind = e->kind;
+    const int binary = gckpti_error_is(kind, GCKPTI_BINARY);
     const FLOATS delta = V(set1)(e->delta);
+    FLOATS w = V(set1)(1.0f);
+    int64_t until = e->weights ? -1 : INT64_MAX;
     for (int64_t at = row * e->n, end = at + e->n; at < end; at += W) {
-        const int64_t n = end - at;
+        const int64_t n = gckpti_min(end - at, W);
         FLOATS x = V(zero)(), y = x, d = V(set1)(1.0f);
+        if (at + n > until)
+            w = V(error_weights)(e, at, n, &until);
         if (!gckpti_error_is(kind, GCKPTI_SUMMED)) {
             x = V(load_n)(e->x + at, n), y = V(load_n)(e->y + at, n);
             d = x - y;
@@ -67,9 +94,16 @@ static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row
             d = 2.0f * d;
         else if (gckpti_error_is(kind, GCKPTI_HUBER))
             d = V(less)(d, -delta, -delta, V(less)(delta, d, delta, d));
-        else if (gckpti_error_is(kind, GCKPTI_BINARY))
+        else if (binary)
             d = V(sigmoid)(x) - y;
-        V(error_put)(e, &e->call->in[0], at, n, d);
-        V(error_put)(e, &e->call->in[1], at, n, gckpti_error_is(kind, GCKPTI_BINARY) ? -x : -d);
+        V(error_put)(e, &e->call->in[0], at, n, w, d);
+        if (!gckpti_error_is(kind, GCKPTI_SUMMED))
+            V(error_put)(e, &e->call->in[1], at, n, w, binary ? -x : -d);
     }
 }
+
+static GCKPTI_TARGET void V(errors_backward)(const gckpti_errors *e, int64_t row)
+{
+    GCKPTI_OF_KIND(errors_backward_of);
+}
+#undef GCKPTI_OF_KIND
