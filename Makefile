@@ -81,6 +81,7 @@ help:
 	@echo 'make small     nine small programs, each for one kind of training, and what they print'
 	@echo 'make mcu       firmware of examples/mcu on the boards of QEMU that are installed: the table of docs/device.md'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
+	@echo 'make ops       microseconds of every op, forward and backward, by all kernels: to compare two versions by'
 	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, beside the memory'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
@@ -196,6 +197,10 @@ depth: build/depth
 
 ablate: build/ablate
 	build/ablate
+
+ops: build/ops
+	build/ops
+
 plans: build/plans
 	build/plans docs/plans.md docs/plans.svg
 
@@ -401,7 +406,7 @@ build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard example
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
-BENCHES = build/ablate build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/plans \
+BENCHES = build/ablate build/accuracy build/bench build/depth build/fastest build/fits build/generate build/offload build/ops build/plans \
           build/predict build/small_models build/stack build/threads
 $(BENCHES:build/%=build/o/%.o): build/o/%.o: tests/bench/%.c build/api/gradckpt.h $(AT)/options | build/o
 	$(LINKED) -Ibuild/api -Iexamples $(SEES) $(DEPENDS) -c -o $@ $<
@@ -459,4 +464,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans ablate simulate fits stack size methods parts curves pictures playground readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures playground readme lib install dist clean
