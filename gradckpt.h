@@ -43,12 +43,12 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3786
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2964
+ *     >>search    what no schedule can do without; the least work for every budget            2929
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1763
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1724
  *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4826
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
@@ -59,8 +59,8 @@
  *                 write, header, places, read, path
  *     >>ranks     checkpoints of several ranks                                                 676
  *                 load, save
- *     >>tables    plans as files and as C constants                                            860
- *                 write, read, paths, c
+ *     >>tables    plans as files and as C constants                                            851
+ *                 file, paths, c
  *     >>kernels   what is done with an item, for each instruction set                         2970
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
@@ -13026,9 +13026,9 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
- *   gckpti_place_mode or gckpti_find_sqrt (ask/request.c): a maker, gckpti_make_draft,
- *     gckpti_place_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
- *   gckpti_keep_draft (find_sqrt calls it), gckpti_encode
+ *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
+ *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
  *
@@ -13159,7 +13159,7 @@ enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
 enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
 
 /* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
- * a limit, the most that a file may have, are what files have of them (tables/write.c, read.c). */
+ * a limit, the most that a file may have, are what files have of them (tables/file.c). */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
@@ -13651,9 +13651,6 @@ GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int
  * bytes may be a plan. */
 GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* The same draft, placed. */
-GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group);
-
 /* Makes p->draft the best one, p->best; what that was is p->draft, to be overwritten. */
 GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
 
@@ -13662,10 +13659,8 @@ GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
  * and the one before has as many. */
 GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
+/* Drafts a mode, placed: p->best. */
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
@@ -13680,8 +13675,8 @@ enum { GCKPTI_ALWAYS_PLAIN = 0 };
 #endif
 GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
-/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
- * is added to what kind_bytes has of it. Returns their sum, without padding. */
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches: their
+ * sum. kind_bytes (or NULL) gets each, and padding is added to what it has of that. */
 GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -15398,15 +15393,13 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
-    for (int r = 0; r < p->body_backwards && seen; r++)
-        if (seen[p->unit[p->backward[p->body_backwards - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_graph_error(
-                p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
-                p->tensors[p->unit[p->backward[p->body_backwards - 1 - r]].id]);
-    for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
-        if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
-            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
-                                      p->tensors[p->unit[u].id]);
+    for (int u = p->prologue; u < p->units && seen; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        int wanted = q->rank >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
+        if ((seen[q->id] & wanted) != wanted)
+            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
+                                      p->tensors[q->id], q->rank >= 0 ? " and a backward" : "");
+    }
     return GCKPT_OK;
 }
 
@@ -15436,7 +15429,8 @@ GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
     return result == GCKPT_E_MEMORY && !p->failed;
 }
 
-GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
+/* The same draft, placed. */
+static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_draft_mode(p, mode, group);
     return result == GCKPT_OK ? gckpti_place_draft(p) : result;
@@ -15458,7 +15452,10 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
     return i < ops ? (int)group : -(int)group;
 }
 
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
     size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
@@ -15489,6 +15486,16 @@ GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
     if (result != GCKPT_OK || least < SIZE_MAX)
         return result;
     return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+}
+
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    if (mode == GCKPT_SQRT && p->desc->group == 0)
+        return gckpti_find_sqrt(p);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    if (result == GCKPT_OK)
+        gckpti_keep_draft(p);
+    return result;
 }
 
 /* >>plan/schedule */
@@ -16037,54 +16044,39 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
                                                      : GCKPT_BYTES_ACTIVATIONS;
 }
 
-/* What a rank holds of so many bytes above its part, if they were cut anywhere. */
-GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes)
-{
-    return held - bytes / (size_t)p->g->store->ranks;
-}
-
-/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
- * From a difference array, by kind; exact in double below 2^53. */
+/* Live bytes at each instruction, from a difference array; the bound: the greatest of these sums,
+ * and what it is made of. Exact in double below 2^53. */
 static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
 {
-    typedef double kinds[GCKPT_BYTES_KINDS];
-    size_t slots = d->length + 2;
+    double live = 0;
+    int peak = 0;
     gckpti_scratch_clear(&p->pass);
-    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
+    double *change = (double *)gckpti_scratch_take(&p->pass, d->length + 2, sizeof *change);
     if (!change)
         return GCKPT_E_MEMORY;
     for (size_t i = 0; i < d->buffer_count; i++) {
-        const gckpt_buffer *b = &d->buffers[i];
-        const gckpt_tensor *t = p->tensors[b->id];
-        size_t whole = gckpti_bytes(p, t, 0);
-        int kind = gckpti_bytes_kind(b->kind),
-            shard = kind == GCKPT_BYTES_GRADIENTS && b->size < whole;
-        double padding = shard ? (double)gckpti_padding(p, b->size, whole) : 0;
-        if (b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t))
-            kind = GCKPT_BYTES_GATHERED;
-        change[b->start][kind] += (double)b->size;
-        change[b->end + 1][kind] -= (double)b->size;
-        change[b->start][GCKPT_BYTES_PADDING] += padding;
-        change[b->end + 1][GCKPT_BYTES_PADDING] -= padding;
+        change[d->buffers[i].start] += (double)d->buffers[i].size;
+        change[d->buffers[i].end + 1] -= (double)d->buffers[i].size;
     }
-    memset(live, 0, sizeof live);
-    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
-    d->most = 0;
-    for (size_t x = 0; x < slots; x++) {
-        double sum = 0, before = d->most;
-        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
-            live[k] += change[x][k];
-            sum += k == GCKPT_BYTES_PADDING ? 0 : live[k];
-        }
-        d->most = sum > d->most ? sum : d->most;
-        if (d->most > (double)GCKPTI_ADDRESSABLE)
-            continue;
-        if (x < d->length)
-            d->live[x] = (size_t)sum;
-        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
-            d->kind_bytes[k] = (size_t)live[k];
+    for (int x = 0; x <= (int)d->length; x++) {
+        live += change[x];
+        peak = live > d->most ? x : peak;
+        d->most = live > d->most ? live : d->most;
+        d->live[x] = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)live;
     }
     d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    for (size_t i = 0; i < d->buffer_count && d->bound < SIZE_MAX; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        const gckpt_tensor *t = p->tensors[b->id];
+        if (b->start > peak || b->end < peak)
+            continue;
+        size_t whole = gckpti_bytes(p, t, 0);
+        int gathered = b->kind == GCKPT_BUFFER_VALUE && gckpti_is_gathered(p, t);
+        int kind = gathered ? GCKPT_BYTES_GATHERED : gckpti_bytes_kind(b->kind);
+        d->kind_bytes[kind] += b->size;
+        if (kind == GCKPT_BYTES_GRADIENTS && b->size < whole) /* a shard */
+            d->kind_bytes[GCKPT_BYTES_PADDING] += b->size - whole / (size_t)p->g->store->ranks;
+    }
     if (d->bound < SIZE_MAX)
         return GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
@@ -16588,7 +16580,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                  : 0;
 }
 
-/* Bytes that a rank has in its shares of values and state above its part of them. */
+/* Bytes that a rank has in its shares of values and state above its part of them, cut anywhere. */
 static size_t gckpti_resident_padding(const gckpti_planner *p)
 {
     size_t sum = 0;
@@ -16598,7 +16590,8 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
         if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(gckpti_update_share(p, t)))
             continue;
         arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
-        sum += (size_t)arrays * gckpti_padding(p, gckpti_share_bytes(p, t), gckpti_bytes(p, t, 0));
+        size_t part = gckpti_bytes(p, t, 0) / (size_t)p->g->store->ranks;
+        sum += (size_t)arrays * (gckpti_share_bytes(p, t) - part);
     }
     return sum;
 }
@@ -16618,10 +16611,12 @@ GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         if (more > 0)
             state += gckpti_array_bytes(s, q, 1) * (size_t)more;
     }
-    kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
-    kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
-    kind_bytes[GCKPT_BYTES_STATE] = state;
-    kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    if (kind_bytes) {
+        kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
+        kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
+        kind_bytes[GCKPT_BYTES_STATE] = state;
+        kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    }
     return parameters + state + caches;
 }
 
@@ -16810,10 +16805,11 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-enum {
-    GCKPTI_INSTANTS = 8, /* of a model, at the most */
-    GCKPTI_CHEAP = 3 /* hulls with copies of 1/2, .. their work; the last: as if they were free */
-};
+enum { GCKPTI_INSTANTS = 8 }; /* of a model, at the most */
+
+/* Tables of an instant's cuts: those of the hull; of hulls with copies of 1/2, 1/4 of their work,
+ * and as if they were free, which prove nothing; all. */
+enum { GCKPTI_HULL, GCKPTI_CHEAP, GCKPTI_ALL = GCKPTI_CHEAP + 3, GCKPTI_TABLES };
 
 /* What an instant knows of a unit: bits of values that only repeated forwards read, its inputs' and
  * its own; GCKPTI_READ, .. */
@@ -16835,7 +16831,7 @@ typedef struct {
     int n;
 } gckpti_kept_list;
 
-/* The cuts of an instant, all or those of the hull; and what each continues, of those behind each
+/* Some cuts of an instant (none: there are too many); and what each continues, of those behind each
  * unit, too: of cut k behind unit i from[first[i] + k]. */
 typedef struct {
     gckpti_kept_list last;
@@ -16847,9 +16843,8 @@ typedef struct {
     int rank;
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
-    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
-    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
-    int tried, tried_cheap;
+    gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
+    unsigned tried;                        /* bits of those that were */
 } gckpti_instant;
 
 typedef struct gckpti_bound {
@@ -16931,9 +16926,6 @@ typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    /* the model: bytes of gradients and workspaces, by rank: at a backward; between it and the one
-     * before */
-    int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
     int late;      /* some forwards come late: a cut may then repeat less than it says */
     int whole;     /* a small graph: whatever was found counts for every budget */
@@ -17027,6 +17019,9 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 
 /* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
+
+/* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
+enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
 
 /* ---- search/ladder.c ---- */
 enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
@@ -17226,14 +17221,20 @@ static void gckpti_cut_merge(gckpti_bound *b, gckpti_kept_list *to, const gckpti
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
 
+/* The lists of some unit's border, by state: sets of bits of `open`. */
+typedef struct {
+    gckpti_kept_list list[1 << GCKPTI_OPEN];
+    unsigned open;
+} gckpti_states;
+
 /* The list behind unit i of state y, from those in front of it: of all states x that the unit may
  * turn into y, as its value is needed no more, and its inputs are where it runs again. */
-static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i, unsigned open,
-                            const gckpti_kept_list *front, unsigned y, gckpti_kept_list *to)
+static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i,
+                            const gckpti_states *front, unsigned y, gckpti_kept_list *to)
 {
     const gckpti_unit *u = &b->p->unit[i];
     const gckpti_cut_unit *c = &t->unit[i];
-    const unsigned own = c->own, some = (c->opens | own) & open;
+    const unsigned own = c->own, some = (c->opens | own) & front->open;
     const int64_t aux = c->flags & GCKPTI_READ_AUX ? u->aux : 0;
     const int64_t held =
         (c->flags & GCKPTI_HELD ? u->out : 0) + (c->flags & GCKPTI_HELD_AUX ? aux : 0);
@@ -17243,25 +17244,26 @@ static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i, uns
     if (!b->hulls)
         work += (work >> GCKPTI_SLANT) * (uint64_t)i / (uint64_t)b->p->units;
     do {
-        const unsigned x = (y & open & ~some) | part;
+        const unsigned x = (y & front->open & ~some) | part;
         const int needed = c->flags & GCKPTI_READ || x & own;
         const int64_t bytes = (needed ? u->out : 0) + aux;
-        const uint32_t first = (uint32_t)(front[x].cut - front[0].cut);
+        const gckpti_kept_list *from = &front->list[x];
+        const uint32_t first = (uint32_t)(from->cut - front->list[0].cut);
         int far = aux_far | (needed && u->out && !(c->flags & GCKPTI_HELD) ? GCKPTI_VALUE : 0);
         if ((x & ~own) == y)
-            gckpti_cut_merge(b, to, &front[x], bytes, 0, first);
+            gckpti_cut_merge(b, to, from, bytes, 0, first);
         for (int q = (x & ~own) == y && u->offloads ? far : 0; q > 0; q = (q - 1) & far)
-            gckpti_cut_merge(b, to, &front[x], bytes - gckpti_parts_bytes(u, q),
+            gckpti_cut_merge(b, to, from, bytes - gckpti_parts_bytes(u, q),
                              2 * gckpti_parts_work(b->p, i, q) >> b->cheap,
                              first | UINT32_C(1) << 30);
         if (((x | c->opens) & ~own) == y && bytes > 0 && !(c->flags & GCKPTI_STAYS))
-            gckpti_cut_merge(b, to, &front[x], held, work, first | UINT32_C(1) << 31);
+            gckpti_cut_merge(b, to, from, held, work, first | UINT32_C(1) << 31);
         part = (part - some) & some;
     } while (part);
 }
 
 /* Readies lists of hulls, or of all cuts. 0: out of memory. */
-GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls)
+static int gckpti_bound_lists(gckpti_bound *b, int hulls)
 {
     size_t before = b->room, most = hulls ? GCKPTI_HULL_CUTS : GCKPTI_ALL_CUTS;
     most *= b->p->offloads ? 4 : 1;
@@ -17274,43 +17276,55 @@ GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls)
     return !b->p->failed;
 }
 
-/* Finds all cuts of an instant, or those of the hull. 0: there are too many. */
-GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
+/* Finds cuts of an instant; none, when there are too many. */
+static void gckpti_find_cuts(gckpti_bound *b, const gckpti_instant *t, gckpti_cut_table *table)
 {
-    gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *front = lists[0], *behind = lists[1];
-    unsigned open = 0; /* bits of the states in front */
+    gckpti_states states[2], *front = &states[0], *behind = &states[1];
     size_t used = 0, n = 1, ways = b->p->offloads ? 5 : 2;
     table->first = (size_t *)gckpti_scratch_take(b->scratch, (size_t)b->p->units, sizeof(size_t));
-    front[0].cut = b->pool[0];
-    front[0].n = 1;
-    memset(front[0].cut, 0, sizeof *front[0].cut);
+    front->open = 0;
+    front->list[0].cut = b->pool[0];
+    front->list[0].n = 1;
+    memset(b->pool[0], 0, sizeof **b->pool);
     for (int i = b->p->units; i-- > 0 && !b->p->failed;) {
         const gckpti_cut_unit *c = &t->unit[i];
-        const unsigned after = (open | c->opens) & ~(unsigned)c->own;
+        const unsigned after = (front->open | c->opens) & ~(unsigned)c->own;
         unsigned y = 0;
-        gckpti_kept *cut = front[0].cut == b->pool[0] ? b->pool[1] : b->pool[0];
+        gckpti_kept *cut = front->list[0].cut == b->pool[0] ? b->pool[1] : b->pool[0];
         if (ways * n > b->room ||
             !gckpti_want(b->scratch, &table->from, used + ways * n, sizeof(uint32_t)))
-            return 0;
+            return;
         n = 0;
         do { /* side by side, so that they are numbered through */
-            behind[y].cut = cut + n;
-            behind[y].n = 0;
-            gckpti_cut_step(b, t, i, open, front, y, &behind[y]);
-            n += (size_t)behind[y].n;
+            behind->list[y].cut = cut + n;
+            behind->list[y].n = 0;
+            gckpti_cut_step(b, t, i, front, y, &behind->list[y]);
+            n += (size_t)behind->list[y].n;
             y = (y - after) & after;
         } while (y);
         table->first[i] = used;
         for (size_t k = 0; k < n; k++)
             table->from[used++] = cut[k].from;
-        gckpti_kept_list *swap = front;
+        gckpti_states *swap = front;
         front = behind, behind = swap;
-        open = after;
+        front->open = after;
     }
     table->last.cut =
-        (gckpti_kept *)gckpti_scratch_copy(b->scratch, front[0].cut, n, sizeof *front[0].cut);
+        (gckpti_kept *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->pool);
     table->last.n = b->p->failed ? 0 : (int)n;
-    return table->last.n;
+}
+
+/* One of an instant's tables. Why cheap ones: where several values would have to be computed again
+ * one after the other, a cut, which counts each once, offloads too few. */
+GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_instant *t, int which)
+{
+    int found = t->tried >> which & 1, all = which == GCKPTI_ALL;
+    t->tried |= 1u << which;
+    if (!found && (!all || b->p->units <= GCKPTI_COUNTED) && gckpti_bound_lists(b, !all)) {
+        b->cheap = all ? 0 : which < GCKPTI_ALL - 1 ? which : 63;
+        gckpti_find_cuts(b, t, &t->table[which]);
+    }
+    return &t->table[which];
 }
 
 /* The last cut that keeps no more than `room` bytes; -1: there is none. */
@@ -17330,7 +17344,7 @@ GCKPTI_FN int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
 /* The work of one of an instant's cuts, without what its lateness added. */
 GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut)
 {
-    uint64_t work = t->all.last.cut[cut].work;
+    uint64_t work = t->table[GCKPTI_ALL].last.cut[cut].work;
     return work - (work >> GCKPTI_SLANT);
 }
 
@@ -17362,28 +17376,6 @@ GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
     return off < work ? a->work - off : z->work;
 }
 
-/* All cuts of an instant; none when there are too many. */
-GCKPTI_FN const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
-{
-    gckpti_instant *t = &b->instant[at];
-    if (!t->tried++ && b->p->units <= GCKPTI_COUNTED && gckpti_bound_lists(b, 0))
-        gckpti_find_cuts(b, t, &t->all);
-    return &t->all.last;
-}
-
-/* The hull of an instant if copies had less work. Where several values would have to be computed
- * again one after the other, a cut, which counts each once, offloads too few. */
-GCKPTI_FN const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
-{
-    if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
-        b->cheap = cheap < GCKPTI_CHEAP ? cheap : 63;
-        gckpti_find_cuts(b, t, &t->cheap[cheap - 1]);
-        b->cheap = 0;
-    }
-    t->tried_cheap |= 1 << cheap;
-    return &t->cheap[cheap - 1];
-}
-
 /* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
  * UINT64_MAX: there is no such schedule. *at: the instant that decides. */
 GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
@@ -17393,7 +17385,8 @@ GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *
     if (limit < b->least)
         return UINT64_MAX;
     for (int k = 0; k < b->instants; k++) {
-        uint64_t work = gckpti_hull_work(&b->instant[k].hull.last, limit - b->instant[k].gradients);
+        const gckpti_instant *t = &b->instant[k];
+        uint64_t work = gckpti_hull_work(&t->table[GCKPTI_HULL].last, limit - t->gradients);
         if (work >= most) {
             most = work;
             *at = k;
@@ -17407,9 +17400,10 @@ GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at)
     uint64_t most = gckpti_hulls_work(b, limit, at), work = 0;
     if (most == UINT64_MAX || b->instants == 0)
         return most;
-    int cut = gckpti_cut_within(gckpti_all_cuts(b, *at), limit - b->instant[*at].gradients);
+    gckpti_instant *t = &b->instant[*at];
+    int cut = gckpti_cut_within(&gckpti_cuts(b, t, GCKPTI_ALL)->last, limit - t->gradients);
     if (cut >= 0)
-        work = gckpti_cut_work(&b->instant[*at], cut);
+        work = gckpti_cut_work(t, cut);
     return work > most ? work : most;
 }
 
@@ -17491,11 +17485,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
         gckpti_instant_marks(p, t);
         gckpti_instant_bits(p, t);
     }
-    gckpti_bound_lists(b, 1);
     for (int k = 0; k < b->instants && !p->failed; k++) {
         gckpti_instant *t = &b->instant[k];
-        if (gckpti_find_cuts(b, t, &t->hull) && t->gradients + t->hull.last.cut[0].bytes > b->least)
-            b->least = t->gradients + t->hull.last.cut[0].bytes;
+        const gckpti_kept_list *hull = &gckpti_cuts(b, t, GCKPTI_HULL)->last;
+        if (hull->n && t->gradients + hull->cut[0].bytes > b->least)
+            b->least = t->gradients + hull->cut[0].bytes;
     }
 }
 
@@ -17560,12 +17554,7 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
  * timed, and there are integers only, so that a plan is the same on every machine.
  * ============================================================================================== */
 
-GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
-{
-    return gckpti_schedule_room(&s->scratch, t, length);
-}
-
-/* ---- sizes of a model ---- */
+/* The greatest that divides both. */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -17576,28 +17565,24 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* Readies the search for a model: what all sizes are multiples of. */
-GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
+/* What all sizes of a model are multiples of. */
+GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p)
 {
-    const gckpti_planner *p = s->p;
-    s->gradient_at = p->gradient_at;
-    s->gradient_between = p->gradient_between;
+    int64_t grain = 0;
     for (int r = 0; r <= p->backwards; r++)
-        s->grain =
-            gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
-    s->note = p->note;
+        grain = gckpti_divisor(gckpti_divisor(grain, p->gradient_at[r]), p->gradient_between[r]);
     for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
-        s->grain = gckpti_divisor(gckpti_divisor(s->grain, q->out), q->aux);
-        s->grain = gckpti_divisor(s->grain, q->work);
+        grain = gckpti_divisor(gckpti_divisor(gckpti_divisor(grain, q->out), q->aux), q->work);
     }
+    return grain;
 }
 
 /* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     s->items += t->length;
-    if (gckpti_search_room(s, t, t->length))
+    if (gckpti_schedule_room(&s->scratch, t, t->length))
         gckpti_find_lives(s->p, t);
 }
 
@@ -17719,7 +17704,7 @@ GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckp
 /* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
 GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 {
-    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
+    if (slot->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, slot->length))
         return 0;
     memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
     s->now.length = slot->length;
@@ -17841,13 +17826,6 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-GCKPTI_FN void gckpti_accept(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
-}
-
 /* What one rung may cost, for each unit: list items evaluated; four times as many items and links
  * looked at to find moves. */
 #define GCKPTI_WORK_LIMIT INT64_C(700)
@@ -17860,6 +17838,127 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
                 (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
     s->cut = s->cut || spent;
     return spent;
+}
+
+/* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
+/* s->next = s->now with what n moves compute. 0: no memory. */
+static int gckpti_insert_sets(gckpti_search *s, const int *move, int n)
+{
+    const gckpti_schedule *t = &s->now;
+    size_t most = 0, k = 0, length = 0;
+    for (int i = 0; i < n; i++)
+        most += (size_t)s->move[move[i]].units;
+    if (!gckpti_want(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
+        !gckpti_schedule_room(&s->scratch, &s->next, t->length + (int)most))
+        return 0;
+    for (int i = 0; i < n; i++) {
+        const gckpti_move *m = &s->move[move[i]];
+        for (int j = m->set; j < m->set + m->units; j++, k++) {
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
+            s->insert[k].item = s->set[j];
+        }
+        s->cut = s->cut || m->truncated;
+    }
+    gckpti_sort_keys(s->insert, s->insert + most, most);
+    int *out = s->next.item, x = 0;
+    for (k = 0; k < most; k++) {
+        int to = (int)(s->insert[k].key >> 32);
+        memcpy(out + length, t->item + x, (size_t)(to - x) * sizeof *out);
+        length += (size_t)(to - x);
+        x = to;
+        if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
+            out[length++] = s->insert[k].item;
+    }
+    memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
+    s->next.length = (int)length + t->length - x;
+    return 1;
+}
+
+/* s->next = s->now without the forwards of n moves, or with reloads there. 0: no memory. */
+static int gckpti_replace_items(gckpti_search *s, int how, const int *move, int n)
+{
+    const gckpti_schedule *t = &s->now;
+    if (!gckpti_schedule_room(&s->scratch, &s->next, t->length))
+        return 0;
+    int *out = s->next.item, length = 0;
+    memcpy(out, t->item, (size_t)t->length * sizeof *out);
+    for (int i = 0; i < n; i++) {
+        int x = s->move[move[i]].to;
+        out[x] = how == GCKPTI_TO_RELOAD ? out[x] + s->p->units : INT32_MAX;
+    }
+    for (int x = 0; x < t->length; x++)
+        if (out[x] != INT32_MAX)
+            out[length++] = out[x];
+    s->next.length = length;
+    return 1;
+}
+
+/* s->next = s->now changed by n moves, without what nobody reads; evaluated. */
+static void gckpti_try(gckpti_search *s, int how, const int *move, int n)
+{
+    if (how == GCKPTI_CLOSE ? gckpti_insert_sets(s, move, n)
+                            : gckpti_replace_items(s, how, move, n))
+        gckpti_evaluate(s, &s->next);
+}
+
+static void gckpti_accept(gckpti_search *s)
+{
+    gckpti_schedule swap = s->now;
+    s->now = s->next;
+    s->next = swap;
+}
+
+/* Makes one move, whether it is of use or not. */
+GCKPTI_FN void gckpti_make_move(gckpti_search *s, int how, int move)
+{
+    gckpti_try(s, how, &move, 1);
+    gckpti_accept(s);
+}
+
+/* How good s->next is, the least best: where s->now exceeds the limit by `excess`, the work of each
+ * byte less; else its work. UINT64_MAX: it is no better. */
+static uint64_t gckpti_rate(const gckpti_search *s, int64_t limit, int64_t excess)
+{
+    int64_t gain = excess - gckpti_excess(&s->next, limit);
+    uint64_t work = s->next.extra, before = s->now.extra;
+    if (excess > 0 && gain > 0)
+        return gckpti_score(work > before ? work - before : 0, gain);
+    return excess == 0 && gain == 0 && work < before ? work : UINT64_MAX;
+}
+
+/* Makes n moves, s->chosen; half of them until it helps. Returns 0 when none does. */
+GCKPTI_FN int gckpti_make_moves(gckpti_search *s, int how, int64_t limit, int n)
+{
+    int64_t excess = gckpti_excess(&s->now, limit);
+    for (; n > 0 && !s->p->failed; n /= 2) {
+        gckpti_try(s, how, s->chosen, n);
+        if (gckpti_rate(s, limit, excess) < UINT64_MAX && !s->p->failed) {
+            gckpti_accept(s);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Tries moves one at a time, in order, and makes the best; if not exact, of 8 that help, among the
+ * first 200. Returns 0 when none helps. */
+GCKPTI_FN int gckpti_make_best(gckpti_search *s, int how, int64_t limit, int exact)
+{
+    const int tries = exact ? s->moves : 200, most = exact ? s->moves : 8;
+    int64_t excess = gckpti_excess(&s->now, limit);
+    uint64_t least = UINT64_MAX;
+    int best = -1, helped = 0;
+    for (int m = 0; m < s->moves && m < tries && helped < most && !s->p->failed; m++) {
+        gckpti_try(s, how, &m, 1);
+        uint64_t rate = gckpti_rate(s, limit, excess);
+        helped += rate < UINT64_MAX;
+        best = rate < least ? m : best;
+        least = rate < least ? rate : least;
+    }
+    if (best < 0 || s->p->failed)
+        return 0;
+    gckpti_make_move(s, how, best);
+    return !s->p->failed;
 }
 
 /* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
@@ -17911,8 +18010,8 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
-            int kept = !stale && (policy == GCKPTI_KEPT_INPUTS ||
-                                  (excess == 0 && policy != GCKPTI_COMPUTED));
+            int kept = !stale &&
+                       (policy == GCKPTI_KEPT_INPUTS || (excess == 0 && policy != GCKPTI_COMPUTED));
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
             if (kept)
@@ -17952,7 +18051,7 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
     gckpti_move best, m;
     int reload, choice = 3;
     if ((fixed && !s->p->unit[unit].offloads) || unit == s->barred)
-    return;
+        return;
     memset(&m, 0, sizeof m);
     m.unit = unit;
     m.start = v->start;
@@ -17968,9 +18067,9 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
     for (int policy = fixed ? GCKPTI_RELOADED : 0; policy < GCKPTI_POLICIES && !s->p->failed;
          policy++) {
         /* alone COMPUTED costs no less than CHEAPEST; and KEPT is that if nothing is computed */
-        if (policy == GCKPTI_RELOADED ? !reload
-                                      : !(choice & (all ? 3 : 2)) ||
-                                            (policy == GCKPTI_COMPUTED && !all))
+        if (policy == GCKPTI_RELOADED
+                ? !reload
+                : !(choice & (all ? 3 : 2)) || (policy == GCKPTI_COMPUTED && !all))
             continue;
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
@@ -18012,39 +18111,6 @@ GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int a
         gckpti_step(s, x);
     }
     gckpti_sort_moves(s);
-}
-
-/* s->next = s->now with the forwards of n moves, without what nobody reads; evaluated. */
-static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
-{
-    const gckpti_schedule *t = &s->now;
-    size_t most = 0, k = 0, length = 0;
-    for (int i = 0; i < n; i++)
-        most += (size_t)s->move[move[i]].units;
-    if (!gckpti_want(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
-        !gckpti_search_room(s, &s->next, t->length + (int)most))
-        return;
-    for (int i = 0; i < n; i++) {
-        const gckpti_move *m = &s->move[move[i]];
-        for (int j = m->set; j < m->set + m->units; j++, k++) {
-            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
-            s->insert[k].item = s->set[j];
-        }
-        s->cut = s->cut || m->truncated;
-    }
-    gckpti_sort_keys(s->insert, s->insert + most, most);
-    int *out = s->next.item, x = 0;
-    for (k = 0; k < most; k++) {
-        int to = (int)(s->insert[k].key >> 32);
-        memcpy(out + length, t->item + x, (size_t)(to - x) * sizeof *out);
-        length += (size_t)(to - x);
-        x = to;
-        if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
-            out[length++] = s->insert[k].item;
-    }
-    memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
-    s->next.length = (int)length + t->length - x;
-    gckpti_evaluate(s, &s->next);
 }
 
 /* Excess that `size` bytes less take off, of what moves have left over, at those positions above
@@ -18136,54 +18202,19 @@ static int gckpti_choose_gaps(gckpti_search *s)
     return n;
 }
 
-/* Tries moves one at a time, in order, and takes the one with least work per excess byte removed:
- * of `most` that help, among the first `tries`. Returns 0 when none helps. */
-static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int most)
-{
-    int64_t excess = gckpti_excess(&s->now, limit);
-    uint64_t least = UINT64_MAX;
-    int best = -1, helped = 0;
-    for (int m = 0; m < s->moves && m < tries && helped < most && !s->p->failed; m++) {
-        gckpti_try_inserts(s, &m, 1);
-        int64_t now = gckpti_excess(&s->next, limit);
-        if (now >= excess)
-            continue;
-        uint64_t score = gckpti_score(
-            s->next.extra > s->now.extra ? s->next.extra - s->now.extra : 0, excess - now);
-        helped++;
-        if (score < least) {
-            least = score;
-            best = m;
-        }
-    }
-    if (best < 0)
-        return 0;
-    gckpti_try_inserts(s, &best, 1);
-    gckpti_accept(s);
-    return !s->p->failed;
-}
-
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
-        int64_t excess = gckpti_excess(&s->now, limit);
-        int helped = 0;
         s->cut = s->cut || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
-        for (int n = exact ? 0 : gckpti_choose_gaps(s); n > 0 && !helped && !s->p->failed; n /= 2) {
-            gckpti_try_inserts(s, s->chosen, n);
-            helped = gckpti_excess(&s->next, limit) < excess;
-        }
-        if (helped) {
-            gckpti_accept(s);
+        if (!exact && gckpti_make_moves(s, GCKPTI_CLOSE, limit, gckpti_choose_gaps(s)))
             continue;
-        }
         if (!exact)
             gckpti_find_gaps(s, limit, 1, 0);
-        if (!gckpti_best_single(s, limit, exact ? s->moves : 200, exact ? s->moves : 8))
+        if (!gckpti_make_best(s, GCKPTI_CLOSE, limit, exact))
             return 0;
     }
     return !s->p->failed;
@@ -18276,22 +18307,6 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
     return fits;
 }
 
-/* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
-static void gckpti_try_without(gckpti_search *s, const int *move, int n)
-{
-    int length = s->now.length;
-    if (!gckpti_search_room(s, &s->next, length))
-        return;
-    memcpy(s->next.item, s->now.item, (size_t)length * sizeof(int));
-    for (int i = 0; i < n; i++)
-        s->next.item[s->move[move[i]].to] = INT32_MAX; /* goes */
-    s->next.length = 0;
-    for (int x = 0; x < length; x++)
-        if (s->next.item[x] != INT32_MAX)
-            s->next.item[s->next.length++] = s->next.item[x];
-    gckpti_evaluate(s, &s->next);
-}
-
 /* Work of an offload and a reload of what is read of unit u's version that begins at x. */
 static uint64_t gckpti_there_and_back(const gckpti_search *s, int u, int x)
 {
@@ -18354,29 +18369,8 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Takes out the one repeated forward that leaves least work, by trying all. Returns 0 when none may
- * go. */
-static int gckpti_polish_single(gckpti_search *s, int64_t limit)
-{
-    uint64_t least = s->now.extra;
-    int best = -1;
-    for (int m = 0; m < s->moves && !s->p->failed; m++) {
-        gckpti_try_without(s, &m, 1);
-        if (s->next.peak <= limit && s->next.extra < least) {
-            least = s->next.extra;
-            best = m;
-        }
-    }
-    if (best < 0 || s->p->failed)
-        return 0;
-    gckpti_try_without(s, &best, 1);
-    gckpti_accept(s);
-    return 1;
-}
-
-/* Takes out all repeated forwards whose predecessors' bytes fit, one after another; half of these
- * until it helps. Returns 0 when none may go. */
-static int gckpti_polish_many(gckpti_search *s, int64_t limit)
+/* Chooses all repeated forwards whose predecessors' bytes fit, one after another: how many. */
+static int gckpti_choose_repeats(gckpti_search *s)
 {
     int n = 0;
     if (!gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
@@ -18384,45 +18378,24 @@ static int gckpti_polish_many(gckpti_search *s, int64_t limit)
     for (int m = 0; m < s->moves; m++)
         if (gckpti_stretch(s, &s->move[m], 1))
             s->chosen[n++] = m;
-    for (; n > 0 && !s->p->failed; n /= 2) {
-        gckpti_try_without(s, s->chosen, n);
-        if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
-            gckpti_accept(s);
-            return 1;
-        }
-    }
-    return 0;
+    return n;
 }
 
 /* Reloads what is computed again with more work, all of it or, where that does not fit, the half
  * that saves most, and so on. */
 static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 {
-    const gckpti_planner *p = s->p;
     int n = 0;
     gckpti_find_repeats(s, INT64_MAX);
-    if (p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
         return;
     for (int m = 0; m < s->moves; m++) {
         int x = s->move[m].to, u = s->move[m].unit;
-        if (s->now.item[x] == u && p->unit[u].offloads &&
+        if (s->now.item[x] == u && s->p->unit[u].offloads &&
             s->saving[x] > gckpti_there_and_back(s, u, x))
-            s->chosen[n++] = x;
+            s->chosen[n++] = m;
     }
-    for (; n > 0 && !p->failed; n /= 2) {
-        size_t length = (size_t)s->now.length;
-        if (!gckpti_search_room(s, &s->next, s->now.length))
-            return;
-        memcpy(s->next.item, s->now.item, length * sizeof(int));
-        s->next.length = s->now.length;
-        for (int k = 0; k < n; k++)
-            s->next.item[s->chosen[k]] += p->units;
-        gckpti_evaluate(s, &s->next);
-        if (s->next.peak <= limit && s->next.extra < s->now.extra) {
-            gckpti_accept(s);
-            return;
-        }
-    }
+    gckpti_make_moves(s, GCKPTI_TO_RELOAD, limit, n);
 }
 
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
@@ -18434,7 +18407,8 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
     for (int round = 0; (exact || round < 6) && s->now.extra > 0; round++) {
         gckpti_find_repeats(s, exact ? INT64_MAX : limit);
         if (s->p->failed || gckpti_spent(s) ||
-            !(exact ? gckpti_polish_single(s, limit) : gckpti_polish_many(s, limit)))
+            !(exact ? gckpti_make_best(s, GCKPTI_TAKE_OUT, limit, 1)
+                    : gckpti_make_moves(s, GCKPTI_TAKE_OUT, limit, gckpti_choose_repeats(s))))
             return;
     }
 }
@@ -18454,9 +18428,8 @@ GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t li
 /* Whether the present schedule was to be improved for this rung already: then it ends as before. */
 static int gckpti_was_tried(gckpti_search *s, int exact)
 {
-    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
-    for (int x = 0; x < s->now.length; x++)
-        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START + (uint64_t)exact, s->now.item,
+                               (size_t)s->now.length * sizeof(int));
     for (int i = 0; i < s->attempts; i++)
         if (s->tried[i] == hash)
             return 1;
@@ -18493,8 +18466,7 @@ GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int 
         if (i >= s->moves || s->p->failed)
             return;
         s->barred = s->move[i].unit;
-        gckpti_try_without(s, &i, 1);
-        gckpti_accept(s);
+        gckpti_make_move(s, GCKPTI_TAKE_OUT, i);
         int fits = gckpti_squeeze(s, slot->limit, exact);
         s->barred = -1;
         if (!fits)
@@ -18562,8 +18534,7 @@ static int gckpti_is_border(const gckpti_chain *c, int how, int u, int64_t wides
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
 {
-    const gckpti_search *s = c->s;
-    const gckpti_planner *p = s->p;
+    const gckpti_planner *p = c->s->p;
     int64_t widest = p->g->outermost < 2 ? INT64_MAX : 0;
     int borders = 1, window, seen = 0, best = -1, back = 0;
     for (int u = p->prologue + 1; u < p->units; u++)
@@ -18591,43 +18562,32 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
         while (back < p->body_backwards && p->backward[back] >= q->first)
             back++;
         q->back_end = back;
-        q->waits = s->gradient_between[q->back] - s->gradient_between[0];
+        q->waits = p->gradient_between[q->back] - p->gradient_between[0];
     }
-}
-
-/* Links as numbers: to their places in a stage, or out of it. */
-static uint64_t gckpti_hash_links(uint64_t hash, const int *link, int n, int first)
-{
-    for (int k = 0; k < n; k++)
-        hash = gckpti_fnv_number(hash, (uint64_t)(link[k] < first ? -1 : link[k] - first));
-    return hash;
 }
 
 /* All that tells a stage from others inside: two with the same number have the same options. */
 static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
-    const gckpti_search *s = c->s;
-    const gckpti_planner *p = s->p;
-    const int64_t waits = s->gradient_between[q->back];
+    const gckpti_planner *p = c->s->p;
+    const int64_t waits = p->gradient_between[q->back];
     uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
     for (int u = q->first; u < q->end; u++) {
         const gckpti_unit *x = &p->unit[u];
         const int back = x->rank >= 0;
-        const int64_t of[] = { x->out,       x->aux,
-                               x->work,      (int64_t)x->cost,
-                               x->inputs,    x->in_place,
-                               x->fixed,     x->reads_aux,
-                               back ? x->rank - q->back : -1, back ? x->reads : 0,
-                               c->last_either[u] < q->end };
+        const int64_t of[] = { x->out,   x->aux,  x->work, (int64_t)x->cost, x->inputs, x->in_place,
+                               x->fixed, x->reads_aux, back ? x->rank - q->back : -1,
+                               back ? x->reads : 0, c->last_either[u] < q->end };
         for (size_t k = 0; k < sizeof of / sizeof *of; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)of[k]);
-        hash = gckpti_hash_links(hash, p->links + x->in, x->inputs, q->first);
-        hash = gckpti_hash_links(hash, p->links + x->read, back ? x->reads : 0, q->first);
+        for (int way = 0, count; way < 1 + back; way++) /* links: to places in it, or out of it */
+            for (const int *v = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; v++)
+                hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
     }
     for (int r = q->back; r <= q->back_end; r++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)(s->gradient_between[r] - waits));
+        hash = gckpti_fnv_number(hash, (uint64_t)(p->gradient_between[r] - waits));
         if (r < q->back_end)
-            hash = gckpti_fnv_number(hash, (uint64_t)(s->gradient_at[r] - waits));
+            hash = gckpti_fnv_number(hash, (uint64_t)(p->gradient_at[r] - waits));
     }
     return hash;
 }
@@ -18671,9 +18631,8 @@ enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
  * only. Nothing is dropped that nobody reads, it just counts nothing. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
 {
-    const gckpti_search *s = c->s;
-    const gckpti_planner *p = s->p;
-    int64_t live = 0, gradients = 0, base = s->gradient_between[q->back];
+    const gckpti_planner *p = c->s->p;
+    int64_t live = 0, gradients = 0, base = p->gradient_between[q->back];
     int part = GCKPTI_BEHIND;
     memset(o, 0, sizeof *o);
     for (int u = q->first; u < q->end; u++)
@@ -18696,11 +18655,11 @@ static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *
         if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !w->effect)
             continue;
         int over = gckpti_use(p, q->first, i, x, &live) && v->value_end >= 0;
-        int64_t now = live + (i < 0 ? s->gradient_at[w->rank] - base
+        int64_t now = live + (i < 0 ? p->gradient_at[w->rank] - base
                                     : gradients + w->work - (over ? w->out : 0));
         o->bytes[part] = now > o->bytes[part] ? now : o->bytes[part];
         if (i < 0) {
-            gradients = s->gradient_between[w->rank] - base;
+            gradients = p->gradient_between[w->rank] - base;
             continue;
         }
         o->cost += w->cost;
@@ -19227,20 +19186,21 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
  * it is not good enough, those that keep a little more, squeezed. */
 static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
 {
+    const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
     int64_t room = slot->limit - t->gradients;
-    int cut = gckpti_cut_within(&t->all.last, room), fits = 0;
+    int cut = gckpti_cut_within(&all->last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        fits = gckpti_try_cut(s, &t->all, cut) <= slot->limit;
+        fits = gckpti_try_cut(s, all, cut) <= slot->limit;
         if (fits)
             gckpti_offer(s, slot);
         if ((fits || tried == 0) && !gckpti_certified(s, slot))
             gckpti_improve(s, slot, 0);
     }
     for (int part = 80; part >= 20 && !gckpti_certified(s, slot); part /= 2) {
-        cut = gckpti_cut_within(&t->all.last, room + slot->limit / part);
+        cut = gckpti_cut_within(&all->last, room + slot->limit / part);
         if (cut < 0)
             continue;
-        gckpti_try_cut(s, &t->all, cut);
+        gckpti_try_cut(s, all, cut);
         gckpti_improve(s, slot, 0);
     }
 }
@@ -19275,7 +19235,7 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
 /* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
  * not may be kept in part. */
 static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
-                                 const gckpti_cut_table *cuts)
+                              const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
     int64_t room = slot->limit - t->gradients, ties = 0;
@@ -19330,10 +19290,9 @@ static void gckpti_sink_seeds(gckpti_search *s)
             continue;
         least = s->seed[i].extra < least ? s->seed[i].extra : least;
         tried++;
-        int64_t limit = s->seed[i].peak - (s->seed[i].peak - s->gradient_between[0]) / 1000 - 1;
-        gckpti_slot *slot = gckpti_press(s, &s->seed[i], limit)
-                                ? gckpti_slot_new(s, &s->seed, &s->seeds)
-                                : NULL;
+        int64_t limit = s->seed[i].peak - (s->seed[i].peak - p->gradient_between[0]) / 1000 - 1;
+        gckpti_slot *slot =
+            gckpti_press(s, &s->seed[i], limit) ? gckpti_slot_new(s, &s->seed, &s->seeds) : NULL;
         if (slot)
             gckpti_slot_store(s, slot, &s->now);
     }
@@ -19350,7 +19309,7 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
-    int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
+    int64_t most = s->seed ? s->seed[0].peak - p->gradient_between[0] : 0;
     gckpti_make_late(p, 0);
     gckpti_seed(s);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
@@ -19382,7 +19341,7 @@ enum { GCKPTI_EXACT = 32, GCKPTI_TRIED = 12, GCKPTI_SHAKES = 4, GCKPTI_GROUP = 4
  * one above. Rungs never depend on a budget. */
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
 {
-    int64_t resident = s->gradient_between[0], least = s->bound->least;
+    int64_t resident = s->p->gradient_between[0], least = s->bound->least;
     int units = s->p->units, part = units <= 300 ? 40 : units <= 1000 ? 25 : 12, at;
     int every = (most - least) / s->grain <= 96;
     uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
@@ -19415,10 +19374,8 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     if (slot->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, slot, t);
-        if (!gckpti_certified(s, slot))
-            gckpti_solve_ties(s, slot, t, &t->hull);
-        for (int c = 1; c <= GCKPTI_CHEAP && s->p->offloads && !gckpti_certified(s, slot); c++)
-            gckpti_solve_ties(s, slot, t, gckpti_cheap_cuts(s->bound, t, c));
+        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, slot); c++)
+            gckpti_solve_ties(s, slot, t, gckpti_cuts(s->bound, t, c));
     }
     if (slot->bound == UINT64_MAX || gckpti_certified(s, slot))
         slot->state = GCKPTI_DONE;
@@ -19513,20 +19470,27 @@ static gckpt_result gckpti_search_result(const gckpti_search *s)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
+/* Lays out what a slot has, if nobody has. */
+static void gckpti_lay_once(gckpti_search *s, gckpti_slot *slot)
+{
+    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
+        s->result = gckpti_lay(s, slot);
+}
+
 /* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static void gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
-    if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
+    if (!gckpti_is_well(s) || slot->length == 0 ||
+        (old->length && !s->hunting && slot->extra > old->extra))
         return;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
     int equal =
         old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
         return;
-    if (slot->arena == 0)
-        s->result = gckpti_lay(s, slot);
+    gckpti_lay_once(s, slot);
     int better = !old->length ||
                  (s->hunting ? slot->arena < old->arena
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
@@ -19547,15 +19511,13 @@ static void gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
-        s->result = gckpti_lay(s, slot);
+    gckpti_lay_once(s, slot);
     if (slot->arena <= (size_t)slot->limit || slot->arena == SIZE_MAX || slot->tight)
         return;
     slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
     if (slot->tight && gckpti_press(s, slot, 2 * slot->limit - (int64_t)slot->arena)) {
         gckpti_slot_store(s, slot->tight, &s->now);
-        if (gckpti_is_well(s))
-            s->result = gckpti_lay(s, slot->tight);
+        gckpti_lay_once(s, slot->tight);
     }
 }
 
@@ -19573,9 +19535,9 @@ static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t mos
 {
     const int64_t high = s->whole ? INT64_MAX : s->slot[k].limit;
     const int64_t low = !s->whole && alone && k + 1 < s->slots ? s->slot[k + 1].limit : -1;
-    if (s->seeds == 0)
+    if (s->seeds == 0 && gckpti_is_well(s))
         gckpti_find_seeds(s);
-    for (int i = 0; i < s->seeds && gckpti_is_well(s); i++)
+    for (int i = 0; i < s->seeds; i++)
         if (s->seed[i].peak <= high && s->seed[i].peak > low)
             gckpti_consider(s, &s->seed[i], 0, most);
 }
@@ -19587,11 +19549,10 @@ static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t mos
 {
     gckpti_slot *slot = &s->slot[k];
     gckpti_lay_rung(s, k);
-    if (gckpti_is_well(s))
-        gckpti_consider(s, slot, gckpti_below(s, k), most);
-    if (gckpti_is_well(s) && slot->tight)
+    gckpti_consider(s, slot, gckpti_below(s, k), most);
+    if (slot->tight)
         gckpti_consider(s, slot->tight, gckpti_below(s, k), most);
-    if (gckpti_is_well(s) && (s->whole || lowest || !gckpti_certified(s, slot)))
+    if (s->whole || lowest || !gckpti_certified(s, slot))
         gckpti_consider_seeds(s, k, 1, most);
 }
 
@@ -19611,14 +19572,15 @@ static int64_t gckpti_absent(const gckpti_planner *p, int rank)
  * work that may lie within `most` bytes. */
 static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
-    const gckpti_instant *t = &s->bound->instant[at];
-    const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
+    gckpti_instant *t = &s->bound->instant[at];
+    const gckpti_cut_table *cuts = gckpti_cuts(s->bound, t, GCKPTI_ALL);
+    const gckpti_kept_list *all = &cuts->last;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     const int64_t absent = gckpti_absent(s->p, t->rank);
     const int64_t room = limit - t->gradients + (tries ? 0 : absent);
     if (!s->known[at] && all->n > 0)
-        s->known[at] = (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n,
-                                                           sizeof *s->known[at]);
+        s->known[at] =
+            (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *s->known[at]);
     gckpti_known *known = s->known[at];
     tries = tries ? tries : INT32_MAX;
     for (int e = gckpti_cut_within(all, room); known && e >= 0 && tries > 0 && gckpti_is_well(s);
@@ -19627,7 +19589,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
             break;
         if (known[e].arena > most || known[e].peak > limit)
             continue;
-        known[e].peak = gckpti_try_cut(s, &t->all, e);
+        known[e].peak = gckpti_try_cut(s, cuts, e);
         if (!s->late && s->now.extra < gckpti_cut_work(t, e))
             known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
         tries--;
@@ -19636,8 +19598,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         gckpti_slot slot = s->trial;
         gckpti_slot_store(s, &slot, &s->now);
         int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
-        if (gckpti_is_well(s)) /* in fewer than `floor` it would not be looked at */
-            gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
+        gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most); /* in fewer it is no cut */
         known[e].arena = slot.arena;
         s->trial = slot;
         if (s->winner.item == slot.item)
@@ -19660,13 +19621,12 @@ static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most
 {
     for (int at; i < s->slots && gckpti_is_well(s); i++) {
         gckpti_lay_rung(s, i);
-        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
+        low = gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
             s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
             return;
     }
-    if (gckpti_is_well(s))
-        gckpti_consider_seeds(s, low, 0, most);
+    gckpti_consider_seeds(s, low, 0, most);
 }
 
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
@@ -19682,8 +19642,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
     if (bound < UINT64_MAX)
         gckpti_consider_instants(s, most, 8);
-    if (gckpti_is_well(s)) /* has the work of some that have larger arenas */
-        gckpti_consider(s, &s->all, 0, most);
+    gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
     int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
     for (; i < s->slots && !proven && gckpti_is_well(s); i++) {
         if (s->slot[i].limit <= limit)
@@ -19691,7 +19650,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
         gckpti_consider_rung(s, i, 0, most);
-        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
+        low = gckpti_serves(s, i) ? i : low;
     }
     if (gckpti_is_well(s) && !proven && !s->whole)
         gckpti_consider_lowest(s, low, i, most);
@@ -19707,7 +19666,7 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
         gckpti_consider_rung(s, k, lowest, most);
-        lowest = lowest && gckpti_is_well(s) && !gckpti_serves(s, k);
+        lowest = lowest && !gckpti_serves(s, k);
         if (s->winner.length && !s->whole &&
             (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
             break;
@@ -19738,7 +19697,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     if (p->failed || p->most > GCKPTI_SEARCHED ||
         (result != GCKPT_OK && !gckpti_too_large(p, result)))
         return GCKPT_E_MEMORY;
-    gckpti_search_sizes(s);
+    s->grain = gckpti_grain(p);
+    s->note = p->note;
     s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);
@@ -19781,10 +19741,10 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
 /* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p);
 
-/* Checks a request; readies a planner of one of its variants, yet without the model. */
+/* Checks a request; readies a planner of it, yet without the model: it may get a variant. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d, gckpti_variant variant);
+                                            const gckpt_plan_desc *d);
 
 /* ---- ask/fit.c ---- */
 #ifndef GCKPT_NO_FIT
@@ -19847,14 +19807,26 @@ static inline gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t 
 #endif
 
 /* >>ask/tells */
+/* Work more than the least there is, as a part of that. */
+static double gckpti_work_above(const gckpt_plan *plan, uint64_t least)
+{
+    return plan->least_work ? (double)(plan->work - least) / (double)plan->least_work : 0;
+}
+
 /* What is one number of a plan; 0 without one. */
 #define GCKPTI_TELLS(type, name, value)                                                            \
-    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : 0; }
+    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
+GCKPTI_TELLS(gckpt_mode, mode, plan->mode)
+GCKPTI_TELLS(size_t, bytes,
+             plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                 plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->arena)
 GCKPTI_TELLS(size_t, arena, plan->arena)
 GCKPTI_TELLS(size_t, bound, plan->bound)
 GCKPTI_TELLS(size_t, offloaded, plan->offloaded)
 GCKPTI_TELLS(size_t, proven_bytes, plan->proven_bytes)
 GCKPTI_TELLS(double, recompute, plan->recompute)
+GCKPTI_TELLS(double, overhead, gckpti_work_above(plan, plan->least_work))
+GCKPTI_TELLS(double, gap, gckpti_work_above(plan, plan->proven_work))
 GCKPTI_TELLS(uint64_t, work, plan->work)
 GCKPTI_TELLS(uint64_t, proven_work, plan->proven_work)
 GCKPTI_TELLS(uint64_t, hash, plan->hash)
@@ -19864,22 +19836,6 @@ GCKPTI_TELLS(int, in_backward, plan->update_in_backward != 0)
 GCKPTI_TELLS(int, length, (int)plan->length)
 GCKPTI_TELLS(int, buffers, (int)plan->life_count)
 #undef GCKPTI_TELLS
-
-/* Work more than the least there is, as a part of that. */
-static double gckpti_work_above(const gckpt_plan *plan, uint64_t least)
-{
-    return plan && plan->least_work ? (double)(plan->work - least) / (double)plan->least_work : 0;
-}
-
-GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
-{
-    return gckpti_work_above(plan, plan ? plan->least_work : 0);
-}
-
-GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan)
-{
-    return gckpti_work_above(plan, plan ? plan->proven_work : 0);
-}
 
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
@@ -19934,19 +19890,6 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
         return UINT64_MAX;
     body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
     return gckpti_add_work(once, body);
-}
-
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
-{
-    return plan ? plan->mode : GCKPT_AUTO;
-}
-
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
-{
-    const size_t *bytes = plan ? plan->kind_bytes : NULL;
-    return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
-                      bytes[GCKPT_BYTES_CACHES] + plan->arena
-                : 0;
 }
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
@@ -20228,8 +20171,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_cut(
-                gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
+            gckpti_is_cut(gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_graph_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: each rank has its share of the gradient of %T "
@@ -20266,20 +20208,20 @@ GCKPTI_FN void gckpti_planner_rest(gckpti_planner *p)
 
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 {
-    gckpti_planner_rest(p);
-    gckpti_scratch_free(&p->scratch);
-    while (p->next) {
-        gckpti_planner *q = p->next;
-        p->next = q->next;
+    for (gckpti_planner *q = p, *next; q; q = next) {
+        next = q->next;
         gckpti_planner_rest(q);
         gckpti_scratch_free(&q->scratch);
-        gckpti_delete(p->memory, q, 1, sizeof *q);
+        if (q != p)
+            gckpti_delete(p->memory, q, 1, sizeof *q);
     }
+    p->next = NULL;
 }
 
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
+    p->far = p->variant.near ? 0 : p->far;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
     if (result != GCKPT_OK || !gckpti_is_offered(p))
@@ -20305,10 +20247,9 @@ GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_grap
 
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d, gckpti_variant variant)
+                                            const gckpt_plan_desc *d)
 {
     memset(p, 0, sizeof *p);
-    p->variant = variant;
     p->memory = memory;
     p->g = graph;
     p->desc = d;
@@ -20321,7 +20262,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->leaves = d->leaves ? d->leaves : 1;
     p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
-    if (!p->inference && !d->update_in_backward && !variant.near)
+    if (!p->inference && !d->update_in_backward)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
     p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
@@ -20334,8 +20275,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
 {
-    const gckpti_variant built = { 0, 0, 0 };
-    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
+    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
     return result == GCKPT_OK ? gckpti_make_model(p) : result;
 }
 
@@ -20345,9 +20285,10 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
     gckpt_result result =
-        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc, v)
+        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc)
           : GCKPT_E_MEMORY;
     if (result == GCKPT_OK) {
+        q->variant = v;
         q->built = p->cost;
         q->built_model = p->model;
         result = gckpti_make_model(q);
@@ -20416,14 +20357,13 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 }
 
 /* Reports that a budget is too small, and the least that is not. */
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     p->g->least = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
-                 "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
-                 least,
+                 "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
                  : !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
                                       "less; a build without GCKPT_NO_SEARCH finds the least)"
@@ -20474,14 +20414,14 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
                                     size_t *least)
 {
     int searched = first->desc->mode == GCKPT_AUTO || first->desc->mode == GCKPT_OPTIMAL;
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(first, kinds);
+    size_t resident = gckpti_resident(first, NULL);
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
         gckpti_bound *b = p->bound;
         if (p->failed)
             return GCKPT_E_MEMORY;
         for (int k = 0; b && k < b->instants && !searched; k++)
-            b->instant[k].tried = 1;
+            b->instant[k].tried |= 1u << GCKPTI_ALL;
         for (size_t i = 0; i < n; i++) {
             uint64_t work = gckpti_prove_work(b, point[i].bytes - resident);
             if (p == first || work < point[i].proven_work)
@@ -20512,21 +20452,10 @@ GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budg
 #endif
 
 /* >>ask/request */
-/* Drafts one mode: p->best, placed. */
-GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
-{
-    if (mode == GCKPT_SQRT && p->desc->group == 0)
-        return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
-    if (result == GCKPT_OK)
-        gckpti_keep_draft(p);
-    return result;
-}
-
 /* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
 static size_t gckpti_arena_budget(const gckpti_planner *p)
 {
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
+    size_t resident = gckpti_resident(p, NULL);
     size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
     size_t left = budget > resident ? budget - resident : 0;
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
@@ -20569,7 +20498,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0;
-    size_t kinds[GCKPT_BYTES_KINDS], arena = gckpti_arena_budget(first), needed, own;
+    size_t arena = gckpti_arena_budget(first), needed, own;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
         uint64_t once = UINT64_MAX; /* the least work that repeats nothing */
@@ -20601,7 +20530,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             break;
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
-    *least = gckpti_resident(first, kinds) + needed;
+    *least = gckpti_resident(first, NULL) + needed;
     gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
     if (best && !plan)
         *result = GCKPT_E_MEMORY;
@@ -20635,7 +20564,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpti_planner_report(&p, result);
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
-        gckpti_too_small(&p, least);
+        gckpti_too_small(&p, d.budget, least);
     return gckpti_plan_settle(plan);
 }
 
@@ -20670,16 +20599,11 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
  * there are. */
 static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
 {
-    for (int found = 1; found;) {
-        uint64_t proven = gckpti_prove_work(b, budget);
-        found = 0;
-        for (size_t i = 0; i < f->count; i++) {
-            size_t bytes = f->found[i].point.bytes - f->resident;
-            if (bytes <= budget && f->found[i].point.work <= proven) {
-                budget = bytes - 1;
-                found = 1;
-            }
-        }
+    for (size_t i = 0; i < f->count;) {
+        size_t bytes = f->found[i].point.bytes - f->resident;
+        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(b, budget);
+        budget = known ? bytes - 1 : budget;
+        i = known ? 0 : i + 1;
     }
     return budget;
 }
@@ -20787,9 +20711,8 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
 /* Searches all variants, lays everything out, and keeps the points. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
-    size_t kinds[GCKPT_BYTES_KINDS];
     gckpt_result result = GCKPT_OK;
-    f->resident = gckpti_resident(&f->p, kinds);
+    f->resident = gckpti_resident(&f->p, NULL);
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
@@ -20884,9 +20807,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
-        gckpti_error(f->p.g, GCKPT_E_BUDGET,
-                     "budget %z bytes is too small: this graph needs at least %z", budget,
-                     f->count ? f->points[0].bytes : (size_t)0);
+        gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;
@@ -20967,7 +20888,7 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
  * a loop. */
 GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t kinds[GCKPT_BYTES_KINDS], most = 0, resident = gckpti_resident(p, kinds);
+    size_t most = 0, resident = gckpti_resident(p, NULL);
     size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
     for (size_t i = 0; i < d->buffer_count && used; i++) {
         const gckpt_buffer *b = &d->buffers[i];
@@ -29494,29 +29415,11 @@ GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
  * by the code that plans.
  * ============================================================================================== */
 
-/* What the files of tables share; no other folder uses it. */
-
-/* ---- tables/write.c ---- */
+/* >>tables/file */
+#ifndef GCKPT_NO_TABLES
+/* ---- as a file ---- */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
-typedef struct {
-    gckpt_read_fn read;
-    void *user;
-    uint64_t check, list_hash;
-    size_t at;      /* bytes read */
-    int ended, bad; /* nothing more to read; a number was out of range */
-    gckpti_planner p;
-    gckpt_plan head; /* its numbers alone */
-    gckpt_plan_desc d;
-    gckpt_cost *costs, *built;
-    gckpt_term *terms;
-    gckpt_pick *picks;
-    gckpt_instruction *list;
-    gckpti_scratch scratch; /* of the arrays above */
-} gckpti_plan_reader;
-
-/* >>tables/write */
-#ifndef GCKPT_NO_TABLES
 /* Numbers, and into the hash of all that were written. */
 static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
@@ -29576,10 +29479,23 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_number(&k, &check, check);
     return gckpti_sink_flush(&k);
 }
-#endif
+/* ---- read again ---- */
+typedef struct {
+    gckpt_read_fn read;
+    void *user;
+    uint64_t check, list_hash;
+    size_t at;      /* bytes read */
+    int ended, bad; /* nothing more to read; a number was out of range */
+    gckpti_planner p;
+    gckpt_plan head; /* its numbers alone */
+    gckpt_plan_desc d;
+    gckpt_cost *costs, *built;
+    gckpt_term *terms;
+    gckpt_pick *picks;
+    gckpt_instruction *list;
+    gckpti_scratch scratch; /* of the arrays above */
+} gckpti_plan_reader;
 
-/* >>tables/read */
-#ifndef GCKPT_NO_TABLES
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
 {
     unsigned char little[8];
@@ -29731,10 +29647,6 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             gckpti_shard_name(g->store->shard),
                             GCKPTI_RUNS_LEAVES ? "gckpt_store_ranks"
                                                : "this build leaves out ranks: GCKPT_NO_RANKS");
-    if (!gckpti_has_precision(d->precision))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "load plan: its precision is one of GCKPT_BF16, which this build "
-                            "leaves out (GCKPT_NO_BF16)");
     if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
@@ -29852,10 +29764,10 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
-    gckpti_variant variant = { r->head.form, 0, 0 };
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) !=
-            GCKPT_OK ||
-        gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)
+        return NULL;
+    p->variant.form = r->head.form;
+    if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
     r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
     p->least_work = r->head.least_work;
@@ -29866,8 +29778,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
         gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
     gckpt_plan *plan = gckpti_encode(p, &p->draft, r->head.mode);
-    r->bad = plan && (r->head.proven_work > plan->work ||
-                      r->head.proven_bytes > gckpt_plan_bytes(plan));
+    r->bad =
+        plan && (r->head.proven_work > plan->work || r->head.proven_bytes > gckpt_plan_bytes(plan));
     if (plan) {
         plan->proven_work = r->head.proven_work;
         plan->proven_bytes = r->head.proven_bytes;

@@ -26,10 +26,10 @@ GCKPTI_FN void gckpti_planner_free(gckpti_planner *p);
 /* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p);
 
-/* Checks a request; readies a planner of one of its variants, yet without the model. */
+/* Checks a request; readies a planner of it, yet without the model: it may get a variant. */
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d, gckpti_variant variant);
+                                            const gckpt_plan_desc *d);
 
 /* ---- ask/fit.c ---- */
 #ifndef GCKPT_NO_FIT

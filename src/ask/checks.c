@@ -227,8 +227,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_cut(
-                gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
+            gckpti_is_cut(gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
             return gckpti_graph_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: each rank has its share of the gradient of %T "

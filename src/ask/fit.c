@@ -59,7 +59,7 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
  * a loop. */
 GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t kinds[GCKPT_BYTES_KINDS], most = 0, resident = gckpti_resident(p, kinds);
+    size_t most = 0, resident = gckpti_resident(p, NULL);
     size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
     for (size_t i = 0; i < d->buffer_count && used; i++) {
         const gckpt_buffer *b = &d->buffers[i];

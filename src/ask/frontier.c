@@ -32,16 +32,11 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
  * there are. */
 static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
 {
-    for (int found = 1; found;) {
-        uint64_t proven = gckpti_prove_work(b, budget);
-        found = 0;
-        for (size_t i = 0; i < f->count; i++) {
-            size_t bytes = f->found[i].point.bytes - f->resident;
-            if (bytes <= budget && f->found[i].point.work <= proven) {
-                budget = bytes - 1;
-                found = 1;
-            }
-        }
+    for (size_t i = 0; i < f->count;) {
+        size_t bytes = f->found[i].point.bytes - f->resident;
+        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(b, budget);
+        budget = known ? bytes - 1 : budget;
+        i = known ? 0 : i + 1;
     }
     return budget;
 }
@@ -149,9 +144,8 @@ static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
 /* Searches all variants, lays everything out, and keeps the points. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
-    size_t kinds[GCKPT_BYTES_KINDS];
     gckpt_result result = GCKPT_OK;
-    f->resident = gckpti_resident(&f->p, kinds);
+    f->resident = gckpti_resident(&f->p, NULL);
     f->complete = 1;
     gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
     for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
@@ -246,9 +240,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
-        gckpti_error(f->p.g, GCKPT_E_BUDGET,
-                     "budget %z bytes is too small: this graph needs at least %z", budget,
-                     f->count ? f->points[0].bytes : (size_t)0);
+        gckpti_too_small(&f->p, budget, f->count ? f->points[0].bytes : 0);
         return NULL;
     }
     gckpti_allocator memory = f->memory;

@@ -22,20 +22,20 @@ GCKPTI_FN void gckpti_planner_rest(gckpti_planner *p)
 
 GCKPTI_FN void gckpti_planner_free(gckpti_planner *p)
 {
-    gckpti_planner_rest(p);
-    gckpti_scratch_free(&p->scratch);
-    while (p->next) {
-        gckpti_planner *q = p->next;
-        p->next = q->next;
+    for (gckpti_planner *q = p, *next; q; q = next) {
+        next = q->next;
         gckpti_planner_rest(q);
         gckpti_scratch_free(&q->scratch);
-        gckpti_delete(p->memory, q, 1, sizeof *q);
+        if (q != p)
+            gckpti_delete(p->memory, q, 1, sizeof *q);
     }
+    p->next = NULL;
 }
 
 GCKPTI_FN gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpti_planner_drafts(p);
+    p->far = p->variant.near ? 0 : p->far;
     gckpt_result result = gckpti_model_ops(p);
     int trains = p->inference;
     if (result != GCKPT_OK || !gckpti_is_offered(p))
@@ -61,10 +61,9 @@ GCKPTI_FN int64_t gckpti_largest_leaf(const gckpt_plan_desc *d, const gckpt_grap
 
 GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
                                             gckpt_graph *graph, const gckpt_term *terms, int count,
-                                            const gckpt_plan_desc *d, gckpti_variant variant)
+                                            const gckpt_plan_desc *d)
 {
     memset(p, 0, sizeof *p);
-    p->variant = variant;
     p->memory = memory;
     p->g = graph;
     p->desc = d;
@@ -77,7 +76,7 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
     p->leaves = d->leaves ? d->leaves : 1;
     p->levels = p->inference ? 0 : gckpti_levels(p->leaves / graph->store->ranks);
     p->looped = !p->inference && (p->levels > 0 || gckpti_largest_leaf(d, graph) > graph->rows);
-    if (!p->inference && !d->update_in_backward && !variant.near)
+    if (!p->inference && !d->update_in_backward)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
     p->plain = GCKPTI_ALWAYS_PLAIN || d->plain != 0 || d->backend;
@@ -90,8 +89,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
                                            gckpt_graph *graph, const gckpt_term *terms, int count,
                                            const gckpt_plan_desc *d)
 {
-    const gckpti_variant built = { 0, 0, 0 };
-    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
+    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
     return result == GCKPT_OK ? gckpti_make_model(p) : result;
 }
 
@@ -101,9 +99,10 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
 {
     gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
     gckpt_result result =
-        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc, v)
+        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc)
           : GCKPT_E_MEMORY;
     if (result == GCKPT_OK) {
+        q->variant = v;
         q->built = p->cost;
         q->built_model = p->model;
         result = gckpti_make_model(q);
@@ -172,14 +171,13 @@ GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result resul
 }
 
 /* Reports that a budget is too small, and the least that is not. */
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least)
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least)
 {
     gckpt_mode mode = p->desc->mode;
     int searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
     p->g->least = least;
     gckpti_error(p->g, GCKPT_E_BUDGET,
-                 "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
-                 least,
+                 "budget %z bytes is too small: this graph needs at least %z%s", budget, least,
                  mode == GCKPT_INFERENCE ? ""
                  : !GCKPTI_SEARCHES ? " in this mode (GCKPT_SQRT or GCKPT_MEMORY_POOR may need "
                                       "less; a build without GCKPT_NO_SEARCH finds the least)"

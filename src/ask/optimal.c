@@ -43,14 +43,14 @@ GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *po
                                     size_t *least)
 {
     int searched = first->desc->mode == GCKPT_AUTO || first->desc->mode == GCKPT_OPTIMAL;
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(first, kinds);
+    size_t resident = gckpti_resident(first, NULL);
     *least = SIZE_MAX;
     for (const gckpti_planner *p = first; p; p = p->next) {
         gckpti_bound *b = p->bound;
         if (p->failed)
             return GCKPT_E_MEMORY;
         for (int k = 0; b && k < b->instants && !searched; k++)
-            b->instant[k].tried = 1;
+            b->instant[k].tried |= 1u << GCKPTI_ALL;
         for (size_t i = 0; i < n; i++) {
             uint64_t work = gckpti_prove_work(b, point[i].bytes - resident);
             if (p == first || work < point[i].proven_work)

@@ -69,7 +69,7 @@ GCKPTI_FN gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *
                                            const gckpt_plan_desc *d);
 GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result);
-GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t least);
+GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least);
 
 /* ask/optimal.c */
 #ifndef GCKPT_NO_SEARCH
@@ -83,7 +83,6 @@ GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budg
 #endif
 
 /* ask/request.c */
-GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
                                           int drafted, gckpt_result *result, size_t *least);
 

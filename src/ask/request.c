@@ -2,21 +2,10 @@
 #include "graph/graph.h"
 #include "search/search.h"
 
-/* Drafts one mode: p->best, placed. */
-GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
-{
-    if (mode == GCKPT_SQRT && p->desc->group == 0)
-        return gckpti_find_sqrt(p);
-    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
-    if (result == GCKPT_OK)
-        gckpti_keep_draft(p);
-    return result;
-}
-
 /* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
 static size_t gckpti_arena_budget(const gckpti_planner *p)
 {
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
+    size_t resident = gckpti_resident(p, NULL);
     size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
     size_t left = budget > resident ? budget - resident : 0;
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
@@ -59,7 +48,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
 {
     gckpt_mode mode = first->desc->mode;
     int automatic = mode == GCKPT_AUTO, too_large = 0;
-    size_t kinds[GCKPT_BYTES_KINDS], arena = gckpti_arena_budget(first), needed, own;
+    size_t arena = gckpti_arena_budget(first), needed, own;
     gckpti_planner *best;
     for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
         uint64_t once = UINT64_MAX; /* the least work that repeats nothing */
@@ -91,7 +80,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             break;
     }
     *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
-    *least = gckpti_resident(first, kinds) + needed;
+    *least = gckpti_resident(first, NULL) + needed;
     gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
     if (best && !plan)
         *result = GCKPT_E_MEMORY;
@@ -125,6 +114,6 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpti_planner_report(&p, result);
     gckpti_planner_free(&p);
     if (result == GCKPT_OK && !plan && !p.failed)
-        gckpti_too_small(&p, least);
+        gckpti_too_small(&p, d.budget, least);
     return gckpti_plan_settle(plan);
 }

@@ -1,14 +1,26 @@
 #include "ask/own.h"
 #include "graph/graph.h"
 
+/* Work more than the least there is, as a part of that. */
+static double gckpti_work_above(const gckpt_plan *plan, uint64_t least)
+{
+    return plan->least_work ? (double)(plan->work - least) / (double)plan->least_work : 0;
+}
+
 /* What is one number of a plan; 0 without one. */
 #define GCKPTI_TELLS(type, name, value)                                                            \
-    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : 0; }
+    GCKPT_API type gckpt_plan_##name(const gckpt_plan *plan) { return plan ? (value) : (type)0; }
+GCKPTI_TELLS(gckpt_mode, mode, plan->mode)
+GCKPTI_TELLS(size_t, bytes,
+             plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                 plan->kind_bytes[GCKPT_BYTES_CACHES] + plan->arena)
 GCKPTI_TELLS(size_t, arena, plan->arena)
 GCKPTI_TELLS(size_t, bound, plan->bound)
 GCKPTI_TELLS(size_t, offloaded, plan->offloaded)
 GCKPTI_TELLS(size_t, proven_bytes, plan->proven_bytes)
 GCKPTI_TELLS(double, recompute, plan->recompute)
+GCKPTI_TELLS(double, overhead, gckpti_work_above(plan, plan->least_work))
+GCKPTI_TELLS(double, gap, gckpti_work_above(plan, plan->proven_work))
 GCKPTI_TELLS(uint64_t, work, plan->work)
 GCKPTI_TELLS(uint64_t, proven_work, plan->proven_work)
 GCKPTI_TELLS(uint64_t, hash, plan->hash)
@@ -18,22 +30,6 @@ GCKPTI_TELLS(int, in_backward, plan->update_in_backward != 0)
 GCKPTI_TELLS(int, length, (int)plan->length)
 GCKPTI_TELLS(int, buffers, (int)plan->life_count)
 #undef GCKPTI_TELLS
-
-/* Work more than the least there is, as a part of that. */
-static double gckpti_work_above(const gckpt_plan *plan, uint64_t least)
-{
-    return plan && plan->least_work ? (double)(plan->work - least) / (double)plan->least_work : 0;
-}
-
-GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
-{
-    return gckpti_work_above(plan, plan ? plan->least_work : 0);
-}
-
-GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan)
-{
-    return gckpti_work_above(plan, plan ? plan->proven_work : 0);
-}
 
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
@@ -88,19 +84,6 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
         return UINT64_MAX;
     body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
     return gckpti_add_work(once, body);
-}
-
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
-{
-    return plan ? plan->mode : GCKPT_AUTO;
-}
-
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
-{
-    const size_t *bytes = plan ? plan->kind_bytes : NULL;
-    return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
-                      bytes[GCKPT_BYTES_CACHES] + plan->arena
-                : 0;
 }
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)

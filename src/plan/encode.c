@@ -209,7 +209,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                  : 0;
 }
 
-/* Bytes that a rank has in its shares of values and state above its part of them. */
+/* Bytes that a rank has in its shares of values and state above its part of them, cut anywhere. */
 static size_t gckpti_resident_padding(const gckpti_planner *p)
 {
     size_t sum = 0;
@@ -219,7 +219,8 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
         if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(gckpti_update_share(p, t)))
             continue;
         arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
-        sum += (size_t)arrays * gckpti_padding(p, gckpti_share_bytes(p, t), gckpti_bytes(p, t, 0));
+        size_t part = gckpti_bytes(p, t, 0) / (size_t)p->g->store->ranks;
+        sum += (size_t)arrays * (gckpti_share_bytes(p, t) - part);
     }
     return sum;
 }
@@ -239,10 +240,12 @@ GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         if (more > 0)
             state += gckpti_array_bytes(s, q, 1) * (size_t)more;
     }
-    kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
-    kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
-    kind_bytes[GCKPT_BYTES_STATE] = state;
-    kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    if (kind_bytes) {
+        kind_bytes[GCKPT_BYTES_PADDING] += gckpti_resident_padding(p);
+        kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
+        kind_bytes[GCKPT_BYTES_STATE] = state;
+        kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    }
     return parameters + state + caches;
 }
 

@@ -165,15 +165,13 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
-    for (int r = 0; r < p->body_backwards && seen; r++)
-        if (seen[p->unit[p->backward[p->body_backwards - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_graph_error(
-                p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
-                p->tensors[p->unit[p->backward[p->body_backwards - 1 - r]].id]);
-    for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
-        if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
-            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
-                                      p->tensors[p->unit[u].id]);
+    for (int u = p->prologue; u < p->units && seen; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        int wanted = q->rank >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
+        if ((seen[q->id] & wanted) != wanted)
+            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
+                                      p->tensors[q->id], q->rank >= 0 ? " and a backward" : "");
+    }
     return GCKPT_OK;
 }
 
@@ -203,7 +201,8 @@ GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
     return result == GCKPT_E_MEMORY && !p->failed;
 }
 
-GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
+/* The same draft, placed. */
+static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = gckpti_draft_mode(p, mode, group);
     return result == GCKPT_OK ? gckpti_place_draft(p) : result;
@@ -225,7 +224,10 @@ GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i)
     return i < ops ? (int)group : -(int)group;
 }
 
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
     size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
@@ -256,4 +258,14 @@ GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p)
     if (result != GCKPT_OK || least < SIZE_MAX)
         return result;
     return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
+}
+
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    if (mode == GCKPT_SQRT && p->desc->group == 0)
+        return gckpti_find_sqrt(p);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    if (result == GCKPT_OK)
+        gckpti_keep_draft(p);
+    return result;
 }

@@ -96,7 +96,6 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
 
 /* plan/draft.c */
 GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind);
-GCKPTI_FN size_t gckpti_padding(const gckpti_planner *p, size_t held, size_t bytes);
 
 /* plan/place.c */
 GCKPTI_FN size_t gckpti_place_all(gckpti_skyline *s);

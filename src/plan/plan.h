@@ -21,9 +21,9 @@
  * The calls, in their order; each needs those above it:
  *   gckpti_make_model (ask/open.c) of a planner whose request is filled in and checked:
  *     gckpti_model_ops, gckpti_model_units
- *   gckpti_place_mode or gckpti_find_sqrt (ask/request.c): a maker, gckpti_make_draft,
- *     gckpti_place_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
- *   gckpti_keep_draft (find_sqrt calls it), gckpti_encode
+ *   gckpti_plan_mode (ask/request.c): a maker, gckpti_make_draft, gckpti_place_draft,
+ *     gckpti_keep_draft; or gckpti_search_open, gckpti_choose, gckpti_lay (search)
+ *   gckpti_encode
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
  * the model, what is proven about it (search), and two drafts, the latest and the best so far.
  *
@@ -154,7 +154,7 @@ enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
 enum { GCKPTI_FORMS = 5, GCKPTI_LEAVES = 32768 };
 
 /* The numbers of a plan, in their order: declared below, printed as C in this order, and those with
- * a limit, the most that a file may have, are what files have of them (tables/write.c, read.c). */
+ * a limit, the most that a file may have, are what files have of them (tables/file.c). */
 /* clang-format off */
 #define GCKPTI_PLAN_NUMBERS(X)                                                                     \
     X(uint64_t, hash, 0) X(uint64_t, check, 0) /* gckpt_plan_hash; the same of what runs */        \
@@ -646,9 +646,6 @@ GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int
  * bytes may be a plan. */
 GCKPTI_FN int gckpti_too_large(const gckpti_planner *p, gckpt_result result);
 
-/* The same draft, placed. */
-GCKPTI_FN gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group);
-
 /* Makes p->draft the best one, p->best; what that was is p->draft, to be overwritten. */
 GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
 
@@ -657,10 +654,8 @@ GCKPTI_FN void gckpti_keep_draft(gckpti_planner *p);
  * and the one before has as many. */
 GCKPTI_FN int gckpti_group(const gckpti_planner *p, size_t i);
 
-/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
- * so they are laid out in the order of their bounds, until the next bound is no better than the
- * least arena. */
-GCKPTI_FN gckpt_result gckpti_find_sqrt(gckpti_planner *p);
+/* Drafts a mode, placed: p->best. */
+GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode);
 
 /* ---- plan/encode.c ---- */
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
@@ -675,8 +670,8 @@ enum { GCKPTI_ALWAYS_PLAIN = 0 };
 #endif
 GCKPTI_FN int gckpti_made_for(const gckpt_backend *backend, int plain);
 
-/* Bytes of the store: parameters, and the state they have or will get; and those of caches; padding
- * is added to what kind_bytes has of it. Returns their sum, without padding. */
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches: their
+ * sum. kind_bytes (or NULL) gets each, and padding is added to what it has of that. */
 GCKPTI_FN size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes);
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */

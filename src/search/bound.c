@@ -138,14 +138,20 @@ static void gckpti_cut_merge(gckpti_bound *b, gckpti_kept_list *to, const gckpti
     memcpy(to->cut, out, (size_t)n * sizeof *out);
 }
 
+/* The lists of some unit's border, by state: sets of bits of `open`. */
+typedef struct {
+    gckpti_kept_list list[1 << GCKPTI_OPEN];
+    unsigned open;
+} gckpti_states;
+
 /* The list behind unit i of state y, from those in front of it: of all states x that the unit may
  * turn into y, as its value is needed no more, and its inputs are where it runs again. */
-static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i, unsigned open,
-                            const gckpti_kept_list *front, unsigned y, gckpti_kept_list *to)
+static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i,
+                            const gckpti_states *front, unsigned y, gckpti_kept_list *to)
 {
     const gckpti_unit *u = &b->p->unit[i];
     const gckpti_cut_unit *c = &t->unit[i];
-    const unsigned own = c->own, some = (c->opens | own) & open;
+    const unsigned own = c->own, some = (c->opens | own) & front->open;
     const int64_t aux = c->flags & GCKPTI_READ_AUX ? u->aux : 0;
     const int64_t held =
         (c->flags & GCKPTI_HELD ? u->out : 0) + (c->flags & GCKPTI_HELD_AUX ? aux : 0);
@@ -155,25 +161,26 @@ static void gckpti_cut_step(gckpti_bound *b, const gckpti_instant *t, int i, uns
     if (!b->hulls)
         work += (work >> GCKPTI_SLANT) * (uint64_t)i / (uint64_t)b->p->units;
     do {
-        const unsigned x = (y & open & ~some) | part;
+        const unsigned x = (y & front->open & ~some) | part;
         const int needed = c->flags & GCKPTI_READ || x & own;
         const int64_t bytes = (needed ? u->out : 0) + aux;
-        const uint32_t first = (uint32_t)(front[x].cut - front[0].cut);
+        const gckpti_kept_list *from = &front->list[x];
+        const uint32_t first = (uint32_t)(from->cut - front->list[0].cut);
         int far = aux_far | (needed && u->out && !(c->flags & GCKPTI_HELD) ? GCKPTI_VALUE : 0);
         if ((x & ~own) == y)
-            gckpti_cut_merge(b, to, &front[x], bytes, 0, first);
+            gckpti_cut_merge(b, to, from, bytes, 0, first);
         for (int q = (x & ~own) == y && u->offloads ? far : 0; q > 0; q = (q - 1) & far)
-            gckpti_cut_merge(b, to, &front[x], bytes - gckpti_parts_bytes(u, q),
+            gckpti_cut_merge(b, to, from, bytes - gckpti_parts_bytes(u, q),
                              2 * gckpti_parts_work(b->p, i, q) >> b->cheap,
                              first | UINT32_C(1) << 30);
         if (((x | c->opens) & ~own) == y && bytes > 0 && !(c->flags & GCKPTI_STAYS))
-            gckpti_cut_merge(b, to, &front[x], held, work, first | UINT32_C(1) << 31);
+            gckpti_cut_merge(b, to, from, held, work, first | UINT32_C(1) << 31);
         part = (part - some) & some;
     } while (part);
 }
 
 /* Readies lists of hulls, or of all cuts. 0: out of memory. */
-GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls)
+static int gckpti_bound_lists(gckpti_bound *b, int hulls)
 {
     size_t before = b->room, most = hulls ? GCKPTI_HULL_CUTS : GCKPTI_ALL_CUTS;
     most *= b->p->offloads ? 4 : 1;
@@ -186,43 +193,55 @@ GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls)
     return !b->p->failed;
 }
 
-/* Finds all cuts of an instant, or those of the hull. 0: there are too many. */
-GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
+/* Finds cuts of an instant; none, when there are too many. */
+static void gckpti_find_cuts(gckpti_bound *b, const gckpti_instant *t, gckpti_cut_table *table)
 {
-    gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *front = lists[0], *behind = lists[1];
-    unsigned open = 0; /* bits of the states in front */
+    gckpti_states states[2], *front = &states[0], *behind = &states[1];
     size_t used = 0, n = 1, ways = b->p->offloads ? 5 : 2;
     table->first = (size_t *)gckpti_scratch_take(b->scratch, (size_t)b->p->units, sizeof(size_t));
-    front[0].cut = b->pool[0];
-    front[0].n = 1;
-    memset(front[0].cut, 0, sizeof *front[0].cut);
+    front->open = 0;
+    front->list[0].cut = b->pool[0];
+    front->list[0].n = 1;
+    memset(b->pool[0], 0, sizeof **b->pool);
     for (int i = b->p->units; i-- > 0 && !b->p->failed;) {
         const gckpti_cut_unit *c = &t->unit[i];
-        const unsigned after = (open | c->opens) & ~(unsigned)c->own;
+        const unsigned after = (front->open | c->opens) & ~(unsigned)c->own;
         unsigned y = 0;
-        gckpti_kept *cut = front[0].cut == b->pool[0] ? b->pool[1] : b->pool[0];
+        gckpti_kept *cut = front->list[0].cut == b->pool[0] ? b->pool[1] : b->pool[0];
         if (ways * n > b->room ||
             !gckpti_want(b->scratch, &table->from, used + ways * n, sizeof(uint32_t)))
-            return 0;
+            return;
         n = 0;
         do { /* side by side, so that they are numbered through */
-            behind[y].cut = cut + n;
-            behind[y].n = 0;
-            gckpti_cut_step(b, t, i, open, front, y, &behind[y]);
-            n += (size_t)behind[y].n;
+            behind->list[y].cut = cut + n;
+            behind->list[y].n = 0;
+            gckpti_cut_step(b, t, i, front, y, &behind->list[y]);
+            n += (size_t)behind->list[y].n;
             y = (y - after) & after;
         } while (y);
         table->first[i] = used;
         for (size_t k = 0; k < n; k++)
             table->from[used++] = cut[k].from;
-        gckpti_kept_list *swap = front;
+        gckpti_states *swap = front;
         front = behind, behind = swap;
-        open = after;
+        front->open = after;
     }
     table->last.cut =
-        (gckpti_kept *)gckpti_scratch_copy(b->scratch, front[0].cut, n, sizeof *front[0].cut);
+        (gckpti_kept *)gckpti_scratch_copy(b->scratch, front->list[0].cut, n, sizeof **b->pool);
     table->last.n = b->p->failed ? 0 : (int)n;
-    return table->last.n;
+}
+
+/* One of an instant's tables. Why cheap ones: where several values would have to be computed again
+ * one after the other, a cut, which counts each once, offloads too few. */
+GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_instant *t, int which)
+{
+    int found = t->tried >> which & 1, all = which == GCKPTI_ALL;
+    t->tried |= 1u << which;
+    if (!found && (!all || b->p->units <= GCKPTI_COUNTED) && gckpti_bound_lists(b, !all)) {
+        b->cheap = all ? 0 : which < GCKPTI_ALL - 1 ? which : 63;
+        gckpti_find_cuts(b, t, &t->table[which]);
+    }
+    return &t->table[which];
 }
 
 /* The last cut that keeps no more than `room` bytes; -1: there is none. */
@@ -242,7 +261,7 @@ GCKPTI_FN int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
 /* The work of one of an instant's cuts, without what its lateness added. */
 GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut)
 {
-    uint64_t work = t->all.last.cut[cut].work;
+    uint64_t work = t->table[GCKPTI_ALL].last.cut[cut].work;
     return work - (work >> GCKPTI_SLANT);
 }
 
@@ -274,28 +293,6 @@ GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
     return off < work ? a->work - off : z->work;
 }
 
-/* All cuts of an instant; none when there are too many. */
-GCKPTI_FN const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
-{
-    gckpti_instant *t = &b->instant[at];
-    if (!t->tried++ && b->p->units <= GCKPTI_COUNTED && gckpti_bound_lists(b, 0))
-        gckpti_find_cuts(b, t, &t->all);
-    return &t->all.last;
-}
-
-/* The hull of an instant if copies had less work. Where several values would have to be computed
- * again one after the other, a cut, which counts each once, offloads too few. */
-GCKPTI_FN const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
-{
-    if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
-        b->cheap = cheap < GCKPTI_CHEAP ? cheap : 63;
-        gckpti_find_cuts(b, t, &t->cheap[cheap - 1]);
-        b->cheap = 0;
-    }
-    t->tried_cheap |= 1 << cheap;
-    return &t->cheap[cheap - 1];
-}
-
 /* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
  * UINT64_MAX: there is no such schedule. *at: the instant that decides. */
 GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
@@ -305,7 +302,8 @@ GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *
     if (limit < b->least)
         return UINT64_MAX;
     for (int k = 0; k < b->instants; k++) {
-        uint64_t work = gckpti_hull_work(&b->instant[k].hull.last, limit - b->instant[k].gradients);
+        const gckpti_instant *t = &b->instant[k];
+        uint64_t work = gckpti_hull_work(&t->table[GCKPTI_HULL].last, limit - t->gradients);
         if (work >= most) {
             most = work;
             *at = k;
@@ -319,9 +317,10 @@ GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at)
     uint64_t most = gckpti_hulls_work(b, limit, at), work = 0;
     if (most == UINT64_MAX || b->instants == 0)
         return most;
-    int cut = gckpti_cut_within(gckpti_all_cuts(b, *at), limit - b->instant[*at].gradients);
+    gckpti_instant *t = &b->instant[*at];
+    int cut = gckpti_cut_within(&gckpti_cuts(b, t, GCKPTI_ALL)->last, limit - t->gradients);
     if (cut >= 0)
-        work = gckpti_cut_work(&b->instant[*at], cut);
+        work = gckpti_cut_work(t, cut);
     return work > most ? work : most;
 }
 
@@ -403,11 +402,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
         gckpti_instant_marks(p, t);
         gckpti_instant_bits(p, t);
     }
-    gckpti_bound_lists(b, 1);
     for (int k = 0; k < b->instants && !p->failed; k++) {
         gckpti_instant *t = &b->instant[k];
-        if (gckpti_find_cuts(b, t, &t->hull) && t->gradients + t->hull.last.cut[0].bytes > b->least)
-            b->least = t->gradients + t->hull.last.cut[0].bytes;
+        const gckpti_kept_list *hull = &gckpti_cuts(b, t, GCKPTI_HULL)->last;
+        if (hull->n && t->gradients + hull->cut[0].bytes > b->least)
+            b->least = t->gradients + hull->cut[0].bytes;
     }
 }
 

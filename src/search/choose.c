@@ -24,20 +24,27 @@ static gckpt_result gckpti_search_result(const gckpti_search *s)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
+/* Lays out what a slot has, if nobody has. */
+static void gckpti_lay_once(gckpti_search *s, gckpti_slot *slot)
+{
+    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
+        s->result = gckpti_lay(s, slot);
+}
+
 /* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
 static void gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
-    if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
+    if (!gckpti_is_well(s) || slot->length == 0 ||
+        (old->length && !s->hunting && slot->extra > old->extra))
         return;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
     int equal =
         old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
         return;
-    if (slot->arena == 0)
-        s->result = gckpti_lay(s, slot);
+    gckpti_lay_once(s, slot);
     int better = !old->length ||
                  (s->hunting ? slot->arena < old->arena
                              : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
@@ -58,15 +65,13 @@ static void gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
     gckpti_slot *slot = &s->slot[k];
-    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
-        s->result = gckpti_lay(s, slot);
+    gckpti_lay_once(s, slot);
     if (slot->arena <= (size_t)slot->limit || slot->arena == SIZE_MAX || slot->tight)
         return;
     slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
     if (slot->tight && gckpti_press(s, slot, 2 * slot->limit - (int64_t)slot->arena)) {
         gckpti_slot_store(s, slot->tight, &s->now);
-        if (gckpti_is_well(s))
-            s->result = gckpti_lay(s, slot->tight);
+        gckpti_lay_once(s, slot->tight);
     }
 }
 
@@ -84,9 +89,9 @@ static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t mos
 {
     const int64_t high = s->whole ? INT64_MAX : s->slot[k].limit;
     const int64_t low = !s->whole && alone && k + 1 < s->slots ? s->slot[k + 1].limit : -1;
-    if (s->seeds == 0)
+    if (s->seeds == 0 && gckpti_is_well(s))
         gckpti_find_seeds(s);
-    for (int i = 0; i < s->seeds && gckpti_is_well(s); i++)
+    for (int i = 0; i < s->seeds; i++)
         if (s->seed[i].peak <= high && s->seed[i].peak > low)
             gckpti_consider(s, &s->seed[i], 0, most);
 }
@@ -98,11 +103,10 @@ static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t mos
 {
     gckpti_slot *slot = &s->slot[k];
     gckpti_lay_rung(s, k);
-    if (gckpti_is_well(s))
-        gckpti_consider(s, slot, gckpti_below(s, k), most);
-    if (gckpti_is_well(s) && slot->tight)
+    gckpti_consider(s, slot, gckpti_below(s, k), most);
+    if (slot->tight)
         gckpti_consider(s, slot->tight, gckpti_below(s, k), most);
-    if (gckpti_is_well(s) && (s->whole || lowest || !gckpti_certified(s, slot)))
+    if (s->whole || lowest || !gckpti_certified(s, slot))
         gckpti_consider_seeds(s, k, 1, most);
 }
 
@@ -122,14 +126,15 @@ static int64_t gckpti_absent(const gckpti_planner *p, int rank)
  * work that may lie within `most` bytes. */
 static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
 {
-    const gckpti_instant *t = &s->bound->instant[at];
-    const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
+    gckpti_instant *t = &s->bound->instant[at];
+    const gckpti_cut_table *cuts = gckpti_cuts(s->bound, t, GCKPTI_ALL);
+    const gckpti_kept_list *all = &cuts->last;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     const int64_t absent = gckpti_absent(s->p, t->rank);
     const int64_t room = limit - t->gradients + (tries ? 0 : absent);
     if (!s->known[at] && all->n > 0)
-        s->known[at] = (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n,
-                                                           sizeof *s->known[at]);
+        s->known[at] =
+            (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *s->known[at]);
     gckpti_known *known = s->known[at];
     tries = tries ? tries : INT32_MAX;
     for (int e = gckpti_cut_within(all, room); known && e >= 0 && tries > 0 && gckpti_is_well(s);
@@ -138,7 +143,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
             break;
         if (known[e].arena > most || known[e].peak > limit)
             continue;
-        known[e].peak = gckpti_try_cut(s, &t->all, e);
+        known[e].peak = gckpti_try_cut(s, cuts, e);
         if (!s->late && s->now.extra < gckpti_cut_work(t, e))
             known[e].peak = INT64_MAX; /* with less offloaded: another cut, or it would not count */
         tries--;
@@ -147,8 +152,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         gckpti_slot slot = s->trial;
         gckpti_slot_store(s, &slot, &s->now);
         int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
-        if (gckpti_is_well(s)) /* in fewer than `floor` it would not be looked at */
-            gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most);
+        gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most); /* in fewer it is no cut */
         known[e].arena = slot.arena;
         s->trial = slot;
         if (s->winner.item == slot.item)
@@ -171,13 +175,12 @@ static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most
 {
     for (int at; i < s->slots && gckpti_is_well(s); i++) {
         gckpti_lay_rung(s, i);
-        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
+        low = gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
             s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
             return;
     }
-    if (gckpti_is_well(s))
-        gckpti_consider_seeds(s, low, 0, most);
+    gckpti_consider_seeds(s, low, 0, most);
 }
 
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
@@ -193,8 +196,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
     if (bound < UINT64_MAX)
         gckpti_consider_instants(s, most, 8);
-    if (gckpti_is_well(s)) /* has the work of some that have larger arenas */
-        gckpti_consider(s, &s->all, 0, most);
+    gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
     int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
     for (; i < s->slots && !proven && gckpti_is_well(s); i++) {
         if (s->slot[i].limit <= limit)
@@ -202,7 +204,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
         gckpti_consider_rung(s, i, 0, most);
-        low = gckpti_is_well(s) && gckpti_serves(s, i) ? i : low;
+        low = gckpti_serves(s, i) ? i : low;
     }
     if (gckpti_is_well(s) && !proven && !s->whole)
         gckpti_consider_lowest(s, low, i, most);
@@ -218,7 +220,7 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
         gckpti_consider_rung(s, k, lowest, most);
-        lowest = lowest && gckpti_is_well(s) && !gckpti_serves(s, k);
+        lowest = lowest && !gckpti_serves(s, k);
         if (s->winner.length && !s->whole &&
             (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
             break;
@@ -249,7 +251,8 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     if (p->failed || p->most > GCKPTI_SEARCHED ||
         (result != GCKPT_OK && !gckpti_too_large(p, result)))
         return GCKPT_E_MEMORY;
-    gckpti_search_sizes(s);
+    s->grain = gckpti_grain(p);
+    s->note = p->note;
     s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, (size_t)p->units, 1);
     gckpti_open_bounds(p);

@@ -87,20 +87,21 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
  * it is not good enough, those that keep a little more, squeezed. */
 static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
 {
+    const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
     int64_t room = slot->limit - t->gradients;
-    int cut = gckpti_cut_within(&t->all.last, room), fits = 0;
+    int cut = gckpti_cut_within(&all->last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        fits = gckpti_try_cut(s, &t->all, cut) <= slot->limit;
+        fits = gckpti_try_cut(s, all, cut) <= slot->limit;
         if (fits)
             gckpti_offer(s, slot);
         if ((fits || tried == 0) && !gckpti_certified(s, slot))
             gckpti_improve(s, slot, 0);
     }
     for (int part = 80; part >= 20 && !gckpti_certified(s, slot); part /= 2) {
-        cut = gckpti_cut_within(&t->all.last, room + slot->limit / part);
+        cut = gckpti_cut_within(&all->last, room + slot->limit / part);
         if (cut < 0)
             continue;
-        gckpti_try_cut(s, &t->all, cut);
+        gckpti_try_cut(s, all, cut);
         gckpti_improve(s, slot, 0);
     }
 }
@@ -135,7 +136,7 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
 /* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
  * not may be kept in part. */
 static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
-                                 const gckpti_cut_table *cuts)
+                              const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
     int64_t room = slot->limit - t->gradients, ties = 0;
@@ -190,10 +191,9 @@ static void gckpti_sink_seeds(gckpti_search *s)
             continue;
         least = s->seed[i].extra < least ? s->seed[i].extra : least;
         tried++;
-        int64_t limit = s->seed[i].peak - (s->seed[i].peak - s->gradient_between[0]) / 1000 - 1;
-        gckpti_slot *slot = gckpti_press(s, &s->seed[i], limit)
-                                ? gckpti_slot_new(s, &s->seed, &s->seeds)
-                                : NULL;
+        int64_t limit = s->seed[i].peak - (s->seed[i].peak - p->gradient_between[0]) / 1000 - 1;
+        gckpti_slot *slot =
+            gckpti_press(s, &s->seed[i], limit) ? gckpti_slot_new(s, &s->seed, &s->seeds) : NULL;
         if (slot)
             gckpti_slot_store(s, slot, &s->now);
     }
@@ -210,7 +210,7 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
-    int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
+    int64_t most = s->seed ? s->seed[0].peak - p->gradient_between[0] : 0;
     gckpti_make_late(p, 0);
     gckpti_seed(s);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
@@ -242,7 +242,7 @@ enum { GCKPTI_EXACT = 32, GCKPTI_TRIED = 12, GCKPTI_SHAKES = 4, GCKPTI_GROUP = 4
  * one above. Rungs never depend on a budget. */
 GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
 {
-    int64_t resident = s->gradient_between[0], least = s->bound->least;
+    int64_t resident = s->p->gradient_between[0], least = s->bound->least;
     int units = s->p->units, part = units <= 300 ? 40 : units <= 1000 ? 25 : 12, at;
     int every = (most - least) / s->grain <= 96;
     uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
@@ -275,10 +275,8 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     if (slot->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
         gckpti_solve_counted(s, slot, t);
-        if (!gckpti_certified(s, slot))
-            gckpti_solve_ties(s, slot, t, &t->hull);
-        for (int c = 1; c <= GCKPTI_CHEAP && s->p->offloads && !gckpti_certified(s, slot); c++)
-            gckpti_solve_ties(s, slot, t, gckpti_cheap_cuts(s->bound, t, c));
+        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, slot); c++)
+            gckpti_solve_ties(s, slot, t, gckpti_cuts(s->bound, t, c));
     }
     if (slot->bound == UINT64_MAX || gckpti_certified(s, slot))
         slot->state = GCKPTI_DONE;

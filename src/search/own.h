@@ -25,6 +25,9 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 /* ---- search/squeeze.c ---- */
 #define GCKPTI_TWICE (UINT64_C(1) << 32) /* added to a score, it doubles it */
 
+/* What moves do: gaps are closed; repeated forwards and reloads go; or they become reloads. */
+enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
+
 /* ---- search/ladder.c ---- */
 enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
 
@@ -89,20 +92,16 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
  * order, and need no prototypes. What each does is said where it is defined. */
 
 /* search/bound.c */
-GCKPTI_FN int gckpti_bound_lists(gckpti_bound *b, int hulls);
-GCKPTI_FN int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table);
+GCKPTI_FN const gckpti_cut_table *gckpti_cuts(gckpti_bound *b, gckpti_instant *t, int which);
 GCKPTI_FN int gckpti_cut_within(const gckpti_kept_list *v, int64_t room);
 GCKPTI_FN uint64_t gckpti_cut_work(const gckpti_instant *t, int cut);
 GCKPTI_FN void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut);
 GCKPTI_FN uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room);
-GCKPTI_FN const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at);
-GCKPTI_FN const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap);
 GCKPTI_FN uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at);
 GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch);
 
 /* search/search.c */
-GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length);
-GCKPTI_FN void gckpti_search_sizes(gckpti_search *s);
+GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p);
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t);
 GCKPTI_FN int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit);
 GCKPTI_FN void gckpti_step(gckpti_search *s, int x);
@@ -122,8 +121,10 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s);
 GCKPTI_FN uint64_t gckpti_score(uint64_t cost, int64_t gain);
 GCKPTI_FN void gckpti_add_move(gckpti_search *s, const gckpti_move *m);
 GCKPTI_FN void gckpti_sort_moves(gckpti_search *s);
-GCKPTI_FN void gckpti_accept(gckpti_search *s);
 GCKPTI_FN int gckpti_spent(gckpti_search *s);
+GCKPTI_FN void gckpti_make_move(gckpti_search *s, int how, int move);
+GCKPTI_FN int gckpti_make_moves(gckpti_search *s, int how, int64_t limit, int n);
+GCKPTI_FN int gckpti_make_best(gckpti_search *s, int how, int64_t limit, int exact);
 GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all);
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact);
 

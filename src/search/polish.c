@@ -87,22 +87,6 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
     return fits;
 }
 
-/* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
-static void gckpti_try_without(gckpti_search *s, const int *move, int n)
-{
-    int length = s->now.length;
-    if (!gckpti_search_room(s, &s->next, length))
-        return;
-    memcpy(s->next.item, s->now.item, (size_t)length * sizeof(int));
-    for (int i = 0; i < n; i++)
-        s->next.item[s->move[move[i]].to] = INT32_MAX; /* goes */
-    s->next.length = 0;
-    for (int x = 0; x < length; x++)
-        if (s->next.item[x] != INT32_MAX)
-            s->next.item[s->next.length++] = s->next.item[x];
-    gckpti_evaluate(s, &s->next);
-}
-
 /* Work of an offload and a reload of what is read of unit u's version that begins at x. */
 static uint64_t gckpti_there_and_back(const gckpti_search *s, int u, int x)
 {
@@ -165,29 +149,8 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
     gckpti_sort_moves(s);
 }
 
-/* Takes out the one repeated forward that leaves least work, by trying all. Returns 0 when none may
- * go. */
-static int gckpti_polish_single(gckpti_search *s, int64_t limit)
-{
-    uint64_t least = s->now.extra;
-    int best = -1;
-    for (int m = 0; m < s->moves && !s->p->failed; m++) {
-        gckpti_try_without(s, &m, 1);
-        if (s->next.peak <= limit && s->next.extra < least) {
-            least = s->next.extra;
-            best = m;
-        }
-    }
-    if (best < 0 || s->p->failed)
-        return 0;
-    gckpti_try_without(s, &best, 1);
-    gckpti_accept(s);
-    return 1;
-}
-
-/* Takes out all repeated forwards whose predecessors' bytes fit, one after another; half of these
- * until it helps. Returns 0 when none may go. */
-static int gckpti_polish_many(gckpti_search *s, int64_t limit)
+/* Chooses all repeated forwards whose predecessors' bytes fit, one after another: how many. */
+static int gckpti_choose_repeats(gckpti_search *s)
 {
     int n = 0;
     if (!gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
@@ -195,45 +158,24 @@ static int gckpti_polish_many(gckpti_search *s, int64_t limit)
     for (int m = 0; m < s->moves; m++)
         if (gckpti_stretch(s, &s->move[m], 1))
             s->chosen[n++] = m;
-    for (; n > 0 && !s->p->failed; n /= 2) {
-        gckpti_try_without(s, s->chosen, n);
-        if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
-            gckpti_accept(s);
-            return 1;
-        }
-    }
-    return 0;
+    return n;
 }
 
 /* Reloads what is computed again with more work, all of it or, where that does not fit, the half
  * that saves most, and so on. */
 static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
 {
-    const gckpti_planner *p = s->p;
     int n = 0;
     gckpti_find_repeats(s, INT64_MAX);
-    if (p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
         return;
     for (int m = 0; m < s->moves; m++) {
         int x = s->move[m].to, u = s->move[m].unit;
-        if (s->now.item[x] == u && p->unit[u].offloads &&
+        if (s->now.item[x] == u && s->p->unit[u].offloads &&
             s->saving[x] > gckpti_there_and_back(s, u, x))
-            s->chosen[n++] = x;
+            s->chosen[n++] = m;
     }
-    for (; n > 0 && !p->failed; n /= 2) {
-        size_t length = (size_t)s->now.length;
-        if (!gckpti_search_room(s, &s->next, s->now.length))
-            return;
-        memcpy(s->next.item, s->now.item, length * sizeof(int));
-        s->next.length = s->now.length;
-        for (int k = 0; k < n; k++)
-            s->next.item[s->chosen[k]] += p->units;
-        gckpti_evaluate(s, &s->next);
-        if (s->next.peak <= limit && s->next.extra < s->now.extra) {
-            gckpti_accept(s);
-            return;
-        }
-    }
+    gckpti_make_moves(s, GCKPTI_TO_RELOAD, limit, n);
 }
 
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
@@ -245,7 +187,8 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
     for (int round = 0; (exact || round < 6) && s->now.extra > 0; round++) {
         gckpti_find_repeats(s, exact ? INT64_MAX : limit);
         if (s->p->failed || gckpti_spent(s) ||
-            !(exact ? gckpti_polish_single(s, limit) : gckpti_polish_many(s, limit)))
+            !(exact ? gckpti_make_best(s, GCKPTI_TAKE_OUT, limit, 1)
+                    : gckpti_make_moves(s, GCKPTI_TAKE_OUT, limit, gckpti_choose_repeats(s))))
             return;
     }
 }
@@ -265,9 +208,8 @@ GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t li
 /* Whether the present schedule was to be improved for this rung already: then it ends as before. */
 static int gckpti_was_tried(gckpti_search *s, int exact)
 {
-    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
-    for (int x = 0; x < s->now.length; x++)
-        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START + (uint64_t)exact, s->now.item,
+                               (size_t)s->now.length * sizeof(int));
     for (int i = 0; i < s->attempts; i++)
         if (s->tried[i] == hash)
             return 1;
@@ -304,8 +246,7 @@ GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int 
         if (i >= s->moves || s->p->failed)
             return;
         s->barred = s->move[i].unit;
-        gckpti_try_without(s, &i, 1);
-        gckpti_accept(s);
+        gckpti_make_move(s, GCKPTI_TAKE_OUT, i);
         int fits = gckpti_squeeze(s, slot->limit, exact);
         s->barred = -1;
         if (!fits)

@@ -37,12 +37,7 @@
  * timed, and there are integers only, so that a plan is the same on every machine.
  * ============================================================================================== */
 
-GCKPTI_FN int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
-{
-    return gckpti_schedule_room(&s->scratch, t, length);
-}
-
-/* ---- sizes of a model ---- */
+/* The greatest that divides both. */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -53,28 +48,24 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* Readies the search for a model: what all sizes are multiples of. */
-GCKPTI_FN void gckpti_search_sizes(gckpti_search *s)
+/* What all sizes of a model are multiples of. */
+GCKPTI_FN int64_t gckpti_grain(const gckpti_planner *p)
 {
-    const gckpti_planner *p = s->p;
-    s->gradient_at = p->gradient_at;
-    s->gradient_between = p->gradient_between;
+    int64_t grain = 0;
     for (int r = 0; r <= p->backwards; r++)
-        s->grain =
-            gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
-    s->note = p->note;
+        grain = gckpti_divisor(gckpti_divisor(grain, p->gradient_at[r]), p->gradient_between[r]);
     for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
-        s->grain = gckpti_divisor(gckpti_divisor(s->grain, q->out), q->aux);
-        s->grain = gckpti_divisor(s->grain, q->work);
+        grain = gckpti_divisor(gckpti_divisor(gckpti_divisor(grain, q->out), q->aux), q->work);
     }
+    return grain;
 }
 
 /* Finds the lives of a schedule, without what nobody reads. */
 GCKPTI_FN void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     s->items += t->length;
-    if (gckpti_search_room(s, t, t->length))
+    if (gckpti_schedule_room(&s->scratch, t, t->length))
         gckpti_find_lives(s->p, t);
 }
 
@@ -196,7 +187,7 @@ GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckp
 /* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
 GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 {
-    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
+    if (slot->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, slot->length))
         return 0;
     memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
     s->now.length = slot->length;

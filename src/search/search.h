@@ -19,10 +19,11 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- search/bound.c ---- */
-enum {
-    GCKPTI_INSTANTS = 8, /* of a model, at the most */
-    GCKPTI_CHEAP = 3 /* hulls with copies of 1/2, .. their work; the last: as if they were free */
-};
+enum { GCKPTI_INSTANTS = 8 }; /* of a model, at the most */
+
+/* Tables of an instant's cuts: those of the hull; of hulls with copies of 1/2, 1/4 of their work,
+ * and as if they were free, which prove nothing; all. */
+enum { GCKPTI_HULL, GCKPTI_CHEAP, GCKPTI_ALL = GCKPTI_CHEAP + 3, GCKPTI_TABLES };
 
 /* What an instant knows of a unit: bits of values that only repeated forwards read, its inputs' and
  * its own; GCKPTI_READ, .. */
@@ -44,7 +45,7 @@ typedef struct {
     int n;
 } gckpti_kept_list;
 
-/* The cuts of an instant, all or those of the hull; and what each continues, of those behind each
+/* Some cuts of an instant (none: there are too many); and what each continues, of those behind each
  * unit, too: of cut k behind unit i from[first[i] + k]. */
 typedef struct {
     gckpti_kept_list last;
@@ -56,9 +57,8 @@ typedef struct {
     int rank;
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
-    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
-    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
-    int tried, tried_cheap;
+    gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
+    unsigned tried;                        /* bits of those that were */
 } gckpti_instant;
 
 typedef struct gckpti_bound {
@@ -140,9 +140,6 @@ typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    /* the model: bytes of gradients and workspaces, by rank: at a backward; between it and the one
-     * before */
-    int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
     int late;      /* some forwards come late: a cut may then repeat less than it says */
     int whole;     /* a small graph: whatever was found counts for every budget */

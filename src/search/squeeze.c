@@ -51,13 +51,6 @@ GCKPTI_FN void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-GCKPTI_FN void gckpti_accept(gckpti_search *s)
-{
-    gckpti_schedule swap = s->now;
-    s->now = s->next;
-    s->next = swap;
-}
-
 /* What one rung may cost, for each unit: list items evaluated; four times as many items and links
  * looked at to find moves. */
 #define GCKPTI_WORK_LIMIT INT64_C(700)
@@ -70,6 +63,127 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
                 (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
     s->cut = s->cut || spent;
     return spent;
+}
+
+/* ---- what moves do to the present schedule: s->next; the better one is kept ---- */
+/* s->next = s->now with what n moves compute. 0: no memory. */
+static int gckpti_insert_sets(gckpti_search *s, const int *move, int n)
+{
+    const gckpti_schedule *t = &s->now;
+    size_t most = 0, k = 0, length = 0;
+    for (int i = 0; i < n; i++)
+        most += (size_t)s->move[move[i]].units;
+    if (!gckpti_want(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
+        !gckpti_schedule_room(&s->scratch, &s->next, t->length + (int)most))
+        return 0;
+    for (int i = 0; i < n; i++) {
+        const gckpti_move *m = &s->move[move[i]];
+        for (int j = m->set; j < m->set + m->units; j++, k++) {
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
+            s->insert[k].item = s->set[j];
+        }
+        s->cut = s->cut || m->truncated;
+    }
+    gckpti_sort_keys(s->insert, s->insert + most, most);
+    int *out = s->next.item, x = 0;
+    for (k = 0; k < most; k++) {
+        int to = (int)(s->insert[k].key >> 32);
+        memcpy(out + length, t->item + x, (size_t)(to - x) * sizeof *out);
+        length += (size_t)(to - x);
+        x = to;
+        if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
+            out[length++] = s->insert[k].item;
+    }
+    memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
+    s->next.length = (int)length + t->length - x;
+    return 1;
+}
+
+/* s->next = s->now without the forwards of n moves, or with reloads there. 0: no memory. */
+static int gckpti_replace_items(gckpti_search *s, int how, const int *move, int n)
+{
+    const gckpti_schedule *t = &s->now;
+    if (!gckpti_schedule_room(&s->scratch, &s->next, t->length))
+        return 0;
+    int *out = s->next.item, length = 0;
+    memcpy(out, t->item, (size_t)t->length * sizeof *out);
+    for (int i = 0; i < n; i++) {
+        int x = s->move[move[i]].to;
+        out[x] = how == GCKPTI_TO_RELOAD ? out[x] + s->p->units : INT32_MAX;
+    }
+    for (int x = 0; x < t->length; x++)
+        if (out[x] != INT32_MAX)
+            out[length++] = out[x];
+    s->next.length = length;
+    return 1;
+}
+
+/* s->next = s->now changed by n moves, without what nobody reads; evaluated. */
+static void gckpti_try(gckpti_search *s, int how, const int *move, int n)
+{
+    if (how == GCKPTI_CLOSE ? gckpti_insert_sets(s, move, n)
+                            : gckpti_replace_items(s, how, move, n))
+        gckpti_evaluate(s, &s->next);
+}
+
+static void gckpti_accept(gckpti_search *s)
+{
+    gckpti_schedule swap = s->now;
+    s->now = s->next;
+    s->next = swap;
+}
+
+/* Makes one move, whether it is of use or not. */
+GCKPTI_FN void gckpti_make_move(gckpti_search *s, int how, int move)
+{
+    gckpti_try(s, how, &move, 1);
+    gckpti_accept(s);
+}
+
+/* How good s->next is, the least best: where s->now exceeds the limit by `excess`, the work of each
+ * byte less; else its work. UINT64_MAX: it is no better. */
+static uint64_t gckpti_rate(const gckpti_search *s, int64_t limit, int64_t excess)
+{
+    int64_t gain = excess - gckpti_excess(&s->next, limit);
+    uint64_t work = s->next.extra, before = s->now.extra;
+    if (excess > 0 && gain > 0)
+        return gckpti_score(work > before ? work - before : 0, gain);
+    return excess == 0 && gain == 0 && work < before ? work : UINT64_MAX;
+}
+
+/* Makes n moves, s->chosen; half of them until it helps. Returns 0 when none does. */
+GCKPTI_FN int gckpti_make_moves(gckpti_search *s, int how, int64_t limit, int n)
+{
+    int64_t excess = gckpti_excess(&s->now, limit);
+    for (; n > 0 && !s->p->failed; n /= 2) {
+        gckpti_try(s, how, s->chosen, n);
+        if (gckpti_rate(s, limit, excess) < UINT64_MAX && !s->p->failed) {
+            gckpti_accept(s);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Tries moves one at a time, in order, and makes the best; if not exact, of 8 that help, among the
+ * first 200. Returns 0 when none helps. */
+GCKPTI_FN int gckpti_make_best(gckpti_search *s, int how, int64_t limit, int exact)
+{
+    const int tries = exact ? s->moves : 200, most = exact ? s->moves : 8;
+    int64_t excess = gckpti_excess(&s->now, limit);
+    uint64_t least = UINT64_MAX;
+    int best = -1, helped = 0;
+    for (int m = 0; m < s->moves && m < tries && helped < most && !s->p->failed; m++) {
+        gckpti_try(s, how, &m, 1);
+        uint64_t rate = gckpti_rate(s, limit, excess);
+        helped += rate < UINT64_MAX;
+        best = rate < least ? m : best;
+        least = rate < least ? rate : least;
+    }
+    if (best < 0 || s->p->failed)
+        return 0;
+    gckpti_make_move(s, how, best);
+    return !s->p->failed;
 }
 
 /* ---- squeeze: takes the present schedule below a limit, by closing gaps (search/search) ---- */
@@ -121,8 +235,8 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q, x - 1);
-            int kept = !stale && (policy == GCKPTI_KEPT_INPUTS ||
-                                  (excess == 0 && policy != GCKPTI_COMPUTED));
+            int kept = !stale &&
+                       (policy == GCKPTI_KEPT_INPUTS || (excess == 0 && policy != GCKPTI_COMPUTED));
             v->seen = s->stamp;
             choice |= kept ? 1 : stale ? 0 : 2;
             if (kept)
@@ -162,7 +276,7 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
     gckpti_move best, m;
     int reload, choice = 3;
     if ((fixed && !s->p->unit[unit].offloads) || unit == s->barred)
-    return;
+        return;
     memset(&m, 0, sizeof m);
     m.unit = unit;
     m.start = v->start;
@@ -178,9 +292,9 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, gckpti_wish *wish)
     for (int policy = fixed ? GCKPTI_RELOADED : 0; policy < GCKPTI_POLICIES && !s->p->failed;
          policy++) {
         /* alone COMPUTED costs no less than CHEAPEST; and KEPT is that if nothing is computed */
-        if (policy == GCKPTI_RELOADED ? !reload
-                                      : !(choice & (all ? 3 : 2)) ||
-                                            (policy == GCKPTI_COMPUTED && !all))
+        if (policy == GCKPTI_RELOADED
+                ? !reload
+                : !(choice & (all ? 3 : 2)) || (policy == GCKPTI_COMPUTED && !all))
             continue;
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
@@ -222,39 +336,6 @@ GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int a
         gckpti_step(s, x);
     }
     gckpti_sort_moves(s);
-}
-
-/* s->next = s->now with the forwards of n moves, without what nobody reads; evaluated. */
-static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
-{
-    const gckpti_schedule *t = &s->now;
-    size_t most = 0, k = 0, length = 0;
-    for (int i = 0; i < n; i++)
-        most += (size_t)s->move[move[i]].units;
-    if (!gckpti_want(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
-        !gckpti_search_room(s, &s->next, t->length + (int)most))
-        return;
-    for (int i = 0; i < n; i++) {
-        const gckpti_move *m = &s->move[move[i]];
-        for (int j = m->set; j < m->set + m->units; j++, k++) {
-            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
-            s->insert[k].item = s->set[j];
-        }
-        s->cut = s->cut || m->truncated;
-    }
-    gckpti_sort_keys(s->insert, s->insert + most, most);
-    int *out = s->next.item, x = 0;
-    for (k = 0; k < most; k++) {
-        int to = (int)(s->insert[k].key >> 32);
-        memcpy(out + length, t->item + x, (size_t)(to - x) * sizeof *out);
-        length += (size_t)(to - x);
-        x = to;
-        if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
-            out[length++] = s->insert[k].item;
-    }
-    memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
-    s->next.length = (int)length + t->length - x;
-    gckpti_evaluate(s, &s->next);
 }
 
 /* Excess that `size` bytes less take off, of what moves have left over, at those positions above
@@ -346,54 +427,19 @@ static int gckpti_choose_gaps(gckpti_search *s)
     return n;
 }
 
-/* Tries moves one at a time, in order, and takes the one with least work per excess byte removed:
- * of `most` that help, among the first `tries`. Returns 0 when none helps. */
-static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int most)
-{
-    int64_t excess = gckpti_excess(&s->now, limit);
-    uint64_t least = UINT64_MAX;
-    int best = -1, helped = 0;
-    for (int m = 0; m < s->moves && m < tries && helped < most && !s->p->failed; m++) {
-        gckpti_try_inserts(s, &m, 1);
-        int64_t now = gckpti_excess(&s->next, limit);
-        if (now >= excess)
-            continue;
-        uint64_t score = gckpti_score(
-            s->next.extra > s->now.extra ? s->next.extra - s->now.extra : 0, excess - now);
-        helped++;
-        if (score < least) {
-            least = score;
-            best = m;
-        }
-    }
-    if (best < 0)
-        return 0;
-    gckpti_try_inserts(s, &best, 1);
-    gckpti_accept(s);
-    return !s->p->failed;
-}
-
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
-        int64_t excess = gckpti_excess(&s->now, limit);
-        int helped = 0;
         s->cut = s->cut || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
-        for (int n = exact ? 0 : gckpti_choose_gaps(s); n > 0 && !helped && !s->p->failed; n /= 2) {
-            gckpti_try_inserts(s, s->chosen, n);
-            helped = gckpti_excess(&s->next, limit) < excess;
-        }
-        if (helped) {
-            gckpti_accept(s);
+        if (!exact && gckpti_make_moves(s, GCKPTI_CLOSE, limit, gckpti_choose_gaps(s)))
             continue;
-        }
         if (!exact)
             gckpti_find_gaps(s, limit, 1, 0);
-        if (!gckpti_best_single(s, limit, exact ? s->moves : 200, exact ? s->moves : 8))
+        if (!gckpti_make_best(s, GCKPTI_CLOSE, limit, exact))
             return 0;
     }
     return !s->p->failed;

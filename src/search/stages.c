@@ -58,8 +58,7 @@ static int gckpti_is_border(const gckpti_chain *c, int how, int u, int64_t wides
 /* Makes stages of the body; when they are too many, at the cheapest border of each window. */
 GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
 {
-    const gckpti_search *s = c->s;
-    const gckpti_planner *p = s->p;
+    const gckpti_planner *p = c->s->p;
     int64_t widest = p->g->outermost < 2 ? INT64_MAX : 0;
     int borders = 1, window, seen = 0, best = -1, back = 0;
     for (int u = p->prologue + 1; u < p->units; u++)
@@ -87,43 +86,32 @@ GCKPTI_FN void gckpti_find_stages(gckpti_chain *c, int how, int most)
         while (back < p->body_backwards && p->backward[back] >= q->first)
             back++;
         q->back_end = back;
-        q->waits = s->gradient_between[q->back] - s->gradient_between[0];
+        q->waits = p->gradient_between[q->back] - p->gradient_between[0];
     }
-}
-
-/* Links as numbers: to their places in a stage, or out of it. */
-static uint64_t gckpti_hash_links(uint64_t hash, const int *link, int n, int first)
-{
-    for (int k = 0; k < n; k++)
-        hash = gckpti_fnv_number(hash, (uint64_t)(link[k] < first ? -1 : link[k] - first));
-    return hash;
 }
 
 /* All that tells a stage from others inside: two with the same number have the same options. */
 static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
 {
-    const gckpti_search *s = c->s;
-    const gckpti_planner *p = s->p;
-    const int64_t waits = s->gradient_between[q->back];
+    const gckpti_planner *p = c->s->p;
+    const int64_t waits = p->gradient_between[q->back];
     uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
     for (int u = q->first; u < q->end; u++) {
         const gckpti_unit *x = &p->unit[u];
         const int back = x->rank >= 0;
-        const int64_t of[] = { x->out,       x->aux,
-                               x->work,      (int64_t)x->cost,
-                               x->inputs,    x->in_place,
-                               x->fixed,     x->reads_aux,
-                               back ? x->rank - q->back : -1, back ? x->reads : 0,
-                               c->last_either[u] < q->end };
+        const int64_t of[] = { x->out,   x->aux,  x->work, (int64_t)x->cost, x->inputs, x->in_place,
+                               x->fixed, x->reads_aux, back ? x->rank - q->back : -1,
+                               back ? x->reads : 0, c->last_either[u] < q->end };
         for (size_t k = 0; k < sizeof of / sizeof *of; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)of[k]);
-        hash = gckpti_hash_links(hash, p->links + x->in, x->inputs, q->first);
-        hash = gckpti_hash_links(hash, p->links + x->read, back ? x->reads : 0, q->first);
+        for (int way = 0, count; way < 1 + back; way++) /* links: to places in it, or out of it */
+            for (const int *v = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; v++)
+                hash = gckpti_fnv_number(hash, (uint64_t)(*v < q->first ? -1 : *v - q->first));
     }
     for (int r = q->back; r <= q->back_end; r++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)(s->gradient_between[r] - waits));
+        hash = gckpti_fnv_number(hash, (uint64_t)(p->gradient_between[r] - waits));
         if (r < q->back_end)
-            hash = gckpti_fnv_number(hash, (uint64_t)(s->gradient_at[r] - waits));
+            hash = gckpti_fnv_number(hash, (uint64_t)(p->gradient_at[r] - waits));
     }
     return hash;
 }
@@ -167,9 +155,8 @@ enum { GCKPTI_OPTIONS = 128 }; /* most ways to run a stage */
  * only. Nothing is dropped that nobody reads, it just counts nothing. */
 static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
 {
-    const gckpti_search *s = c->s;
-    const gckpti_planner *p = s->p;
-    int64_t live = 0, gradients = 0, base = s->gradient_between[q->back];
+    const gckpti_planner *p = c->s->p;
+    int64_t live = 0, gradients = 0, base = p->gradient_between[q->back];
     int part = GCKPTI_BEHIND;
     memset(o, 0, sizeof *o);
     for (int u = q->first; u < q->end; u++)
@@ -192,11 +179,11 @@ static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *
         if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !w->effect)
             continue;
         int over = gckpti_use(p, q->first, i, x, &live) && v->value_end >= 0;
-        int64_t now = live + (i < 0 ? s->gradient_at[w->rank] - base
+        int64_t now = live + (i < 0 ? p->gradient_at[w->rank] - base
                                     : gradients + w->work - (over ? w->out : 0));
         o->bytes[part] = now > o->bytes[part] ? now : o->bytes[part];
         if (i < 0) {
-            gradients = s->gradient_between[w->rank] - base;
+            gradients = p->gradient_between[w->rank] - base;
             continue;
         }
         o->cost += w->cost;

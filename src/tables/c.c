@@ -1,4 +1,4 @@
-#include "tables/own.h"
+#include "tables/tables.h"
 #include "base/base.h"
 #include "graph/graph.h"
 #include "ops/ops.h"

@@ -1,4 +1,4 @@
-#include "tables/own.h"
+#include "tables/tables.h"
 #include "store/store.h"
 #include "plan/plan.h"
 #include "files/files.h"

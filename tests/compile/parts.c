@@ -151,7 +151,7 @@ size_t get(void *user, void *bytes, size_t size)
 static memory_file file;
 
 #if !defined(GCKPT_NO_TABLES) && (defined(GCKPT_NO_RANKS) || defined(GCKPT_NO_BF16))
-/* A plan's file that has another number `at`, behind those of its tensors (tables/write.c). */
+/* A plan's file that has another number `at`, behind those of its tensors (tables/file.c). */
 static void refuses_file(const model *m, int at, unsigned char number, const char *refusal)
 {
     size_t byte = 8 * (4 + 3 * ((size_t)gckpt_id(m->term.loss) + 1) + (size_t)at);

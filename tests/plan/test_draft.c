@@ -30,7 +30,7 @@ static void compare(const char *what)
 {
     const gckpti_draft *d = &p.draft;
     gckpti_schedule *t = &s.now;
-    if (!CHECK(gckpti_search_room(&s, t, d->s.length)))
+    if (!CHECK(gckpti_schedule_room(&s.scratch, t, d->s.length)))
         return;
     memcpy(t->item, d->s.item, (size_t)d->s.length * sizeof(int));
     t->length = d->s.length;
@@ -125,7 +125,6 @@ static void test_graph(unsigned seed, int how)
         CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
         s.p = &p;
         s.scratch = gckpti_scratch_new(&memory, &p.failed);
-        gckpti_search_sizes(&s);
         if (CHECK_MSG(gckpti_draft_mode(&p, d.mode, k == 3 ? 3 : 0) == GCKPT_OK, "%s: %s", what,
                       gckpt_error_text(net.g))) {
             compare(what);

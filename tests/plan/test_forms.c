@@ -79,8 +79,8 @@ static gckpt_plan *plan_of(net *n, const gckpt_plan_desc *d, int form)
 {
     gckpti_planner p;
     gckpti_allocator memory = gckpti_allocator_of(NULL);
-    gckpti_variant v = { form, 0, 0 };
-    gckpt_result result = gckpti_planner_start(&p, &memory, n->g, n->terms, n->count, d, v);
+    gckpt_result result = gckpti_planner_start(&p, &memory, n->g, n->terms, n->count, d);
+    p.variant.form = form;
     if (result == GCKPT_OK)
         result = gckpti_make_model(&p);
     CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(n->g));

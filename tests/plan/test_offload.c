@@ -623,8 +623,7 @@ static void schedules(unsigned first, unsigned n)
             const gckpti_draft *q = &p.draft;
             s.p = &p;
             s.scratch = gckpti_scratch_new(&memory, &p.failed);
-            gckpti_search_sizes(&s);
-            gckpti_search_room(&s, &s.now, q->s.length);
+            gckpti_schedule_room(&s.scratch, &s.now, q->s.length);
             memcpy(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int));
             s.now.length = q->s.length;
             gckpti_evaluate(&s, &s.now);

@@ -486,7 +486,7 @@ static void check_cut(const gckpti_instant *t, const gckpti_cut_table *table, in
     for (int u = 0; u < ask.p.units; u++)
         r |= ask.b.again[u] ? 1u << u : 0;
     const uint64_t slant =
-        table == &t->all ? q->work >> GCKPTI_SLANT : 0; /* late units cost more */
+        table == &t->table[GCKPTI_ALL] ? q->work >> GCKPTI_SLANT : 0; /* late units cost more */
     CHECK_MSG(closure(t->rank, r, &bytes, &work) && bytes == q->bytes && work <= q->work &&
                   work >= q->work - slant,
               "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->rank, cut,
@@ -499,25 +499,25 @@ static void check_instant(gckpti_instant *t, int64_t unit, uint64_t cost, unsign
     int exact = all_have_bits(t), cut;
     uint64_t least = UINT64_MAX;
     all_closures(t->rank, unit);
-    if (!t->all.last.n && gckpti_bound_lists(&ask.b, 0))
-        gckpti_find_cuts(&ask.b, t, &t->all);
-    for (int k = 0; k < t->all.last.n && exact; k++)
-        check_cut(t, &t->all, k, seed);
-    for (int k = 0; k < t->hull.last.n && exact; k++)
-        check_cut(t, &t->hull, k, seed);
+    const gckpti_cut_table *all = gckpti_cuts(&ask.b, t, GCKPTI_ALL);
+    const gckpti_cut_table *corners = gckpti_cuts(&ask.b, t, GCKPTI_HULL);
+    for (int k = 0; k < all->last.n && exact; k++)
+        check_cut(t, all, k, seed);
+    for (int k = 0; k < corners->last.n && exact; k++)
+        check_cut(t, corners, k, seed);
     cuts_tried++;
     cuts_exact += exact;
-    CHECK(t->all.last.n > 0 && t->hull.last.n > 0 && t->hull.last.n <= t->all.last.n);
+    CHECK(all->last.n > 0 && corners->last.n > 0 && corners->last.n <= all->last.n);
     for (int room = 0; room < MOST_BYTES; room++) {
         least = least_work[room] < least ? least_work[room] : least;
-        cut = gckpti_cut_within(&t->all.last, room * unit);
+        cut = gckpti_cut_within(&all->last, room * unit);
         uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_work(t, cut);
         CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_SLANT - 1)),
                   "seed %u, instant %d, %d units: a cut of %lu, the least closure has %lu", seed,
                   t->rank, room, (unsigned long)found, (unsigned long)least);
         if (room % 4 && room > 40)
             continue;
-        uint64_t want = hull(room, cost), got = gckpti_hull_work(&t->hull.last, room * unit);
+        uint64_t want = hull(room, cost), got = gckpti_hull_work(&corners->last, room * unit);
         CHECK_MSG(got <= want && (!exact || want - got <= 2 + (want >> 20)),
                   "seed %u, instant %d, %d units: proven %lu, the hull of all closures %lu", seed,
                   t->rank, room, (unsigned long)got, (unsigned long)want);

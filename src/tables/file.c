@@ -1,4 +1,4 @@
-#include "tables/own.h"
+#include "tables/tables.h"
 #include "base/base.h"
 #include "num/num.h"
 #include "store/store.h"
@@ -8,6 +8,85 @@
 #include "run/run.h"
 
 #ifndef GCKPT_NO_TABLES
+/* ---- as a file ---- */
+#define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
+
+/* Numbers, and into the hash of all that were written. */
+static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
+{
+    for (int i = 0; i < n; i++) {
+        *check = gckpti_fnv_number(*check, numbers[i]);
+        gckpti_sink_number(k, numbers[i], 8);
+    }
+}
+
+static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t number)
+{
+    gckpti_put_numbers(k, check, &number, 1);
+}
+
+GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    uint64_t check = GCKPTI_FNV_START;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    gckpt_instruction in;
+    if (!plan || !plan->told || !write || plan->made_for > GCKPTI_FOR_PLAIN)
+        return GCKPT_E_ARG;
+    const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
+                              plan->node_count };
+    gckpti_put_numbers(&k, &check, head, 4);
+    for (size_t i = 0; i < plan->node_count; i++) {
+        const gckpt_cost *cost = &plan->told[i].cost;
+        const uint64_t tensor[] = { plan->told[i].hash, cost->forward, cost->backward };
+        gckpti_put_numbers(&k, &check, tensor, 3);
+    }
+#define GCKPTI_SAVE(type, name, most)                                                              \
+    if ((uint64_t)(most) > 0)                                                                      \
+        gckpti_put_number(&k, &check, (uint64_t)plan->name);
+    GCKPTI_PLAN_NUMBERS(GCKPTI_SAVE)
+#undef GCKPTI_SAVE
+    for (size_t i = 0; i < plan->term_count; i++) {
+        const gckpti_plan_term *t = &plan->terms[i];
+        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built.forward,
+                                  t->built.backward };
+        gckpti_put_numbers(&k, &check, term, 5);
+    }
+    gckpti_put_number(&k, &check, plan->pick_count);
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        const uint64_t pick[] = { (uint64_t)plan->picks[i].id, plan->picks[i].gradient != 0 };
+        gckpti_put_numbers(&k, &check, pick, 2);
+    }
+    gckpti_put_number(&k, &check, plan->length);
+    for (int x = 0; gckpt_plan_get(plan, x, &in) == GCKPT_OK; x++)
+        gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
+    gckpti_put_number(&k, &check, plan->param_count);
+    for (size_t i = 0; i < plan->param_count; i++)
+        gckpti_put_number(&k, &check,
+                          2 * (uint64_t)plan->params[i].storage +
+                              (uint64_t)gckpti_updates(&plan->params[i]));
+    gckpti_put_number(&k, &check, plan->life_count);
+    for (size_t i = 0; i < plan->life_count; i++)
+        gckpti_put_number(&k, &check, plan->lives[i].offset);
+    gckpti_put_number(&k, &check, check);
+    return gckpti_sink_flush(&k);
+}
+/* ---- read again ---- */
+typedef struct {
+    gckpt_read_fn read;
+    void *user;
+    uint64_t check, list_hash;
+    size_t at;      /* bytes read */
+    int ended, bad; /* nothing more to read; a number was out of range */
+    gckpti_planner p;
+    gckpt_plan head; /* its numbers alone */
+    gckpt_plan_desc d;
+    gckpt_cost *costs, *built;
+    gckpt_term *terms;
+    gckpt_pick *picks;
+    gckpt_instruction *list;
+    gckpti_scratch scratch; /* of the arrays above */
+} gckpti_plan_reader;
+
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
 {
     unsigned char little[8];
@@ -159,10 +238,6 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
                             gckpti_shard_name(g->store->shard),
                             GCKPTI_RUNS_LEAVES ? "gckpt_store_ranks"
                                                : "this build leaves out ranks: GCKPT_NO_RANKS");
-    if (!gckpti_has_precision(d->precision))
-        return gckpti_error(g, GCKPT_E_ARG,
-                            "load plan: its precision is one of GCKPT_BF16, which this build "
-                            "leaves out (GCKPT_NO_BF16)");
     if (GCKPTI_ALWAYS_PLAIN && !d->plain)
         return gckpti_error(g, GCKPT_E_ARG,
                             "load plan: its workspace is that of the fast kernels, which this "
@@ -280,10 +355,10 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
-    gckpti_variant variant = { r->head.form, 0, 0 };
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, variant) !=
-            GCKPT_OK ||
-        gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK)
+        return NULL;
+    p->variant.form = r->head.form;
+    if (gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
     r->bad = (r->head.form && !p->offered) || r->head.least_work > p->least_work;
     p->least_work = r->head.least_work;
@@ -294,8 +369,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
         gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
     gckpt_plan *plan = gckpti_encode(p, &p->draft, r->head.mode);
-    r->bad = plan && (r->head.proven_work > plan->work ||
-                      r->head.proven_bytes > gckpt_plan_bytes(plan));
+    r->bad =
+        plan && (r->head.proven_work > plan->work || r->head.proven_bytes > gckpt_plan_bytes(plan));
     if (plan) {
         plan->proven_work = r->head.proven_work;
         plan->proven_bytes = r->head.proven_bytes;
