@@ -46,10 +46,10 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2929
+ *     >>search    what no schedule can do without; the least work for every budget            2968
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1724
- *                 tells, checks, open, optimal, request, frontier, fit, pictures, points
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1665
+ *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4826
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
@@ -16869,12 +16869,13 @@ GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
-/* The work of a micro-batch that no schedule of the model within `arena` bytes can do without;
- * UINT64_MAX: there is none. */
-GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena);
+/* The work of a micro-batch that no schedule of a model within `arena` bytes can do without, where
+ * bounds are open; UINT64_MAX: there is none. Modes that do not search are planned in little
+ * memory, so their hulls will do. */
+GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena);
 
 /* The bytes of an arena that no schedule of the model can do without. */
-GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b);
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
 enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
@@ -16968,14 +16969,10 @@ typedef struct {
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
- * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
-GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
-
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts
- * is the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at
- * is only what is not proven to have as much work as the best so far. */
+ * nothing (GCKPT_OK, too). p->draft need not be the winner's. What counts is the same for all
+ * budgets: cuts, what a rung offers above the rung below, and seeds; looked at is only what is not
+ * proven to have as much work as the best so far. */
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
 
 /* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
@@ -16986,14 +16983,31 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
  * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
  * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
+
+/* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
+ * *least is what the smallest needs. */
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
+enum { GCKPTI_SEARCHES = 1 };
 #else
-/* Nothing is proven but what every schedule has; nothing is found. */
+enum { GCKPTI_SEARCHES = 0 }; /* AUTO is store-all; nothing is proven but what every schedule has */
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
-static inline uint64_t gckpti_prove_work(const struct gckpti_bound *b, size_t arena)
+static inline uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 {
-    (void)b, (void)arena;
+    (void)arena;
+    return p->least_work;
+}
+
+static inline size_t gckpti_prove_bytes(const gckpti_planner *p)
+{
+    (void)p;
     return 0;
+}
+
+static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    (void)p, (void)most_bytes, (void)least;
+    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
 }
 #endif
 
@@ -17504,16 +17518,19 @@ GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
     }
 }
 
-GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
+GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 {
-    int at;
-    int64_t most = (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_work(gckpti_bound_work(b, most + b->spare, &at), b->work);
+    gckpti_bound *b = p->bound;
+    gckpt_mode mode = p->desc->mode;
+    int at, searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
+    int64_t limit = b->spare + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
+    return gckpti_add_work(
+        searched ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at), b->work);
 }
 
-GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
 {
-    int64_t least = b->least - b->spare;
+    int64_t least = p->bound->least - p->bound->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 #endif
@@ -19449,7 +19466,9 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 /* >>search/choose */
 #ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
-GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
+ * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
+static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
     gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
@@ -19715,6 +19734,26 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
+
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    gckpti_search s;
+    *least = 0;
+    gckpt_result result = gckpti_search_open(&s, p);
+    if (result == GCKPT_OK && most_bytes > 0)
+        result = gckpti_choose(&s, most_bytes);
+    if (result == GCKPT_OK && s.winner.length > 0) {
+        *least = s.winner.arena;
+        result = gckpti_lay(&s, &s.winner);
+        gckpti_keep_draft(p);
+    } else if (result == GCKPT_OK) {
+        result = gckpti_find_least(&s, SIZE_MAX, least);
+        if (result == GCKPT_OK && *least == SIZE_MAX)
+            result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    }
+    gckpti_scratch_free(&s.scratch);
+    return result;
+}
 #endif
 
 /* =================================================================================================
@@ -19777,34 +19816,6 @@ struct gckpt_frontier {
     size_t proven_bytes;
     int complete;
 };
-
-/* ---- ask/optimal.c ---- */
-#ifndef GCKPT_NO_SEARCH
-enum { GCKPTI_SEARCHES = 1 };
-#else
-enum { GCKPTI_SEARCHES = 0 }; /* AUTO is store-all; no schedule has less work than all ops once */
-static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
-{
-    (void)p, (void)most_bytes, (void)least;
-    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
-}
-
-static inline gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
-                                               size_t arena)
-{
-    (void)end, (void)arena;
-    return first;
-}
-
-static inline gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
-                                            gckpt_plan *plan)
-{
-    (void)budget;
-    if (plan)
-        plan->proven_work = first->least_work;
-    return plan;
-}
-#endif
 
 /* >>ask/tells */
 /* Work more than the least there is, as a part of that. */
@@ -20371,86 +20382,6 @@ GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t l
                                     : " in this mode (GCKPT_AUTO needs least)");
 }
 
-/* >>ask/optimal */
-#ifndef GCKPT_NO_SEARCH
-/* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
- * *least is what the smallest needs. */
-GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
-{
-    gckpti_search s;
-    *least = 0;
-    gckpt_result result = gckpti_search_open(&s, p);
-    if (result == GCKPT_OK && most_bytes > 0)
-        result = gckpti_choose(&s, most_bytes);
-    if (result == GCKPT_OK && s.winner.length > 0) {
-        *least = s.winner.arena;
-        result = gckpti_lay(&s, &s.winner);
-        gckpti_keep_draft(p);
-    } else if (result == GCKPT_OK) {
-        result = gckpti_find_least(&s, SIZE_MAX, least);
-        if (result == GCKPT_OK && *least == SIZE_MAX)
-            result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
-    }
-    gckpti_scratch_free(&s.scratch);
-    return result;
-}
-
-/* The variant whose proven work is least; their bounds are open afterwards. */
-GCKPTI_FN gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
-                                           size_t arena)
-{
-    gckpti_planner *least = first;
-    gckpti_open_bounds(first);
-    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
-        if (gckpti_prove_work(p->bound, arena) < gckpti_prove_work(least->bound, arena))
-            least = p;
-    return least;
-}
-
-/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
- * bytes that none can do without: the least of all its variants. Other modes are planned in little
- * memory, so their hulls will do. */
-GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
-                                    size_t *least)
-{
-    int searched = first->desc->mode == GCKPT_AUTO || first->desc->mode == GCKPT_OPTIMAL;
-    size_t resident = gckpti_resident(first, NULL);
-    *least = SIZE_MAX;
-    for (const gckpti_planner *p = first; p; p = p->next) {
-        gckpti_bound *b = p->bound;
-        if (p->failed)
-            return GCKPT_E_MEMORY;
-        for (int k = 0; b && k < b->instants && !searched; k++)
-            b->instant[k].tried |= 1u << GCKPTI_ALL;
-        for (size_t i = 0; i < n; i++) {
-            uint64_t work = gckpti_prove_work(b, point[i].bytes - resident);
-            if (p == first || work < point[i].proven_work)
-                point[i].proven_work = work;
-        }
-        size_t bytes = resident + gckpti_prove_bytes(b);
-        *least = bytes < *least ? bytes : *least;
-    }
-    return GCKPT_OK;
-}
-
-/* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
-GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
-                                        gckpt_plan *plan)
-{
-    gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
-    size_t least;
-    if (plan && gckpti_prove(first, &at, 1, &least) != GCKPT_OK) {
-        gckpt_plan_free(plan);
-        return NULL;
-    }
-    if (plan) {
-        plan->proven_work = at.proven_work;
-        plan->proven_bytes = least;
-    }
-    return plan;
-}
-#endif
-
 /* >>ask/request */
 /* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
 static size_t gckpti_arena_budget(const gckpti_planner *p)
@@ -20479,6 +20410,18 @@ static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size
 static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
 {
     return d->work != than->work ? d->work < than->work : d->arena < than->arena;
+}
+
+/* The variant whose proven work is least; their bounds are open afterwards. */
+static gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                        size_t arena)
+{
+    gckpti_planner *least = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+        if (gckpti_prove_work(p, arena) < gckpti_prove_work(least, arena))
+            least = p;
+    return least;
 }
 
 /* The variant to look at behind p: `promising`, then the others in their order. */
@@ -20510,8 +20453,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
-            if (mode == GCKPT_OPTIMAL && best &&
-                best->best.work <= gckpti_prove_work(p->bound, arena))
+            if (mode == GCKPT_OPTIMAL && best && best->best.work <= gckpti_prove_work(p, arena))
                 continue;
             own = p->best.arena;
             *result = drafted ? GCKPT_OK : gckpti_plan_variant(p, mode, arena, &own);
@@ -20534,6 +20476,44 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
     if (best && !plan)
         *result = GCKPT_E_MEMORY;
+    return plan;
+}
+
+/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
+ * bytes that none can do without: the least of all its variants. */
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                    size_t *least)
+{
+    size_t resident = gckpti_resident(first, NULL);
+    *least = SIZE_MAX;
+    for (const gckpti_planner *p = first; p; p = p->next) {
+        if (p->failed)
+            return GCKPT_E_MEMORY;
+        for (size_t i = 0; i < n; i++) {
+            uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
+            if (p == first || work < point[i].proven_work)
+                point[i].proven_work = work;
+        }
+        size_t bytes = resident + gckpti_prove_bytes(p);
+        *least = bytes < *least ? bytes : *least;
+    }
+    return GCKPT_OK;
+}
+
+/* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
+GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
+                                        gckpt_plan *plan)
+{
+    gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
+    size_t least;
+    if (plan && gckpti_prove(first, &at, 1, &least) != GCKPT_OK) {
+        gckpt_plan_free(plan);
+        return NULL;
+    }
+    if (plan) {
+        plan->proven_work = at.proven_work;
+        plan->proven_bytes = least;
+    }
     return plan;
 }
 
@@ -20597,11 +20577,11 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 
 /* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
  * there are. */
-static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
+static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
         size_t bytes = f->found[i].point.bytes - f->resident;
-        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(b, budget);
+        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(p, budget);
         budget = known ? bytes - 1 : budget;
         i = known ? 0 : i + 1;
     }
@@ -20647,7 +20627,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     size_t least_bytes = budget < fewest ? budget : fewest;
     for (budget = SIZE_MAX; result == GCKPT_OK;) {
-        budget = gckpti_frontier_skip(f, s->bound, budget);
+        budget = gckpti_frontier_skip(f, p, budget);
         if (budget < least_bytes)
             break;
         result = budget == SIZE_MAX ? gckpti_choose(s, budget)

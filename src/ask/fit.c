@@ -2,7 +2,6 @@
 #include "num/num.h"
 #include "store/store.h"
 #include "graph/graph.h"
-#include "search/search.h"
 
 #ifndef GCKPT_NO_FIT
 /* ---- the micro-batch, chosen together with the plan ---- */

@@ -1,6 +1,5 @@
 #include "ask/own.h"
 #include "graph/graph.h"
-#include "search/search.h"
 
 #ifndef GCKPT_NO_FRONTIER
 /* ---- the frontier ---- */
@@ -30,11 +29,11 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 
 /* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
  * there are. */
-static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
+static size_t gckpti_frontier_skip(const gckpt_frontier *f, const gckpti_planner *p, size_t budget)
 {
     for (size_t i = 0; i < f->count;) {
         size_t bytes = f->found[i].point.bytes - f->resident;
-        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(b, budget);
+        int known = bytes <= budget && f->found[i].point.work <= gckpti_prove_work(p, budget);
         budget = known ? bytes - 1 : budget;
         i = known ? 0 : i + 1;
     }
@@ -80,7 +79,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
         result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     size_t least_bytes = budget < fewest ? budget : fewest;
     for (budget = SIZE_MAX; result == GCKPT_OK;) {
-        budget = gckpti_frontier_skip(f, s->bound, budget);
+        budget = gckpti_frontier_skip(f, p, budget);
         if (budget < least_bytes)
             break;
         result = budget == SIZE_MAX ? gckpti_choose(s, budget)

@@ -1,5 +1,6 @@
 #pragma once
 #include "ask/ask.h"
+#include "search/search.h"
 
 /* What the files of ask share; no other folder uses it. */
 
@@ -23,34 +24,6 @@ struct gckpt_frontier {
     int complete;
 };
 
-/* ---- ask/optimal.c ---- */
-#ifndef GCKPT_NO_SEARCH
-enum { GCKPTI_SEARCHES = 1 };
-#else
-enum { GCKPTI_SEARCHES = 0 }; /* AUTO is store-all; no schedule has less work than all ops once */
-static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
-{
-    (void)p, (void)most_bytes, (void)least;
-    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
-}
-
-static inline gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
-                                               size_t arena)
-{
-    (void)end, (void)arena;
-    return first;
-}
-
-static inline gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
-                                            gckpt_plan *plan)
-{
-    (void)budget;
-    if (plan)
-        plan->proven_work = first->least_work;
-    return plan;
-}
-#endif
-
 #ifdef GCKPTI_ROOMS
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
@@ -71,20 +44,13 @@ GCKPTI_FN gckpt_result gckpti_add_variants(gckpti_planner *p);
 GCKPTI_FN void gckpti_planner_report(const gckpti_planner *p, gckpt_result result);
 GCKPTI_FN void gckpti_too_small(const gckpti_planner *p, size_t budget, size_t least);
 
-/* ask/optimal.c */
-#ifndef GCKPT_NO_SEARCH
-GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
-GCKPTI_FN gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
-                                           size_t arena);
+/* ask/request.c */
+GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                          int drafted, gckpt_result *result, size_t *least);
 GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
                                     size_t *least);
 GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
                                         gckpt_plan *plan);
-#endif
-
-/* ask/request.c */
-GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
-                                          int drafted, gckpt_result *result, size_t *least);
 
 /* ask/fit.c */
 GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d);

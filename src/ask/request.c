@@ -1,6 +1,5 @@
 #include "ask/own.h"
 #include "graph/graph.h"
-#include "search/search.h"
 
 /* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
 static size_t gckpti_arena_budget(const gckpti_planner *p)
@@ -29,6 +28,18 @@ static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size
 static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
 {
     return d->work != than->work ? d->work < than->work : d->arena < than->arena;
+}
+
+/* The variant whose proven work is least; their bounds are open afterwards. */
+static gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                        size_t arena)
+{
+    gckpti_planner *least = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+        if (gckpti_prove_work(p, arena) < gckpti_prove_work(least, arena))
+            least = p;
+    return least;
 }
 
 /* The variant to look at behind p: `promising`, then the others in their order. */
@@ -60,8 +71,7 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
             *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
             if (p->failed)
                 return NULL;
-            if (mode == GCKPT_OPTIMAL && best &&
-                best->best.work <= gckpti_prove_work(p->bound, arena))
+            if (mode == GCKPT_OPTIMAL && best && best->best.work <= gckpti_prove_work(p, arena))
                 continue;
             own = p->best.arena;
             *result = drafted ? GCKPT_OK : gckpti_plan_variant(p, mode, arena, &own);
@@ -84,6 +94,44 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
     gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
     if (best && !plan)
         *result = GCKPT_E_MEMORY;
+    return plan;
+}
+
+/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
+ * bytes that none can do without: the least of all its variants. */
+GCKPTI_FN gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                    size_t *least)
+{
+    size_t resident = gckpti_resident(first, NULL);
+    *least = SIZE_MAX;
+    for (const gckpti_planner *p = first; p; p = p->next) {
+        if (p->failed)
+            return GCKPT_E_MEMORY;
+        for (size_t i = 0; i < n; i++) {
+            uint64_t work = gckpti_prove_work(p, point[i].bytes - resident);
+            if (p == first || work < point[i].proven_work)
+                point[i].proven_work = work;
+        }
+        size_t bytes = resident + gckpti_prove_bytes(p);
+        *least = bytes < *least ? bytes : *least;
+    }
+    return GCKPT_OK;
+}
+
+/* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
+GCKPTI_FN gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget,
+                                        gckpt_plan *plan)
+{
+    gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
+    size_t least;
+    if (plan && gckpti_prove(first, &at, 1, &least) != GCKPT_OK) {
+        gckpt_plan_free(plan);
+        return NULL;
+    }
+    if (plan) {
+        plan->proven_work = at.proven_work;
+        plan->proven_bytes = least;
+    }
     return plan;
 }
 

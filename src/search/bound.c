@@ -421,16 +421,19 @@ GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p)
     }
 }
 
-GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
+GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 {
-    int at;
-    int64_t most = (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
-    return gckpti_add_work(gckpti_bound_work(b, most + b->spare, &at), b->work);
+    gckpti_bound *b = p->bound;
+    gckpt_mode mode = p->desc->mode;
+    int at, searched = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
+    int64_t limit = b->spare + (int64_t)(arena < PTRDIFF_MAX / 2 ? arena : PTRDIFF_MAX / 2);
+    return gckpti_add_work(
+        searched ? gckpti_bound_work(b, limit, &at) : gckpti_hulls_work(b, limit, &at), b->work);
 }
 
-GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b)
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p)
 {
-    int64_t least = b->least - b->spare;
+    int64_t least = p->bound->least - p->bound->spare;
     return least < 0 ? 0 : (uint64_t)least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
 }
 #endif

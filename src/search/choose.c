@@ -3,7 +3,9 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
-GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
+ * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
+static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
     gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
@@ -268,5 +270,25 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     if (!p->failed && s->whole)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    gckpti_search s;
+    *least = 0;
+    gckpt_result result = gckpti_search_open(&s, p);
+    if (result == GCKPT_OK && most_bytes > 0)
+        result = gckpti_choose(&s, most_bytes);
+    if (result == GCKPT_OK && s.winner.length > 0) {
+        *least = s.winner.arena;
+        result = gckpti_lay(&s, &s.winner);
+        gckpti_keep_draft(p);
+    } else if (result == GCKPT_OK) {
+        result = gckpti_find_least(&s, SIZE_MAX, least);
+        if (result == GCKPT_OK && *least == SIZE_MAX)
+            result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    }
+    gckpti_scratch_free(&s.scratch);
+    return result;
 }
 #endif

@@ -83,12 +83,13 @@ GCKPTI_FN uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at);
 /* Opens the bounds of a planner's model and of its other variants', if nobody has. */
 GCKPTI_FN void gckpti_open_bounds(gckpti_planner *p);
 
-/* The work of a micro-batch that no schedule of the model within `arena` bytes can do without;
- * UINT64_MAX: there is none. */
-GCKPTI_FN uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena);
+/* The work of a micro-batch that no schedule of a model within `arena` bytes can do without, where
+ * bounds are open; UINT64_MAX: there is none. Modes that do not search are planned in little
+ * memory, so their hulls will do. */
+GCKPTI_FN uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena);
 
 /* The bytes of an arena that no schedule of the model can do without. */
-GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_bound *b);
+GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p);
 
 /* ---- search/search.c ---- */
 enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
@@ -182,14 +183,10 @@ typedef struct {
 } gckpti_search;
 
 /* ---- search/choose.c ---- */
-/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
- * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
-GCKPTI_FN gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot);
-
 /* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
- * nothing (GCKPT_OK, too). p->draft need not be the winner's: gckpti_lay makes it so. What counts
- * is the same for all budgets: cuts, what a rung offers above the rung below, and seeds; looked at
- * is only what is not proven to have as much work as the best so far. */
+ * nothing (GCKPT_OK, too). p->draft need not be the winner's. What counts is the same for all
+ * budgets: cuts, what a rung offers above the rung below, and seeds; looked at is only what is not
+ * proven to have as much work as the best so far. */
 GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most);
 
 /* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
@@ -200,13 +197,30 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
  * is store-all; p->most and p->draft too, where store-all was not drafted yet. The caller frees
  * s->scratch, whatever the result; E_MEMORY and not p->failed: too many bytes to search below. */
 GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p);
+
+/* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
+ * *least is what the smallest needs. */
+GCKPTI_FN gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least);
+enum { GCKPTI_SEARCHES = 1 };
 #else
-/* Nothing is proven but what every schedule has; nothing is found. */
+enum { GCKPTI_SEARCHES = 0 }; /* AUTO is store-all; nothing is proven but what every schedule has */
 static inline void gckpti_open_bounds(gckpti_planner *p) { (void)p; }
 
-static inline uint64_t gckpti_prove_work(const struct gckpti_bound *b, size_t arena)
+static inline uint64_t gckpti_prove_work(const gckpti_planner *p, size_t arena)
 {
-    (void)b, (void)arena;
+    (void)arena;
+    return p->least_work;
+}
+
+static inline size_t gckpti_prove_bytes(const gckpti_planner *p)
+{
+    (void)p;
     return 0;
+}
+
+static inline gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
+{
+    (void)p, (void)most_bytes, (void)least;
+    return GCKPT_E_ARG; /* refused already: gckpti_check_request */
 }
 #endif

@@ -253,17 +253,14 @@ static void compare(score *s, unsigned seed)
     static point best[POINTS];
     static oracle_step steps[STEPS];
     find_frontier(seed);
-    gckpti_scratch scratch = gckpti_scratch_new(&front.f->memory, &front.f->p.failed);
-    gckpti_bound proof;
-    gckpti_bound_open(&proof, &front.f->p, &scratch);
     int n = front.n, k = oracle_points(best), length = 0;
     s->graphs++;
     if (!CHECK_MSG(n > 0 && k > 0, "seed %u: %d plans, %d schedules", seed, n, k))
         return;
-    CHECK_MSG(gckpti_prove_bytes(&proof) <= best[k - 1].bytes,
+    CHECK_MSG(gckpti_prove_bytes(&front.f->p) <= best[k - 1].bytes,
               "seed %u: %lu bytes are proven, but %lu will do", seed,
-              (unsigned long)gckpti_prove_bytes(&proof), (unsigned long)best[k - 1].bytes);
-    s->least_proven += best[k - 1].bytes - gckpti_prove_bytes(&proof) < UNIT;
+              (unsigned long)gckpti_prove_bytes(&front.f->p), (unsigned long)best[k - 1].bytes);
+    s->least_proven += best[k - 1].bytes - gckpti_prove_bytes(&front.f->p) < UNIT;
     double above = (double)(front.least - m.base) / (double)best[k - 1].bytes - 1;
     s->least_sum += above;
     s->least_worst = above > s->least_worst ? above : s->least_worst;
@@ -275,7 +272,7 @@ static void compare(score *s, unsigned seed)
               (unsigned long)work_at(best, k, bound));
     for (uint64_t bytes = best[k - 1].bytes; bytes <= front.at[0].bytes - m.base; bytes += UNIT) {
         uint64_t want = work_at(best, k, bytes), got = work_at(front.at, n, m.base + bytes),
-                 least = gckpti_prove_work(&proof, (size_t)bytes);
+                 least = gckpti_prove_work(&front.f->p, (size_t)bytes);
         CHECK_MSG(least <= want, "seed %u, %lu bytes: proven %lu, but %lu will do", seed,
                   (unsigned long)bytes, (unsigned long)least, (unsigned long)want);
         s->proven += least == want;
@@ -314,7 +311,6 @@ static void compare(score *s, unsigned seed)
             s->worst_seed = seed;
         }
     }
-    gckpti_scratch_free(&scratch);
 }
 
 static void print_score(const score *s)
