@@ -43,12 +43,12 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3781
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3779
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2968
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1665
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1656
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4826
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
@@ -16696,6 +16696,8 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
+    plan->list = d->ins; /* copied into its block, as they are */
+    plan->live = d->live;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)desc->fetches;
@@ -16722,17 +16724,13 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
     gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
     gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told);
-    size_t *live = (size_t *)gckpti_written(plan, plan->live);
     for (int u = 0; u < p->units; u++) {
         told[p->unit[u].id].far_value = d->far[2 * u];
         told[p->unit[u].id].far_aux = d->far[2 * u + 1];
     }
-    for (size_t x = 0; x < d->length; x++) {
-        list[x] = d->ins[x];
-        live[x] = d->live[x];
+    for (size_t x = 0; x < d->length; x++)
         if (list[x].kind == GCKPT_UPDATE)
             list[x].id = plan->nodes[list[x].id].index;
-    }
     for (size_t i = 0; i < d->operand_count; i++)
         operand[i] =
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
@@ -20392,20 +20390,6 @@ static size_t gckpti_arena_budget(const gckpti_planner *p)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
- * this machine cannot address them. */
-static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
-                                        size_t *needed)
-{
-    gckpt_result result =
-        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
-    if (result != GCKPT_OK)
-        *needed = SIZE_MAX;
-    else if (mode != GCKPT_OPTIMAL)
-        *needed = p->best.arena;
-    return result;
-}
-
 /* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
 static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
 {
@@ -20455,13 +20439,20 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                 return NULL;
             if (mode == GCKPT_OPTIMAL && best && best->best.work <= gckpti_prove_work(p, arena))
                 continue;
-            own = p->best.arena;
-            *result = drafted ? GCKPT_OK : gckpti_plan_variant(p, mode, arena, &own);
-            too_large = too_large || gckpti_too_large(p, *result);
-            if (*result != GCKPT_OK && !gckpti_too_large(p, *result))
+            if (mode == GCKPT_OPTIMAL) {
+                *result = gckpti_plan_optimal(p, arena, &own);
+            } else {
+                *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
+                own = p->best.arena;
+            }
+            if (gckpti_too_large(p, *result)) { /* this machine cannot address its bytes */
+                own = SIZE_MAX;
+                too_large = 1;
+            } else if (*result != GCKPT_OK) {
                 return NULL;
-            if (*result == GCKPT_OK && p->own_work < once)
+            } else if (p->own_work < once) {
                 once = p->own_work;
+            }
             if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = own < needed ? own : needed;
@@ -20886,7 +20877,7 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* What mixes rows is planned whole. */
+/* Whether a plan is no candidate: what mixes rows is planned whole. */
 static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
@@ -20895,51 +20886,49 @@ static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
     const gckpt_plan *best = f->best;
     uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
              own = gckpt_plan_step_work(plan);
-    int better =
-        !best || own < work || (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best));
-    if (gckpti_cannot_split(plan))
-        better = 0;
+    int fewer = own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best);
+    int better = !gckpti_cannot_split(plan) && (!best || own < work || fewer);
     gckpt_plan_free(better ? best : plan);
     f->best = better ? plan : f->best;
     f->unproven = better || f->unproven;
 }
 
-/* Plans what an open planner was asked for, in its variant. Store-all has the least work of all its
- * plans: it is done when it fits, and when it is too slow, so are all others. */
+/* Whether nothing that an open planner plans can be of use, by its store-all plan: it has the least
+ * work of all, and `floor` bytes are the fewest. */
+static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
+{
+    size_t budget = p->desc->budget, most = f->hunting ? f->least - 1 : budget;
+    int once = p->best.work == p->own_work; /* gckpt_recompute may ask for more */
+    return (once && f->best && gckpt_plan_step_work(all) > gckpt_plan_step_work(f->best)) ||
+           gckpti_cannot_split(all) ||
+           (budget && gckpt_plan_bytes(all) > budget && gckpti_floor(p, &p->best) > most);
+}
+
+/* Plans what an open planner was asked for, in its variant. */
 static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
 {
     gckpt_mode mode = p->desc->mode;
     int whole = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
-    size_t least = 0, budget = p->desc->budget;
+    size_t least = 0;
     gckpt_result result = gckpti_plan_mode(p, GCKPT_STORE_ALL);
     if (result != GCKPT_OK && !gckpti_too_large(p, result))
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
-    int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
-    int once = plan && p->best.work == p->own_work; /* gckpt_recompute may ask for more */
-    int hopeless =
-        plan && ((once && f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
-                 gckpti_cannot_split(plan));
-    if (plan && !fits && gckpti_floor(p, &p->best) > (f->hunting ? f->least - 1 : budget))
-        hopeless = 1;
-    if (hopeless || !whole || !fits || (mode == GCKPT_AUTO && budget && !once)) {
-        gckpt_plan_free(plan);
-        plan = NULL;
-    }
+    int drafted = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    gckpt_plan_free(plan);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    f->named = f->named && !hopeless;
-    if (!plan && !hopeless) {
-        plan = gckpti_plan_request(p, p->next, drafted && whole, &result, &least);
-        f->too_large = f->too_large || gckpti_too_large(p, result);
-        if (result != GCKPT_OK)
-            return gckpti_too_large(p, result) ? GCKPT_OK : result;
-        if (!plan)
-            f->least = least < f->least ? least : f->least;
+    if (hopeless) {
+        f->named = 0;
+        return GCKPT_OK;
     }
+    plan = gckpti_plan_request(p, p->next, drafted && whole, &result, &least);
+    f->too_large = f->too_large || gckpti_too_large(p, result);
     if (plan)
         gckpti_fit_keep(f, plan);
-    return GCKPT_OK;
+    else if (result == GCKPT_OK)
+        f->least = least < f->least ? least : f->least;
+    return gckpti_too_large(p, result) ? GCKPT_OK : result;
 }
 
 /* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */

@@ -76,7 +76,7 @@ GCKPTI_FN size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
     return resident + most;
 }
 
-/* What mixes rows is planned whole. */
+/* Whether a plan is no candidate: what mixes rows is planned whole. */
 static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
 
 /* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
@@ -85,51 +85,49 @@ static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
     const gckpt_plan *best = f->best;
     uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
              own = gckpt_plan_step_work(plan);
-    int better =
-        !best || own < work || (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best));
-    if (gckpti_cannot_split(plan))
-        better = 0;
+    int fewer = own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best);
+    int better = !gckpti_cannot_split(plan) && (!best || own < work || fewer);
     gckpt_plan_free(better ? best : plan);
     f->best = better ? plan : f->best;
     f->unproven = better || f->unproven;
 }
 
-/* Plans what an open planner was asked for, in its variant. Store-all has the least work of all its
- * plans: it is done when it fits, and when it is too slow, so are all others. */
+/* Whether nothing that an open planner plans can be of use, by its store-all plan: it has the least
+ * work of all, and `floor` bytes are the fewest. */
+static int gckpti_is_hopeless(const gckpti_fitting *f, gckpti_planner *p, const gckpt_plan *all)
+{
+    size_t budget = p->desc->budget, most = f->hunting ? f->least - 1 : budget;
+    int once = p->best.work == p->own_work; /* gckpt_recompute may ask for more */
+    return (once && f->best && gckpt_plan_step_work(all) > gckpt_plan_step_work(f->best)) ||
+           gckpti_cannot_split(all) ||
+           (budget && gckpt_plan_bytes(all) > budget && gckpti_floor(p, &p->best) > most);
+}
+
+/* Plans what an open planner was asked for, in its variant. */
 static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
 {
     gckpt_mode mode = p->desc->mode;
     int whole = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
-    size_t least = 0, budget = p->desc->budget;
+    size_t least = 0;
     gckpt_result result = gckpti_plan_mode(p, GCKPT_STORE_ALL);
     if (result != GCKPT_OK && !gckpti_too_large(p, result))
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
-    int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
-    int once = plan && p->best.work == p->own_work; /* gckpt_recompute may ask for more */
-    int hopeless =
-        plan && ((once && f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
-                 gckpti_cannot_split(plan));
-    if (plan && !fits && gckpti_floor(p, &p->best) > (f->hunting ? f->least - 1 : budget))
-        hopeless = 1;
-    if (hopeless || !whole || !fits || (mode == GCKPT_AUTO && budget && !once)) {
-        gckpt_plan_free(plan);
-        plan = NULL;
-    }
+    int drafted = plan != NULL, hopeless = plan && gckpti_is_hopeless(f, p, plan);
+    gckpt_plan_free(plan);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    f->named = f->named && !hopeless;
-    if (!plan && !hopeless) {
-        plan = gckpti_plan_request(p, p->next, drafted && whole, &result, &least);
-        f->too_large = f->too_large || gckpti_too_large(p, result);
-        if (result != GCKPT_OK)
-            return gckpti_too_large(p, result) ? GCKPT_OK : result;
-        if (!plan)
-            f->least = least < f->least ? least : f->least;
+    if (hopeless) {
+        f->named = 0;
+        return GCKPT_OK;
     }
+    plan = gckpti_plan_request(p, p->next, drafted && whole, &result, &least);
+    f->too_large = f->too_large || gckpti_too_large(p, result);
     if (plan)
         gckpti_fit_keep(f, plan);
-    return GCKPT_OK;
+    else if (result == GCKPT_OK)
+        f->least = least < f->least ? least : f->least;
+    return gckpti_too_large(p, result) ? GCKPT_OK : result;
 }
 
 /* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */

@@ -10,20 +10,6 @@ static size_t gckpti_arena_budget(const gckpti_planner *p)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
- * this machine cannot address them. */
-static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
-                                        size_t *needed)
-{
-    gckpt_result result =
-        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
-    if (result != GCKPT_OK)
-        *needed = SIZE_MAX;
-    else if (mode != GCKPT_OPTIMAL)
-        *needed = p->best.arena;
-    return result;
-}
-
 /* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
 static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
 {
@@ -73,13 +59,20 @@ GCKPTI_FN gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_pl
                 return NULL;
             if (mode == GCKPT_OPTIMAL && best && best->best.work <= gckpti_prove_work(p, arena))
                 continue;
-            own = p->best.arena;
-            *result = drafted ? GCKPT_OK : gckpti_plan_variant(p, mode, arena, &own);
-            too_large = too_large || gckpti_too_large(p, *result);
-            if (*result != GCKPT_OK && !gckpti_too_large(p, *result))
+            if (mode == GCKPT_OPTIMAL) {
+                *result = gckpti_plan_optimal(p, arena, &own);
+            } else {
+                *result = drafted ? GCKPT_OK : gckpti_plan_mode(p, mode);
+                own = p->best.arena;
+            }
+            if (gckpti_too_large(p, *result)) { /* this machine cannot address its bytes */
+                own = SIZE_MAX;
+                too_large = 1;
+            } else if (*result != GCKPT_OK) {
                 return NULL;
-            if (*result == GCKPT_OK && p->own_work < once)
+            } else if (p->own_work < once) {
                 once = p->own_work;
+            }
             if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
                 best = p;
             needed = own < needed ? own : needed;

@@ -325,6 +325,8 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
     plan->length = d->length;
+    plan->list = d->ins; /* copied into its block, as they are */
+    plan->live = d->live;
     plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)desc->fetches;
@@ -351,17 +353,13 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
     gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
     gckpti_told *told = (gckpti_told *)gckpti_written(plan, plan->told);
-    size_t *live = (size_t *)gckpti_written(plan, plan->live);
     for (int u = 0; u < p->units; u++) {
         told[p->unit[u].id].far_value = d->far[2 * u];
         told[p->unit[u].id].far_aux = d->far[2 * u + 1];
     }
-    for (size_t x = 0; x < d->length; x++) {
-        list[x] = d->ins[x];
-        live[x] = d->live[x];
+    for (size_t x = 0; x < d->length; x++)
         if (list[x].kind == GCKPT_UPDATE)
             list[x].id = plan->nodes[list[x].id].index;
-    }
     for (size_t i = 0; i < d->operand_count; i++)
         operand[i] =
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
