@@ -46,7 +46,7 @@
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3779
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2968
+ *     >>search    what no schedule can do without; the least work for every budget            2965
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1656
  *                 tells, checks, open, request, frontier, fit, pictures, points
@@ -13426,7 +13426,7 @@ typedef struct gckpti_planner {
     unsigned char *computed; /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
-    size_t made_length, made_capacity; /* which begins with made_length = 0 */
+    size_t made_length, made_capacity; /* empty between two makers */
     gckpti_draft draft, best;          /* the latest; the one to keep */
     gckpti_scratch pass; /* for one pass over a draft, cleared by the next that needs it */
     double most;         /* of store-all; 0: not drafted yet */
@@ -15407,7 +15407,6 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = GCKPT_OK;
-    p->made_length = 0;
     switch (mode) {
     case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
     case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
@@ -15419,6 +15418,7 @@ GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int
         return GCKPT_E_MEMORY;
     if (result == GCKPT_OK)
         result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    p->made_length = 0;
     if (mode == GCKPT_STORE_ALL)
         p->most = p->draft.most;
     return result;
@@ -19125,7 +19125,6 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
 {
     int *stack = p->queue, next = p->prologue;
     unsigned char *there = p->computed;
-    p->made_length = 0;
     for (int u = 0; u < p->units; u++)
         there[u] = !again[u] || p->when[u] > 0;
     for (int r = 0; r < p->body_backwards; r++) {
@@ -19321,7 +19320,6 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
     s->items = s->looked = 0;
-    p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
     int64_t most = s->seed ? s->seed[0].peak - p->gradient_between[0] : 0;
@@ -19724,7 +19722,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
         gckpti_offer(s, &s->slot[0]);
-    p->made_length = 0;
     gckpti_make_store_all(p);
     if (!p->failed && gckpti_take_made(s))
         gckpti_slot_store(s, &s->all, &s->now);
@@ -20557,12 +20554,12 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 {
     gckpti_planner *p = &f->p;
     gckpt_plan_desc *d = &f->desc;
-    size_t n = d->costs ? (size_t)p->n : 0, terms = (size_t)p->term_count;
     gckpti_scratch *s = &p->scratch;
-    void *costs = gckpti_scratch_copy(s, d->costs, n, sizeof *d->costs);
-    d->costs = n ? (gckpt_cost *)costs : NULL;
+    if (d->costs)
+        d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
     d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
-    p->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *p->terms);
+    p->terms =
+        (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 

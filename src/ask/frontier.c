@@ -18,12 +18,12 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 {
     gckpti_planner *p = &f->p;
     gckpt_plan_desc *d = &f->desc;
-    size_t n = d->costs ? (size_t)p->n : 0, terms = (size_t)p->term_count;
     gckpti_scratch *s = &p->scratch;
-    void *costs = gckpti_scratch_copy(s, d->costs, n, sizeof *d->costs);
-    d->costs = n ? (gckpt_cost *)costs : NULL;
+    if (d->costs)
+        d->costs = (gckpt_cost *)gckpti_scratch_copy(s, d->costs, (size_t)p->n, sizeof *d->costs);
     d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
-    p->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *p->terms);
+    p->terms =
+        (gckpt_term *)gckpti_scratch_copy(s, p->terms, (size_t)p->term_count, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 

@@ -179,7 +179,6 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
 GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
     gckpt_result result = GCKPT_OK;
-    p->made_length = 0;
     switch (mode) {
     case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
     case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
@@ -191,6 +190,7 @@ GCKPTI_FN gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int
         return GCKPT_E_MEMORY;
     if (result == GCKPT_OK)
         result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    p->made_length = 0;
     if (mode == GCKPT_STORE_ALL)
         p->most = p->draft.most;
     return result;

@@ -421,7 +421,7 @@ typedef struct gckpti_planner {
     unsigned char *computed; /* has it run */
     gckpti_segment_part *inside;       /* gckpti_make_segments: the segments it is in */
     int *made;                         /* what a maker writes: the body of a schedule, */
-    size_t made_length, made_capacity; /* which begins with made_length = 0 */
+    size_t made_length, made_capacity; /* empty between two makers */
     gckpti_draft draft, best;          /* the latest; the one to keep */
     gckpti_scratch pass; /* for one pass over a draft, cleared by the next that needs it */
     double most;         /* of store-all; 0: not drafted yet */

@@ -263,7 +263,6 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
         gckpti_offer(s, &s->slot[0]);
-    p->made_length = 0;
     gckpti_make_store_all(p);
     if (!p->failed && gckpti_take_made(s))
         gckpti_slot_store(s, &s->all, &s->now);

@@ -11,7 +11,6 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
 {
     int *stack = p->queue, next = p->prologue;
     unsigned char *there = p->computed;
-    p->made_length = 0;
     for (int u = 0; u < p->units; u++)
         there[u] = !again[u] || p->when[u] > 0;
     for (int r = 0; r < p->body_backwards; r++) {
@@ -207,7 +206,6 @@ GCKPTI_FN void gckpti_find_seeds(gckpti_search *s)
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
     s->items = s->looked = 0;
-    p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
     int64_t most = s->seed ? s->seed[0].peak - p->gradient_between[0] : 0;
