@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3779
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3786
  *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
  *                 schedule, draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2965
@@ -15734,8 +15734,8 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     d->backward = (int *)gckpti_scratch_take(s, (size_t)p->backwards + 2, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, most, sizeof *d->ins);
     d->live = (size_t *)gckpti_scratch_take(s, most, sizeof *d->live);
-    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients,
-                                                     sizeof *d->buffers);
+    d->buffers =
+        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->aux = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -16045,26 +16045,33 @@ GCKPTI_FN int gckpti_bytes_kind(gckpt_buffer_kind kind)
 }
 
 /* Live bytes at each instruction, from a difference array; the bound: the greatest of these sums,
- * and what it is made of. Exact in double below 2^53. */
+ * and what it is made of. They are exact in size_t; in double, whether they are too many. */
 static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
 {
-    double live = 0;
+    double about = 0;
+    size_t live = 0, slots = d->length + 2;
     int peak = 0;
     gckpti_scratch_clear(&p->pass);
-    double *change = (double *)gckpti_scratch_take(&p->pass, d->length + 2, sizeof *change);
-    if (!change)
+    double *abouts = (double *)gckpti_scratch_take(&p->pass, slots, sizeof *abouts);
+    size_t *change = (size_t *)gckpti_scratch_take(&p->pass, slots, sizeof *change);
+    if (p->failed)
         return GCKPT_E_MEMORY;
     for (size_t i = 0; i < d->buffer_count; i++) {
-        change[d->buffers[i].start] += (double)d->buffers[i].size;
-        change[d->buffers[i].end + 1] -= (double)d->buffers[i].size;
+        const gckpt_buffer *b = &d->buffers[i];
+        abouts[b->start] += (double)b->size;
+        abouts[b->end + 1] -= (double)b->size;
+        change[b->start] += b->size;
+        change[b->end + 1] -= b->size; /* wraps, and back when summed */
     }
     for (int x = 0; x <= (int)d->length; x++) {
+        about += abouts[x];
         live += change[x];
-        peak = live > d->most ? x : peak;
-        d->most = live > d->most ? live : d->most;
-        d->live[x] = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)live;
+        d->live[x] = live;
+        d->most = about > d->most ? about : d->most;
+        peak = live > d->bound ? x : peak;
+        d->bound = live > d->bound ? live : d->bound;
     }
-    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : d->bound;
     for (size_t i = 0; i < d->buffer_count && d->bound < SIZE_MAX; i++) {
         const gckpt_buffer *b = &d->buffers[i];
         const gckpt_tensor *t = p->tensors[b->id];
