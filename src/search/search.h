@@ -156,7 +156,7 @@ typedef struct {
     gckpti_move *move, *sorted;
     int moves;
     int *set, sets;       /* of moves: closures; or what goes too */
-    int *chosen;          /* of them, or positions */
+    int *chosen;          /* of them */
     gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit */
     int64_t stamp;        /* closures so far */
