@@ -27,15 +27,15 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1216
- *                 error, text, sink, memory, sort, shape, threads
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1289
+ *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1519
- *                 arrays, mirror, params, ranks, notes, values, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        686
- *                 tensor, segments, apply
+ *     >>store     parameters and optimiser state, however they are stored                     1514
+ *                 arrays, values, params, ranks, notes, calls, pack
+ *     >>graph     tensors, views, segments, gckpt_apply                                        624
+ *                 tensor, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4565
  *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
  *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
@@ -43,23 +43,21 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3786
- *                 types, scratch, tensors, mixed, forms, gradients, order, model, makers,
- *                 schedule, draft, place, encode
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3675
+ *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
+ *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2965
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1656
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4826
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 1748
- *                 write, header, places, read, path
- *     >>ranks     checkpoints of several ranks                                                 676
- *                 load, save
- *     >>tables    plans as files and as C constants                                            851
+ *     >>files     safetensors                                                                 2348
+ *                 write, header, places, read, path, ranks_load, ranks_save
+ *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
  *     >>kernels   what is done with an item, for each instruction set                         2970
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
@@ -2132,42 +2130,20 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_LEAN 0
 #endif
-/* Parts that may be left out, for doors, which show callers what then stands in their place. */
-#ifdef GCKPT_NO_RANKS
-#define GCKPTI_WITH_RANKS 0
-#else
-#define GCKPTI_WITH_RANKS 1
-#endif
-#ifdef GCKPT_NO_PICKS
-#define GCKPTI_WITH_PICKS 0
-#else
-#define GCKPTI_WITH_PICKS 1
-#endif
-#ifdef GCKPT_NO_DEBUG
-#define GCKPTI_WITH_DEBUG 0
-#else
-#define GCKPTI_WITH_DEBUG 1
-#endif
-#ifdef GCKPT_NO_CACHES
-#define GCKPTI_WITH_CACHES 0
-#else
-#define GCKPTI_WITH_CACHES 1
-#endif
-#ifdef GCKPT_NO_LOSSES
-#define GCKPTI_WITH_LOSSES 0
-#else
-#define GCKPTI_WITH_LOSSES 1
-#endif
-#ifdef GCKPT_NO_BF16
-#define GCKPTI_WITH_BF16 0
-#else
-#define GCKPTI_WITH_BF16 1
-#endif
-#ifdef GCKPT_NO_PACK
-#define GCKPTI_WITH_PACK 0
-#else
-#define GCKPTI_WITH_PACK 1
-#endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. The
+ * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
+#define GCKPTI_QUOTED(text)   #text
+#define GCKPTI_TEXT_OF(macro) GCKPTI_QUOTED(macro)
+#define GCKPTI_WITH(part)     (sizeof GCKPTI_TEXT_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
+enum {
+    GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
+    GCKPTI_WITH_PICKS = GCKPTI_WITH(PICKS),
+    GCKPTI_WITH_DEBUG = GCKPTI_WITH(DEBUG),
+    GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
+    GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
+    GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
+    GCKPTI_WITH_PACK = GCKPTI_WITH(PACK)
+};
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
 #else
@@ -2175,12 +2151,13 @@ extern "C" {
 #endif
 /* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
  * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
-#ifndef GCKPTI_TEAMS
-#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
-#define GCKPTI_TEAMS 1
-#else
+#if !GCKPTI_HAS_FAST
+#undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
-#endif
+#elif !defined(GCKPTI_TEAMS) && (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#define GCKPTI_TEAMS 1
+#elif !defined(GCKPTI_TEAMS)
+#define GCKPTI_TEAMS 0
 #endif
 
 /* =================================================================================================
@@ -2191,12 +2168,13 @@ extern "C" {
  *
  * Every object that a user can ask for an error begins with a gckpti_object, which gckpti_error
  * fills. gckpti_allocator is the one way to memory, the user's functions, a block of his, or the
- * heap; gckpti_grow the one growing array. gckpti_text and gckpti_sink put characters where they
- * fit, and bytes where a callback takes them. gckpt_parallel runs items of work on the threads of a
- * gckpti_runner: a pool of the program's own, or OpenMP's.
+ * heap; gckpti_grow an array that grows, gckpti_scratch what is given back all at once. gckpti_text
+ * and gckpti_sink put characters where they fit, and bytes where a callback takes them.
+ * gckpt_parallel runs items of work on the threads of a gckpti_runner: a pool of the program's own,
+ * or OpenMP's.
  * ============================================================================================== */
 
-/* ---- base/error.c ---- */
+/* ---- base/text.c ---- */
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
  * while building stays; `last` is replaced by each later call. */
 #define GCKPTI_MAGIC 0x67636b70u
@@ -2207,24 +2185,20 @@ typedef struct {
     char text[GCKPTI_TEXT];
 } gckpti_object;
 
-/* ---- base/text.c ---- */
 typedef struct {
     char *at;
     size_t left;
 } gckpti_text; /* left: room, the final zero not counted */
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
-GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value);
 
-/* What %T puts: folder graph knows (gckpti_tensor_label). */
-typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
+/* What %T puts, `gelu "h3"` or `gelu #12`: graph/tensor.c, which knows tensors, has it. */
+GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 
-/* Directives: see gckpt_fail; %T only with a labeller. */
-GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
-                                  va_list args);
+/* Directives: see gckpt_fail. */
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
-GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
-                          va_list args);
+GCKPTI_FN void gckpti_say(gckpti_object *o, const char *format, va_list args);
 
 /* To say more behind the object's text. */
 GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o);
@@ -2248,7 +2222,6 @@ typedef struct {
 /* 0: one of n is not, and the object says which. */
 GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n);
 
-/* ---- base/sink.c ---- */
 typedef struct {
     gckpt_write_fn write; /* NULL: only count */
     void *user;
@@ -2322,6 +2295,35 @@ GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
+
+/* Memory that is taken piece by piece and given back all at once; cleared, it is used again from
+ * its beginning. */
+typedef struct gckpti_piece {
+    struct gckpti_piece *next;
+    size_t size, used; /* with this */
+} gckpti_piece;
+
+typedef struct {
+    gckpti_allocator *memory;
+    int *failed; /* set when there is no memory */
+    gckpti_piece *first, *now;
+    size_t ahead, step; /* bytes of the next piece, of those behind it, at least */
+} gckpti_scratch;
+
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
+GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
+
+/* n items of `size` bytes, all 0, or NULL. */
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size);
+
+/* The same as n items that lie elsewhere. */
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
+
+/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
+ * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
+ * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
 
 /* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
@@ -2402,73 +2404,6 @@ enum { GCKPTI_JOB = 32768 };
 GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                                 void *context);
 
-/* What the files of base share; no other folder uses it. */
-
-/* ---- base/threads.c ---- */
-#if GCKPTI_HAS_FAST
-#if GCKPTI_TEAMS
-/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
- * too. `left` counts the items nobody has claimed, `open` those that are not finished.
- *
- * Why a thread that comes late, or sleeps anywhere in here, does no harm:
- * - An item is claimed by taking one from `left`, and is one's own if something was left. What
- *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
- *   ended and another began meanwhile, it has claimed an item of the other.
- * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
- *   only when no item is open. So body, context and n stay as they are while they are read.
- * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
- * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
- *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
- * Thread 0 waits for items that a thread has claimed, and for nothing else. */
-typedef struct gckpti_team {
-    void (*body)(void *context, int64_t i);
-    void *context;
-    int64_t n;
-    int busy; /* a job is under way */
-    int over; /* no more jobs */
-    int gone; /* threads that have seen it */
-    char apart[64];
-    int64_t left;
-    char apart2[64]; /* cache lines of their own */
-    int64_t open;
-    char apart3[64];
-} gckpti_team;
-
-#endif
-#endif
-
-/* >>base/error */
-GCKPT_API gckpt_result gckpt_error(const void *object)
-{
-    const gckpti_object *o = (const gckpti_object *)object;
-    if (!o)
-        return GCKPT_E_MEMORY;
-    if (o->magic != GCKPTI_MAGIC) /* a tensor, say */
-        return GCKPT_E_ARG;
-    return o->sticky != GCKPT_OK ? o->sticky : o->last;
-}
-
-GCKPT_API const char *gckpt_result_text(gckpt_result result)
-{
-#define GCKPTI_RESULT_TEXT(name, text) text,
-    static const char *const texts[] = { GCKPT_RESULTS(GCKPTI_RESULT_TEXT) };
-#undef GCKPTI_RESULT_TEXT
-    return (unsigned)result < GCKPT_RESULT_COUNT ? texts[result] : "not a gckpt_result";
-}
-
-GCKPT_API const char *gckpt_error_text(const void *object)
-{
-    const gckpti_object *o = (const gckpti_object *)object;
-    gckpt_result result = gckpt_error(object);
-    if (!o)
-        return "NULL: the call that should have made it failed. Why is the error of what it was "
-               "made from: a plan's or a frontier's graph, the store of an executor, a graph or "
-               "gckpt_fit. A store is NULL if there is no memory; a block needs "
-               "gckpt_store_need(NULL) bytes";
-    return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
-                                                                        : gckpt_result_text(result);
-}
-
 /* >>base/text */
 /* ---- text without stdio ---- */
 
@@ -2493,7 +2428,7 @@ static void gckpti_text_uint(gckpti_text *t, uint64_t value)
     gckpti_text_put(t, digits + n, (size_t)(20 - n));
 }
 
-GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value)
+static void gckpti_text_int(gckpti_text *t, int64_t value)
 {
     if (value < 0)
         gckpti_text_put(t, "-", 1);
@@ -2548,10 +2483,8 @@ static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
     gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
 
-GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
-                                  va_list args)
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
 {
-    char label[64];
     for (const char *f = format; *f; f++) {
         if (*f != '%') {
             gckpti_text_put(t, f, 1);
@@ -2566,7 +2499,7 @@ GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, cons
         case 'u': gckpti_text_uint(t, va_arg(args, uint64_t)); break;
         case 'g': gckpti_text_double(t, va_arg(args, double)); break;
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
-        case 'T': s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label); break;
+        case 'T': gckpti_text_tensor(t, va_arg(args, const gckpt_tensor *)); break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
         }
@@ -2579,17 +2512,16 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    gckpti_text_format(t, NULL, format, args);
+    gckpti_text_format(t, format, args);
     va_end(args);
 }
 
-GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
-                          va_list args)
+GCKPTI_FN void gckpti_say(gckpti_object *o, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
     if (GCKPTI_TEXT > 1)
-        gckpti_text_format(&t, labeller, format, args);
+        gckpti_text_format(&t, format, args);
 }
 
 GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o)
@@ -2607,7 +2539,7 @@ GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const ch
     va_list args;
     va_start(args, format);
     o->last = result;
-    gckpti_say(o, NULL, format, args);
+    gckpti_say(o, format, args);
     va_end(args);
     return result;
 }
@@ -2644,7 +2576,38 @@ GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range 
     return 1;
 }
 
-/* >>base/sink */
+/* ---- errors ---- */
+GCKPT_API gckpt_result gckpt_error(const void *object)
+{
+    const gckpti_object *o = (const gckpti_object *)object;
+    if (!o)
+        return GCKPT_E_MEMORY;
+    if (o->magic != GCKPTI_MAGIC) /* a tensor, say */
+        return GCKPT_E_ARG;
+    return o->sticky != GCKPT_OK ? o->sticky : o->last;
+}
+
+GCKPT_API const char *gckpt_result_text(gckpt_result result)
+{
+#define GCKPTI_RESULT_TEXT(name, text) text,
+    static const char *const texts[] = { GCKPT_RESULTS(GCKPTI_RESULT_TEXT) };
+#undef GCKPTI_RESULT_TEXT
+    return (unsigned)result < GCKPT_RESULT_COUNT ? texts[result] : "not a gckpt_result";
+}
+
+GCKPT_API const char *gckpt_error_text(const void *object)
+{
+    const gckpti_object *o = (const gckpti_object *)object;
+    gckpt_result result = gckpt_error(object);
+    if (!o)
+        return "NULL: the call that should have made it failed. Why is the error of what it was "
+               "made from: a plan's or a frontier's graph, the store of an executor, a graph or "
+               "gckpt_fit. A store is NULL if there is no memory; a block needs "
+               "gckpt_store_need(NULL) bytes";
+    return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
+                                                                        : gckpt_result_text(result);
+}
+
 /* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
 
 GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k)
@@ -2684,7 +2647,7 @@ GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_text t = { line, sizeof line - 1 };
     va_list args;
     va_start(args, format);
-    gckpti_text_format(&t, NULL, format, args);
+    gckpti_text_format(&t, format, args);
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
 }
@@ -2871,6 +2834,90 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
     return 1;
 }
 
+/* ---- what is given back all at once ---- */
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
+{
+    const size_t step = memory->desc.memory ? 2048 : 65536;
+    gckpti_scratch s = { memory, failed, NULL, NULL, 2048, step };
+    return s;
+}
+
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s)
+{
+    for (gckpti_piece *piece; (piece = s->first) != NULL;) {
+        s->first = piece->next;
+        gckpti_resize(s->memory, piece, piece->size, 0);
+    }
+    s->now = NULL;
+}
+
+enum {
+    GCKPTI_PIECE_HEAD = (sizeof(gckpti_piece) + GCKPTI_ALIGN - 1) / GCKPTI_ALIGN * GCKPTI_ALIGN
+};
+
+/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
+GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
+{
+    const int several = s->first && s->first->next && !s->memory->desc.memory;
+    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
+        s->ahead += several ? piece->used - GCKPTI_PIECE_HEAD : 0;
+        piece->used = GCKPTI_PIECE_HEAD;
+    }
+    if (several)
+        gckpti_scratch_free(s);
+    s->now = s->first;
+}
+
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+{
+    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
+    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
+        s->now = s->now->next;
+    if (!s->now || s->now->size - s->now->used < bytes) {
+        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, GCKPTI_PIECE_HEAD };
+        piece.size += bytes < SIZE_MAX ? GCKPTI_PIECE_HEAD : 0;
+        void *at = gckpti_resize(s->memory, NULL, 0, piece.size);
+        if (!at) {
+            *s->failed = 1;
+            return NULL;
+        }
+        memcpy(at, &piece, sizeof piece);
+        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
+        s->now = (gckpti_piece *)at;
+        s->ahead = s->step;
+    }
+    void *at = (unsigned char *)s->now + s->now->used;
+    s->now->used += bytes;
+    return memset(at, 0, bytes);
+}
+
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
+{
+    void *to = gckpti_scratch_take(s, n, size);
+    return to && n > 0 ? memcpy(to, from, n * size) : to;
+}
+
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
+{
+    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
+    unsigned char *at, *more;
+    memcpy(&at, array, sizeof at);
+    if (at)
+        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    if (need <= bytes)
+        return 1;
+    need = need > 2 * bytes ? need : 2 * bytes;
+    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
+    if (!more)
+        return 0;
+    memcpy(more, &need, sizeof need);
+    more += GCKPTI_ALIGN;
+    if (at)
+        memcpy(more, at, bytes);
+    memcpy(array, &more, sizeof more);
+    return 1;
+}
+
 /* >>base/sort */
 /* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
@@ -2975,8 +3022,33 @@ GCKPT_API int gckpt_threads(void)
 #endif
 }
 
-#if GCKPTI_HAS_FAST
 #if GCKPTI_TEAMS
+/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
+ * too. `left` counts the items nobody has claimed, `open` those that are not finished.
+ *
+ * Why a thread that comes late, or sleeps anywhere in here, does no harm:
+ * - An item is claimed by taking one from `left`, and is one's own if something was left. What
+ *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
+ *   ended and another began meanwhile, it has claimed an item of the other.
+ * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
+ *   only when no item is open. So body, context and n stay as they are while they are read.
+ * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
+ * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
+ *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
+ * Thread 0 waits for items that a thread has claimed, and for nothing else. */
+typedef struct gckpti_team {
+    void (*body)(void *context, int64_t i);
+    void *context;
+    int64_t n;
+    int busy; /* a job is under way */
+    int over; /* no more jobs */
+    int gone; /* threads that have seen it */
+    char apart[64];
+    int64_t left;
+    char apart2[64]; /* cache lines of their own */
+    int64_t open;
+    char apart3[64];
+} gckpti_team;
 
 static void gckpti_team_help(gckpti_team *t)
 {
@@ -3057,7 +3129,6 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
     t->busy = 0;
 }
 #endif
-#endif
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 GCKPTI_FN void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
@@ -3136,7 +3207,7 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
 GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                                 void *context)
 {
-#if GCKPTI_HAS_FAST && defined(_OPENMP) && GCKPTI_TEAMS
+#if defined(_OPENMP) && GCKPTI_TEAMS
     if (threads > 1 && !runner->parallel_for && !runner->team) {
         gckpti_team team;
         memset(&team, 0, sizeof team);
@@ -4616,7 +4687,7 @@ static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpa
 static inline void gckpti_fp32_stored(const gckpti_product *t) { (void)t; }
 #endif
 
-/* ---- store/mirror.c ---- */
+/* ---- store/values.c ---- */
 /* One of the two copies was changed. */
 GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest);
 
@@ -4631,6 +4702,22 @@ GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_b
 
 /* When the last executor with a backend goes, the parameters leave it. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
+
+enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
+ * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
+GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n);
+
+/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
+/* Draws all raw values. */
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
+
+/* Gives all raw values back, newest first, as a block wants it. */
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- store/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
@@ -4650,23 +4737,6 @@ static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *v
     return 1;
 }
 #endif
-
-/* ---- store/values.c ---- */
-enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
-
-/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
- * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
-GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float room[GCKPTI_DRAWN], int64_t *n);
-
-/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
-GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
-/* Draws all raw values. */
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
-
-/* Gives all raw values back, newest first, as a block wants it. */
-GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- store/calls.c ---- */
 /* Bytes of optimiser state. */
@@ -4775,6 +4845,13 @@ GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
 }
 
+/* Gives back the memory of values that the store owns. */
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+{
+    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
+    gckpti_set_block(q, NULL);
+}
+
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
 {
     int n = 0;
@@ -4857,13 +4934,10 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
 
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
 {
-    gckpt_unpacking u;
-    u.storage = q->p.storage;
-    u.packed = q->p.packed;
-    u.scales = q->p.scales;
-    u.row = gckpti_row_length(&q->p);
-    u.n = q->p.elements;
-    u.to = NULL;
+    const gckpt_parameter *p = &q->p;
+    gckpt_unpacking u = {
+        p->storage, p->packed, p->scales, gckpti_row_length(p), p->elements, NULL
+    };
     return u;
 }
 
@@ -4876,9 +4950,9 @@ GCKPTI_FN void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n,
         gckpti_unpack(&u, at, n, x);
 }
 
-/* >>store/mirror */
+/* >>store/values */
 /* ---- where the newest copy of a parameter is ---- */
-GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
+static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
 {
     size_t i = (size_t)(q - s->params);
     return GCKPTI_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
@@ -4986,6 +5060,99 @@ GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
     }
 }
 
+/* ---- values: a parameter has none until a call that needs them makes them ---- */
+
+/* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
+ * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
+ * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
+ * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
+static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *out)
+{
+    const gckpt_init *init = &q->init;
+    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
+    key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
+    for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
+        float normal[2] = { 0, 0 };
+        uint32_t word[4] = { 0, 0, 0, 0 };
+        if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
+            gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
+        if (init->normal < 0 || init->normal > 0)
+            gckpti_normal(word[0], word[1], normal);
+        for (int j = i < 0; j < 2 && i + j < n; j++) {
+            float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
+            out[i + j] = gckpti_fma(init->uniform, uniform,
+                                    gckpti_fma(init->normal, normal[j], init->constant));
+        }
+    }
+}
+
+GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n)
+{
+    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+    *n = q->p.elements - at;
+    if (!gckpti_is_made(q) || q->raw) {
+        *n = gckpti_min(*n, GCKPTI_DRAWN);
+        gckpti_draw_values(s, q, at, *n, room);
+        if (!q->raw && gckpti_is_packed((int)q->p.storage))
+            gckpti_draw_packed(s, q, at, n, room);
+        return room;
+    }
+    const gckpti_mirror *m = gckpti_mirror_of(s, q);
+    const int away = m && m->newest == GCKPTI_MIRROR;
+    at -= share.first;
+    *n = share.count - at;
+    if (!gckpti_is_packed((int)q->p.storage) && !away)
+        return q->p.values + at;
+    *n = gckpti_min(*n, GCKPTI_DRAWN);
+    if (away)
+        m->backend->copy_out(m->backend->context, room, m->array[0] + at,
+                             (size_t)*n * sizeof *room);
+    else
+        gckpti_unpack_piece(q, at, *n, room);
+    return room;
+}
+
+GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
+{
+    size_t bytes = gckpti_array_bytes(s, q, 0);
+    if (gckpti_is_made(q))
+        return GCKPT_OK;
+    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
+    if (!gckpti_is_made(q))
+        return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
+                            who, q->p.name, bytes);
+    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+    for (int64_t k = share.count; k < share.room; k++)
+        q->p.values[k] = 0; /* of a share that is not the largest */
+    q->raw = 1;
+    return GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        gckpti_param *q = &s->params[i];
+        const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
+        if (q->raw && !gckpti_is_packed((int)q->p.storage))
+            gckpti_draw_values(s, q, share.first, share.count, q->p.values);
+        else if (q->raw)
+            (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
+        q->raw = 0;
+    }
+}
+
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
+{
+    for (size_t i = s->count; i-- > 0;) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw)
+            gckpti_values_free(s, q);
+        q->raw = 0;
+    }
+}
+
 /* >>store/params */
 /* ---- names, as files can have them ---- */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
@@ -5088,13 +5255,6 @@ GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
             break;
     }
     return i;
-}
-
-/* Gives back the memory of values that the store owns. */
-GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
-{
-    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
-    gckpti_set_block(q, NULL);
 }
 
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
@@ -5301,100 +5461,6 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     return gckpti_ok(store);
 }
 #endif
-
-/* >>store/values */
-/* ---- values: a parameter has none until a call that needs them makes them ---- */
-
-/* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,
- * name and element (5j). So they are the same whenever they are drawn, and as often. Philox: key =
- * FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
- * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
-static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
-                               float *out)
-{
-    const gckpt_init *init = &q->init;
-    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
-    key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
-    for (int64_t i = -(at & 1); i < n; i += 2) { /* in pairs, of which the first may be half */
-        float normal[2] = { 0, 0 };
-        uint32_t word[4] = { 0, 0, 0, 0 };
-        if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
-            gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
-        if (init->normal < 0 || init->normal > 0)
-            gckpti_normal(word[0], word[1], normal);
-        for (int j = i < 0; j < 2 && i + j < n; j++) {
-            float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
-            out[i + j] = gckpti_fma(init->uniform, uniform,
-                                    gckpti_fma(init->normal, normal[j], init->constant));
-        }
-    }
-}
-
-GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float room[GCKPTI_DRAWN], int64_t *n)
-{
-    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
-    *n = q->p.elements - at;
-    if (!gckpti_is_made(q) || q->raw) {
-        *n = gckpti_min(*n, GCKPTI_DRAWN);
-        gckpti_draw_values(s, q, at, *n, room);
-        if (!q->raw && gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_packed(s, q, at, n, room);
-        return room;
-    }
-    const gckpti_mirror *m = gckpti_mirror_of(s, q);
-    const int away = m && m->newest == GCKPTI_MIRROR;
-    at -= share.first;
-    *n = share.count - at;
-    if (!gckpti_is_packed((int)q->p.storage) && !away)
-        return q->p.values + at;
-    *n = gckpti_min(*n, GCKPTI_DRAWN);
-    if (away)
-        m->backend->copy_out(m->backend->context, room, m->array[0] + at,
-                             (size_t)*n * sizeof *room);
-    else
-        gckpti_unpack_piece(q, at, *n, room);
-    return room;
-}
-
-GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
-{
-    size_t bytes = gckpti_array_bytes(s, q, 0);
-    if (gckpti_is_made(q))
-        return GCKPT_OK;
-    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
-    if (!gckpti_is_made(q))
-        return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
-                            who, q->p.name, bytes);
-    const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
-    for (int64_t k = share.count; k < share.room; k++)
-        q->p.values[k] = 0; /* of a share that is not the largest */
-    q->raw = 1;
-    return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s)
-{
-    for (size_t i = 0; i < s->count; i++) {
-        gckpti_param *q = &s->params[i];
-        const gckpti_share share = gckpti_array_share(s, q, GCKPTI_VALUES);
-        if (q->raw && !gckpti_is_packed((int)q->p.storage))
-            gckpti_draw_values(s, q, share.first, share.count, q->p.values);
-        else if (q->raw)
-            (void)gckpti_values_copy(s, q, q); /* fits: gckpti_pack_start */
-        q->raw = 0;
-    }
-}
-
-GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
-{
-    for (size_t i = s->count; i-- > 0;) {
-        gckpti_param *q = &s->params[i];
-        if (q->raw)
-            gckpti_values_free(s, q);
-        q->raw = 0;
-    }
-}
 
 /* >>store/calls */
 /* Whole-name match: '*' any run, '?' one character. */
@@ -5888,7 +5954,7 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
  * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
  * depends on no input (parameters, constants, and functions of those).
  *
- * gckpt_graph has the tensors by number, in chunks of memory that never move, and the segments.
+ * gckpt_graph has the tensors by number, and the segments.
  * gckpt_apply is how all ops come in; the first error of a graph stays (gckpti_fail).
  * ============================================================================================== */
 
@@ -5920,11 +5986,6 @@ struct gckpt_tensor {
 /* Ops that measure mix rows by statistics, which inference has from before. */
 enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
 
-typedef struct gckpti_chunk {
-    struct gckpti_chunk *next;
-    size_t size, used;
-} gckpti_chunk;
-
 typedef struct {
     int parent, depth, ordinal; /* ordinal: among the outermost ones */
 } gckpti_segment;
@@ -5933,11 +5994,11 @@ struct gckpt_graph {
     gckpti_object object;
     gckpti_allocator memory;
     gckpt_store *store;
-    gckpti_chunk *chunks;
+    gckpti_scratch scratch; /* all it has is there, tensors never move */
+    int full;               /* there was no memory for more */
     gckpt_tensor **tensors;
-    size_t count, capacity;
     gckpti_segment *segments;
-    size_t segment_count, segment_capacity;
+    size_t count, segment_count;
     int segment;            /* open now */
     int outermost, deepest; /* segments without a parent; levels */
     int params;             /* 1 + the greatest number in the store of those it has */
@@ -5953,20 +6014,14 @@ enum { GCKPTI_BUILDS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
 /* The first error of a graph stays. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
-/* gckpti_error of a text with %T. */
-GCKPTI_FN gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format,
-                                          ...);
 #ifdef GCKPT_NO_TEXT
 GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result);
 #define gckpti_fail(g, result, ...)                                                                \
     (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
 #define gckpt_fail(call, result, ...)                                                              \
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
-#define gckpti_graph_error(object, result, ...)                                                    \
-    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
-/* ---- graph/segments.c ---- */
 /* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
  * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
@@ -5979,12 +6034,8 @@ static inline int gckpti_is_cache(const gckpt_op *op)
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
-/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
- * `factor`. */
-GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                         const void *attributes, int64_t factor, int threads,
-                                         int plain, gckpt_precision precision, gckpt_graph *report,
-                                         gckpt_call *call);
+/* What an op's shape() is asked with, by one thread and in FP32. */
+GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes);
 
 /* Whether an op hands in running statistics. */
 GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);
@@ -5994,64 +6045,46 @@ GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);
 /* >>graph/tensor */
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
-    switch (t->kind) {
-    case GCKPTI_INPUT: return "input";
-    case GCKPTI_PARAM: return "param";
-    case GCKPTI_CONSTANT: return "constant";
-    case GCKPTI_VIEW: return "reshape";
-    default: return t->op->name;
-    }
+    static const char *const others[] = { "", "input", "param", "constant", "reshape" };
+    return t->kind == GCKPTI_OP ? t->op->name : others[t->kind];
 }
 
-/* `gelu "h3"` or `gelu #12`. */
-GCKPTI_FN const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
+GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
 {
-    gckpti_text text = { buffer, size - 1 };
-    buffer[0] = 0;
-    if (!t)
-        return "NULL";
-    gckpti_text_add(&text, t->name ? "%s \"%s\"" : "%s #", gckpti_kind_name(t), t->name);
-    if (!t->name)
-        gckpti_text_int(&text, t->id);
-    return buffer;
+    char label[64];
+    gckpti_text cut = { label, sizeof label - 1 };
+    if (tensor && tensor->name)
+        gckpti_text_add(&cut, "%s \"%s\"", gckpti_kind_name(tensor), tensor->name);
+    else if (tensor)
+        gckpti_text_add(&cut, "%s #%i", gckpti_kind_name(tensor), tensor->id);
+    gckpti_text_add(t, "%s", tensor ? label : "NULL");
+}
+
+/* The first error of a graph stays. */
+static void gckpti_graph_say(gckpt_graph *g, gckpt_result result, const char *format, va_list args)
+{
+    if (!g || g->object.sticky != GCKPT_OK)
+        return;
+    gckpti_say(&g->object, format, args);
+    g->object.sticky = result;
 }
 
 GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
-    if (!g || g->object.sticky != GCKPT_OK)
-        return NULL;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, gckpti_tensor_label, format, args);
+    gckpti_graph_say(g, result, format, args);
     va_end(args);
-    g->object.sticky = result;
     return NULL;
-}
-
-GCKPTI_FN gckpt_result(gckpti_graph_error)(void *object, gckpt_result result, const char *format,
-                                           ...)
-{
-    gckpti_object *o = (gckpti_object *)object;
-    if (!o || o->sticky != GCKPT_OK)
-        return result;
-    va_list args;
-    va_start(args, format);
-    o->last = result;
-    gckpti_say(o, gckpti_tensor_label, format, args);
-    va_end(args);
-    return result;
 }
 
 GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const char *format, ...)
 {
-    gckpt_graph *g = call ? (gckpt_graph *)call->graph : NULL;
-    if (!g || g->object.sticky != GCKPT_OK)
-        return result;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, gckpti_tensor_label, format, args);
+    gckpti_graph_say(call ? (gckpt_graph *)call->graph : NULL, result, format, args);
     va_end(args);
-    return g->object.sticky = result;
+    return result;
 }
 
 #ifdef GCKPT_NO_TEXT
@@ -6085,6 +6118,8 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     }
     g->object.magic = GCKPTI_MAGIC;
     g->memory = a;
+    g->scratch = gckpti_scratch_new(&g->memory, &g->full);
+    g->scratch.ahead = g->scratch.step = 8192;
     g->store = store;
     g->segment = -1;
     if (store->object.sticky != GCKPT_OK)
@@ -6097,17 +6132,11 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
     if (!graph)
         return;
     gckpti_allocator a = graph->memory;
-    while (graph->chunks) {
-        gckpti_chunk *next = graph->chunks->next;
-        gckpti_resize(&a, graph->chunks, graph->chunks->size, 0);
-        graph->chunks = next;
-    }
-    gckpti_delete(&a, graph->tensors, graph->capacity, sizeof *graph->tensors);
-    gckpti_delete(&a, graph->segments, graph->segment_capacity, sizeof *graph->segments);
+    gckpti_scratch_free(&graph->scratch);
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
-GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
+static void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
 {
     if (g->object.sticky == GCKPT_OK) {
         gckpti_fail(g, GCKPT_E_MEMORY, what, n);
@@ -6119,25 +6148,8 @@ GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
 /* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
 static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
 {
-    size_t head = gckpti_round_up(sizeof(gckpti_chunk), GCKPTI_ALIGN);
-    size_t need = gckpti_round_up(size, GCKPTI_ALIGN);
-    gckpti_chunk *c = g->chunks;
-    if (need < size || need > PTRDIFF_MAX / 2)
-        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
-    if (!c || c->size - c->used < need) {
-        size_t bytes = head + (need > 8192 ? need : 8192);
-        c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
-        if (!c)
-            return gckpti_graph_full(g, "graph: no memory for %z bytes", bytes);
-        c->next = g->chunks;
-        c->size = bytes;
-        c->used = head;
-        g->chunks = c;
-    }
-    unsigned char *p = (unsigned char *)c + c->used;
-    c->used += need;
-    memset(p, 0, need);
-    return p;
+    void *p = gckpti_scratch_take(&g->scratch, size, 1);
+    return p ? p : gckpti_graph_full(g, "graph: no memory: %z bytes asked for", size);
 }
 
 GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
@@ -6151,7 +6163,7 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
                                           gckpt_type type)
 {
     if (g->count >= INT32_MAX ||
-        !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
+        !gckpti_want(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
         return (gckpt_tensor *)gckpti_graph_full(g, "graph: no memory for tensor %z", g->count);
     gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_bytes(g, sizeof *t);
     if (!t)
@@ -6323,7 +6335,7 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
     return GCKPT_OK;
 }
 
-/* >>graph/segments */
+/* ---- pins, segments, views ---- */
 static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
 {
     if (x) {
@@ -6339,8 +6351,8 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
     if (!graph || graph->object.sticky != GCKPT_OK)
         return;
-    if (!gckpti_grow(&graph->memory, &graph->segments, &graph->segment_capacity,
-                     graph->segment_count, sizeof *graph->segments)) {
+    if (!gckpti_want(&graph->scratch, &graph->segments, graph->segment_count,
+                     sizeof *graph->segments)) {
         gckpti_graph_full(graph, "graph: no memory for segment %z", graph->segment_count);
         return;
     }
@@ -6420,24 +6432,16 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 }
 
 /* >>graph/apply */
-GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                         const void *attributes, int64_t factor, int threads,
-                                         int plain, gckpt_precision precision, gckpt_graph *report,
-                                         gckpt_call *call)
+GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes)
 {
-    memset(call, 0, sizeof *call);
-    call->inputs = n;
-    call->attributes = attributes;
-    call->threads = threads;
-    call->plain = plain;
-    call->precision = precision;
-    call->graph = report;
-    for (int i = 0; i < n; i++) {
-        call->in[i].shape = in[i]->shape;
-        if (factor != 1 && !in[i]->batchless && in[i]->shape.n)
-            call->in[i].shape.d[0] *= factor;
-    }
-    return op->shape(call);
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.threads = 1;
+    call.inputs = n;
+    call.attributes = attributes;
+    for (int i = 0; i < n; i++)
+        call.in[i].shape = in[i]->shape;
+    return call;
 }
 
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
@@ -6472,12 +6476,9 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
                                         gckpt_tensor *const *in, int n)
 {
     gckpti_fail(g, result, "%s: shapes do not fit", op->name);
-    gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
-    char label[64];
-    t.left = sizeof g->object.text - 1 - strlen(g->object.text);
+    gckpti_text t = gckpti_said(&g->object);
     for (int i = 0; i < n; i++)
-        gckpti_text_add(&t, i ? ", %s" : " (inputs %s",
-                        gckpti_tensor_label(in[i], label, sizeof label));
+        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
     gckpti_text_add(&t, ")");
     return NULL;
 }
@@ -6495,13 +6496,15 @@ GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
 static int gckpti_mixes(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
                         int64_t rows)
 {
-    gckpt_call more;
     const gckpt_shape *s = &call->shape;
     int loss = (op->flags & GCKPT_LOSS) != 0;
     int mixes = call->mixes_rows || (!loss && (s->n == 0 || s->d[0] % rows));
     for (int factor = 2; factor <= 3 && !mixes; factor++) {
-        mixes = gckpti_shape_call(op, in, n, call->attributes, factor, 1, 0, GCKPT_FP32, NULL,
-                                  &more) != GCKPT_OK;
+        gckpt_call more = gckpti_shape_call(in, n, call->attributes);
+        for (int i = 0; i < n; i++)
+            if (!in[i]->batchless && in[i]->shape.n)
+                more.in[i].shape.d[0] *= factor;
+        mixes = op->shape(&more) != GCKPT_OK;
         for (int i = 0; i < s->n && !loss && !mixes; i++)
             mixes = more.shape.n != s->n || more.shape.d[i] != s->d[i] * (i ? 1 : factor);
     }
@@ -6532,8 +6535,9 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            attribute_bytes);
     if (!gckpti_inputs_fit(g, op, in, n))
         return NULL;
-    gckpt_call call;
-    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
+    gckpt_call call = gckpti_shape_call(in, n, attributes);
+    call.graph = g;
+    gckpt_result result = op->shape(&call);
     if (result != GCKPT_OK)
         return gckpti_shapes_fail(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)
@@ -11161,7 +11165,7 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 
 #if GCKPTI_HAS_FAST
 /* There are kernels of AVX512-BF16, which the compiler knows. */
-#if GCKPTI_WITH_BF16 && GCKPTI_AVX512 &&                                                           \
+#if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_AVX512_BF16 1
 #else
@@ -13248,33 +13252,6 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
 
-/* ---- plan/scratch.c ---- */
-typedef struct gckpti_piece {
-    struct gckpti_piece *next;
-    size_t size, used; /* of what lies behind this */
-} gckpti_piece;
-
-typedef struct {
-    gckpti_allocator *memory;
-    int *failed; /* set when there is no memory */
-    gckpti_piece *first, *now;
-    size_t ahead; /* the next piece has as many bytes, at least */
-} gckpti_scratch;
-
-GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
-GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
-
-/* n items of `size` bytes, all 0, or NULL. */
-GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size);
-
-/* The same as n items that lie elsewhere. */
-GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
-
-/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
- * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
- * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
-GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
-
 /* ---- the model, schedules, drafts, and the planner that has them ---- */
 /* A unit. Units are numbered so that inputs come before users, those of the prologue first. */
 typedef struct {
@@ -13836,89 +13813,6 @@ GCKPT_API int64_t gckpt_plan_share(const gckpt_plan *plan, int64_t rows, int ran
     if (first)
         *first = begin;
     return plan ? end - begin : 0;
-}
-
-/* >>plan/scratch */
-/* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
- * from its beginning ---- */
-GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
-{
-    gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
-    return s;
-}
-
-GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s)
-{
-    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
-    while (s->first) {
-        gckpti_piece *piece = s->first;
-        s->first = piece->next;
-        gckpti_resize(s->memory, piece, head + piece->size, 0);
-    }
-    s->now = NULL;
-}
-
-/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
-GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
-{
-    int several = s->first && s->first->next && !s->memory->desc.memory;
-    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
-        s->ahead += several ? piece->used : 0;
-        piece->used = 0;
-    }
-    if (several)
-        gckpti_scratch_free(s);
-    s->now = s->first;
-}
-
-GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
-{
-    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
-    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
-    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
-        s->now = s->now->next;
-    if (!s->now || s->now->size - s->now->used < bytes) {
-        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, 0 };
-        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
-        if (!at) {
-            *s->failed = 1;
-            return NULL;
-        }
-        memcpy(at, &piece, sizeof piece);
-        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
-        s->now = (gckpti_piece *)at;
-        s->ahead = s->memory->desc.memory ? 2048 : 65536;
-    }
-    void *at = (unsigned char *)s->now + head + s->now->used;
-    s->now->used += bytes;
-    return memset(at, 0, bytes);
-}
-
-GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
-{
-    void *to = gckpti_scratch_take(s, n, size);
-    return to && n > 0 ? memcpy(to, from, n * size) : to;
-}
-
-GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
-{
-    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
-    unsigned char *at, *more;
-    memcpy(&at, array, sizeof at);
-    if (at)
-        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
-    if (need <= bytes)
-        return 1;
-    need = need > 2 * bytes ? need : 2 * bytes;
-    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
-    if (!more)
-        return 0;
-    memcpy(more, &need, sizeof need);
-    more += GCKPTI_ALIGN;
-    if (at)
-        memcpy(more, at, bytes);
-    memcpy(array, &more, sizeof more);
-    return 1;
 }
 
 /* >>plan/tensors */
@@ -14937,8 +14831,11 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         p->rounding[i] |= GCKPTI_FAST_OP;
     do { /* once more where the backend declines it */
         precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
-        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                                   precision, NULL, &call);
+        call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+        call.threads = p->threads;
+        call.plain = p->plain;
+        call.precision = precision;
+        result = t->op->shape(&call);
         mixes = call.mixes_rows;
         for (int k = 0; k < t->inputs; k++)
             if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
@@ -14950,12 +14847,12 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
     } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
     if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
-                                  p->desc->backend->name);
+        return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
+                            p->desc->backend->name);
     if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
         call.work_backward > PTRDIFF_MAX / 4)
-        return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
-                                  p->threads);
+        return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+                            p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
@@ -15346,19 +15243,17 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
     if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
-        return gckpti_graph_error(
-            p->g, GCKPT_E_ARG,
-            "schedule: instruction %i: backward of %T is there twice, or comes "
-            "before that of what reads it or of what adds to a gradient before it "
-            "(users in reverse order of creation)",
-            i, t);
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: backward of %T is there twice, or comes "
+                            "before that of what reads it or of what adds to a gradient before it "
+                            "(users in reverse order of creation)",
+                            i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
-        return gckpti_graph_error(
-            p->g, GCKPT_E_ARG,
-            "schedule: instruction %i: %T cannot be offloaded: no "
-            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
-            "function of parameters only",
-            i, t);
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %T cannot be offloaded: no "
+                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+                            "function of parameters only",
+                            i, t);
     return GCKPT_OK;
 }
 
@@ -15397,7 +15292,7 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         const gckpti_unit *q = &p->unit[u];
         int wanted = q->rank >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
         if ((seen[q->id] & wanted) != wanted)
-            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
                                       p->tensors[q->id], q->rank >= 0 ? " and a backward" : "");
     }
     return GCKPT_OK;
@@ -15704,13 +15599,11 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
             missing = p->computed[links[count]] ? missing : links[count];
         if (missing >= 0)
-            return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                                      "schedule: %s of %T before any forward of %T",
-                                      i < 0                  ? "backward"
-                                      : gckpti_reloads(p, i) ? "reload"
-                                                             : "forward",
-                                      p->tensors[p->unit[self].id],
-                                      p->tensors[p->unit[missing].id]);
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+                                i < 0                  ? "backward"
+                                : gckpti_reloads(p, i) ? "reload"
+                                                       : "forward",
+                                p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);
         p->computed[self] |= i == self;
     }
     return GCKPT_OK;
@@ -16744,9 +16637,9 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     for (size_t i = 0; i < plan->term_count; i++) {
         int id = p->terms[i].loss->id;
         const gckpt_tensor *t = p->tensors[id];
-        gckpt_call call; /* it fits: its graph was built */
-        (void)gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, 1, 1, GCKPT_FP32, NULL,
-                                &call);
+        gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+        call.plain = 1;
+        (void)t->op->shape(&call); /* it fits: its graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
                                !gckpti_counted(t->op) && call.unit > 1 ? call.unit : 1,
                                p->built ? p->built[id] : p->cost[id] };
@@ -19977,33 +19870,32 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 {
     const gckpt_tensor *t = terms[i].loss;
     if (!t && g->count)
-        return gckpti_graph_error(
-            g, GCKPT_E_ARG,
-            "plan: the loss of term %i is NULL, as calls are that get nothing but "
-            "NULL; the last tensor that was made in this graph is %T",
-            i, g->tensors[g->count - 1]);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
+                            "NULL; the last tensor that was made in this graph is %T",
+                            i, g->tensors[g->count - 1]);
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
                             t ? "of another graph" : "NULL, and the graph has no tensor");
     if (!gckpti_is_loss(t))
-        return gckpti_graph_error(g, GCKPT_E_ARG,
-                                  "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
-                                  i, t);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
+                            t);
     if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: the first term counts the step and must depend on an input");
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
     if (terms[i].regulariser && !t->batchless)
-        return gckpti_graph_error(
+        return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: term %i: a regulariser may depend on parameters only, %T depends on "
             "inputs",
             i, t);
     if (!terms[i].regulariser && t->batchless)
-        return gckpti_graph_error(
-            g, GCKPT_E_ARG, "plan: term %i: %T depends on parameters only; mark it as regulariser",
-            i, t);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
+                            i, t);
     for (int k = 0; k < i; k++)
         if (terms[k].loss == t)
             return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
@@ -20140,14 +20032,13 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
     int leads = 0;
     if (p->inference)
-        return gckpti_graph_error(
-            p->g, GCKPT_E_ARG,
-            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
-            "training, and gckpt_gradients changes nothing (%T)",
-            i, t);
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+                            "training, and gckpt_gradients changes nothing (%T)",
+                            i, t);
     if (t->type == GCKPT_I32 || gckpti_is_loss(t))
-        return gckpti_graph_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s",
-                                  i, t, t->type == GCKPT_I32 ? "i32" : "a loss");
+        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
+                            t->type == GCKPT_I32 ? "i32" : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];
@@ -20158,13 +20049,13 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     }
     for (int k = 0; k < p->term_count; k++)
         leads = leads || seen[p->terms[k].loss->id];
-    return gckpti_graph_error(
-        p->g, GCKPT_E_ARG,
-        leads && end ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
-                       "loss passes ops without a backward, like %T"
-                     : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
-                       "it",
-        i, t, end);
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        leads && end
+                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                              "loss passes ops without a backward, like %T"
+                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                              "it",
+                        i, t, end);
 }
 
 /* Whether all that is to be fetched has a value or a gradient in the arena. */
@@ -20177,7 +20068,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                                 t ? "of another graph" : "NULL");
         if (!p->desc->fetch[i].gradient &&
             (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
-            return gckpti_graph_error(
+            return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
                 "caller's, of parameters the store's, of losses the report's, of caches the "
@@ -20185,7 +20076,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_cut(gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
-            return gckpti_graph_error(
+            return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: each rank has its share of the gradient of %T "
                 "only; GCKPT_SHARD_NONE leaves it whole",
@@ -26976,11 +26867,40 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * files. Where a store has shares only, these are read, and the rest is passed over.
  * ============================================================================================== */
 
+/* ---- files/path.c ---- */
+#ifndef GCKPT_NO_STDIO
+typedef struct {
+    FILE *f;
+    int error;         /* errno of the first failure, or 0 */
+    const char *stage; /* of a save: what it could not do, and what to look at */
+} gckpti_file;
+
+GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
+
+/* A gckpt_read_fn of a gckpti_file. */
+GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
+
+/* What a file is to have: what `body` writes of `what`. */
+typedef struct {
+    void *object; /* has the errors; NULL: results without a text */
+    gckpti_allocator *memory;
+    gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user);
+    const void *what;
+    const char *like; /* a file that is new has the permissions of this one, if that is there */
+    int placed;       /* it is in place, even if there is an error */
+} gckpti_content;
+
+/* Replaces the file there as a whole, or leaves it as it is. */
+GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path);
+#endif
+
+/* What the files of files share; no other folder uses it. */
+
 #ifndef GCKPT_NO_FILES
 /* ---- files/write.c ---- */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 /* What reads a checkpoint by several ranks, for texts. */
-#if GCKPTI_WITH_RANKS
+#ifndef GCKPT_NO_RANKS
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load"
 #else
 #define GCKPTI_RANKS_LOAD "gckpt_ranks_load, which this build leaves out (GCKPT_NO_RANKS)"
@@ -26992,16 +26912,6 @@ typedef struct {
     int rank, ranks;
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
-
-/* A text with what JSON wants escaped. */
-GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
-
-/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
- * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
-GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
-
-/* Writes a gckpti_saving. */
-GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
 
 /* ---- files/header.c ---- */
 typedef struct {
@@ -27021,12 +26931,11 @@ typedef struct {
 
 typedef struct gckpti_loader gckpti_loader;
 
-/* A checkpoint of several files; each function refuses what is wrong, and is 0 then. */
+/* A checkpoint of several files (files/ranks_load.c); what is wrong is refused, and is 0 then. */
 typedef struct {
     int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
-    int (*begin)(
-        gckpti_loader *l);        /* the tensors are known; data are read by `taken` from now on */
-    int (*end)(gckpti_loader *l); /* all that is needed was read */
+    int (*begin)(gckpti_loader *l); /* the tensors are known: now `read` gives the data of all, one
+                                       after the other, and with NULL passes over some */
 } gckpti_source;
 
 struct gckpti_loader {
@@ -27052,77 +26961,53 @@ struct gckpti_loader {
     unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
     uint64_t contract, step, seed, optimiser;
 };
+#endif
 
-/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
- * Returns 0. */
-GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
-                            const char *format, ...);
-GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what);
-GCKPTI_FN void gckpti_json_space(gckpti_loader *l);
-
-/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
-GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
-
-/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
-GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
-
-/* [a,b,...], `least` to `most` numbers: how many; -1 when wrong. */
-GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most);
-
-/* ---- files/read.c ---- */
-GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8]);
-
-/* ---- files/path.c ---- */
-#ifndef GCKPT_NO_STDIO
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
+/* ---- files/ranks_load.c ---- */
 typedef struct {
-    FILE *f;
-    int error;         /* errno of the first failure, or 0 */
-    const char *stage; /* of a save: what it could not do, and what to look at */
-} gckpti_file;
+    FILE *file; /* NULL: it is not open */
+    const char *name;
+    int64_t bytes, sum;    /* as the index has them */
+    int64_t data, tensors; /* bytes and number of its pieces, */
+    int64_t at, passed;    /* and of those that are read */
+    int known;             /* it is what the index says */
+} gckpti_rank_file;
 
-GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
+typedef struct gckpti_rank_files {
+    int64_t number; /* of the save; 0: none */
+    gckpti_rank_file *part;
+    size_t count, capacity; /* by rank */
+    char *path;             /* of the index; then, from `folder` on, names of files beside it */
+    size_t folder, room;
+    /* reading: the loader's entry that it is at; the file whose piece of that is read, how far, of
+     * all data, and where it ends; the sum up to there */
+    size_t entry;
+    gckpti_rank_file *from;
+    int64_t at, end;
+    uint64_t sum;
+} gckpti_rank_files;
 
-/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
-GCKPTI_FN FILE *gckpti_file_open(const char *path);
+/* ---- files/ranks_save.c ---- */
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
 
-/* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
- * how it begins; else 0: it is not read. */
-GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index);
-GCKPTI_FN size_t gckpti_file_read(void *user, void *bytes, size_t size);
-#if GCKPTI_POSIX
-/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
-GCKPTI_FN int gckpti_follow(char *path, size_t room);
+typedef struct {
+    gckpt_store *store;
+    const char *path;
+    gckpti_saving part;     /* this rank's */
+    gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
+    gckpti_rank_file *next; /* rank 0: the files of all ranks now */
+    int64_t number;         /* of this save */
+    int damaged;            /* what is there is no index, or cannot be read */
+} gckpti_rank_save;
 #endif
-
-static const char gckpti_no_file[] = "replace a folder, device or pipe; is the path right";
-
-/* Removes a temporary file, if no save has it any more. */
-GCKPTI_FN int gckpti_remove_left(const char *name);
-typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
-GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
-                                         int placed);
-
-/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). A file
- * that is new has the permissions of `like`, if that is there. *placed: it is in place, even if
- * there is an error. */
-GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
-                                        const char *like, gckpti_body body, const void *what,
-                                        int *placed);
-GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                   gckpti_body body, const void *what);
-GCKPTI_FN int64_t gckpti_file_size(FILE *f);
-GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
-                                        const gckpt_file_desc *desc);
-#endif
-#endif
-
-/* What the files of files share; no other folder uses it. */
 
 /* >>files/write */
 #ifndef GCKPT_NO_FILES
 /* ---- what both need ---- */
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
+/* What is asked for where no desc is given. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
 };
@@ -27150,6 +27035,7 @@ GCKPTI_FN int gckpti_little_endian(void)
 }
 
 /* ---- write ---- */
+/* A text with what JSON wants escaped. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
     for (const char *c = name; *c; c++) {
@@ -27276,6 +27162,8 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "}");
 }
 
+/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
+ * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
@@ -27325,15 +27213,12 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
-    int64_t skip = 0; /* elements that are in memory and not wanted */
+    int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
-    if (w->slot == GCKPTI_SCALE ||
-        (as_it_is && !gckpti_is_cut(gckpti_array_share(s, w->q, w->slot))))
-        skip = w->first;
     if (as_it_is)
-        gckpti_sink_elements(k, w, (const char *)as_it_is + skip * w->size, w->count);
+        gckpti_sink_elements(k, w, (const char *)as_it_is + (w->first - first) * w->size, w->count);
     for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
         const float *x = gckpti_values_at(s, w->q, at, room, &n);
         n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
@@ -27427,6 +27312,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
     return result;
 }
 
+/* Writes a gckpti_saving. */
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
     const gckpti_saving *v = (const gckpti_saving *)what;
@@ -27492,6 +27378,8 @@ static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffi
     gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
 }
 
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
 GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
                             const char *format, ...)
 {
@@ -27508,7 +27396,7 @@ GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_
         gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
-    gckpti_text_format(&t, NULL, format, args);
+    gckpti_text_format(&t, format, args);
     va_end(args);
     if (result == GCKPT_E_MEMORY)
         gckpti_tell_block(l->store, "store", &l->store->memory, 0);
@@ -27522,7 +27410,7 @@ GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what)
                          (size_t)(l->at - l->header), what);
 }
 
-GCKPTI_FN void gckpti_json_space(gckpti_loader *l)
+static void gckpti_json_space(gckpti_loader *l)
 {
     while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\r' || *l->at == '\t'))
         l->at++;
@@ -27611,6 +27499,7 @@ static char *gckpti_json_string(gckpti_loader *l)
     return s;
 }
 
+/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count)
 {
     if (*count == 0 && !gckpti_json_need(l, '{'))
@@ -27622,6 +27511,7 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count)
     return key && gckpti_json_need(l, ':') ? key : NULL;
 }
 
+/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
@@ -27634,6 +27524,7 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
+/* [a,b,...], `least` to `most` numbers: how many; -1 when wrong. */
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most)
 {
     int n = 0, more = gckpti_json_need(l, '[') && !gckpti_json_take(l, ']');
@@ -28078,11 +27969,10 @@ static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
     if (l->file && out)
         memcpy(out, l->file + l->taken, n);
     l->taken += n;
-    if (l->source && !out)
-        return 1;
     for (size_t some; n > 0 && !l->file && done; n -= some) {
-        some = out || n < sizeof nowhere ? n : sizeof nowhere;
-        done = l->read(l->user, out ? out : nowhere, some) == some;
+        const int whole = out || l->source; /* which passes over by itself */
+        some = whole || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, whole ? out : nowhere, some) == some;
     }
     if (l->result != GCKPT_OK) /* the source has said why */
         return 0;
@@ -28267,7 +28157,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *l, size_t bytes)
         gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(l, text, bytes) && (!source || source->index(l)) &&
              gckpti_load_header(l) && gckpti_load_check(l) && (!source || source->begin(l)) &&
-             gckpti_load_create(l) && gckpti_load_data(l) && (!source || source->end(l)))
+             gckpti_load_create(l) && gckpti_load_data(l))
         gckpti_load_commit(l);
     gckpti_delete(&s->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
@@ -28358,12 +28248,15 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
+GCKPTI_DATA const char gckpti_no_file[] = "replace a folder, device or pipe; is the path right";
+
 GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed)
 {
     if (failed && !file->error)
         file->error = errno ? errno : EIO;
 }
 
+/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
@@ -28401,20 +28294,20 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
+/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
 GCKPTI_FN int gckpti_follow(char *path, size_t room)
 {
     for (int links = 0; links < 40; links++) {
-        size_t used = strlen(path) + 1, folder = used - 1;
-        ssize_t n = readlink(path, path + used, room - used);
+        char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
+        const size_t left = room - (size_t)(link - path);
+        const ssize_t n = readlink(path, link, left);
         if (n < 0) /* nothing there, or no link */
             return errno == ENOENT || errno == EINVAL;
-        while (folder > 0 && path[folder - 1] != '/')
-            folder--;
-        folder = path[used] == '/' ? 0 : folder; /* a link is relative to its folder */
-        if ((size_t)n == room - used)
+        if ((size_t)n == left)
             break;
-        memmove(path + folder, path + used, (size_t)n);
-        path[folder + (size_t)n] = 0;
+        char *to = *link == '/' || !slash ? path : slash + 1; /* relative to the link's folder */
+        memmove(to, link, (size_t)n);
+        to[n] = 0;
     }
     errno = ELOOP;
     return 0;
@@ -28438,10 +28331,23 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
+/* The folder of `path`, which is cut off, must not forget a new name in it. */
+static void gckpti_save_name(gckpti_file *file, char *path)
+{
+    char *slash = strrchr(path, '/');
+    memcpy(slash ? slash + 1 : path, ".", 2);
+    int folder = open(path, O_RDONLY);
+    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
+    if (folder >= 0)
+        close(folder);
+}
+#endif
+
 /* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
- * there, or else of `like`; -1: neither is there. */
+ * there, or else of `like`; -1: neither is there, or this system has no such things. */
 static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
 {
+#if GCKPTI_POSIX
     struct stat old;
     gckpti_file_try(file, !gckpti_follow(target, room));
     int there = !file->error && !stat(target, &old);
@@ -28450,23 +28356,13 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
         file->error = EEXIST;
         file->stage = gckpti_no_file;
     }
-    return there || !stat(like, &old) ? (int)(old.st_mode & 0777) : -1;
-}
-
-/* The folder of `path`, which is cut off, must not forget a new name in it. */
-static void gckpti_save_name(gckpti_file *file, char *path)
-{
-    size_t length = strlen(path);
-    while (length > 0 && path[length - 1] != '/')
-        length--;
-    memcpy(path + length, ".", 2);
-    int folder = open(path, O_RDONLY);
-    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
-    if (folder >= 0)
-        close(folder);
-}
+    return there || (like && !stat(like, &old)) ? (int)(old.st_mode & 0777) : -1;
+#else
+    return (void)file, (void)target, (void)room, (void)like, -1;
 #endif
+}
 
+/* Removes a temporary file, if no save has it any more. */
 GCKPTI_FN int gckpti_remove_left(const char *name)
 {
 #if GCKPTI_POSIX
@@ -28487,13 +28383,11 @@ static FILE *gckpti_create(const char *name, int mode)
 #if GCKPTI_POSIX
     gckpti_remove_left(name);
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
-    if (fd < 0)
-        return NULL;
-    int locked = gckpti_lock(fd, name);
+    int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
     FILE *f = locked ? fdopen(fd, "wb") : NULL;
     if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
         (void)fchmod(fd, (mode_t)mode);
-    if (f)
+    if (f || fd < 0)
         return f;
     if (locked) /* made a moment ago, and of no use */
         remove(name);
@@ -28508,33 +28402,32 @@ static FILE *gckpti_create(const char *name, int mode)
 #endif
 }
 
-/* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
- * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
- * when the process is killed: so a file that can be locked is left over and is removed, and saves
- * to one path at the same time never touch each other's. Without locks (other systems, some network
- * folders) a file that is there is left alone and the next N taken. (Where locks belong to
- * processes, as on NFS, threads of one must not save to one path at once.) */
-static FILE *gckpti_temporary(char *name, size_t length, int mode)
+/* Creates file->f, whose name is `name` and .gckpt-tmpN. Whoever saves holds a lock on its file
+ * until that is renamed or removed, and the system lets go of it when the process is killed: so a
+ * file that can be locked is left over and is removed, and saves to one path at the same time never
+ * touch each other's. Without locks (other systems, some network folders) a file that is there is
+ * left alone and the next N taken. (Where locks belong to processes, as on NFS, threads of one must
+ * not save to one path at once.) */
+static void gckpti_temporary(gckpti_file *file, char *name, int mode)
 {
-    FILE *f = NULL;
+    char *end = name + strlen(name);
     errno = EEXIST;
-    for (int i = 0; i < 100 && !f && errno == EEXIST; i++) {
-        gckpti_text t = { name + length, 15 };
+    for (int i = 0; i < 100 && !file->f && errno == EEXIST; i++) {
+        gckpti_text t = { end, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
         errno = 0;
-        f = gckpti_create(name, mode);
+        file->f = gckpti_create(name, mode);
     }
-    return f;
+    gckpti_file_try(file, !file->f);
 }
 
-/* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
-static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
-                            gckpti_body body, const void *what, gckpt_result *result)
+/* Fills the temporary file, open as file->f, and renames it, or removes it. */
+static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
+                                     const char *temporary, const char *target)
 {
-    int placed = 0;
     file->stage = "write; is the disk full";
     errno = 0;
-    *result = body(what, gckpti_file_write, file);
+    const gckpt_result result = content->body(content->what, gckpti_file_write, file);
     gckpti_file_try(file, fflush(file->f));
 #if GCKPTI_POSIX
     gckpti_file_try(file, gckpti_sync(fileno(file->f)));
@@ -28542,22 +28435,22 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (*result == GCKPT_OK && !file->error) {
+    if (result == GCKPT_OK && !file->error) {
         file->stage = "put it in place; is that in use";
 #ifdef _WIN32
-        placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+        content->placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
 #else
-        placed = !rename(temporary, target);
+        content->placed = !rename(temporary, target);
 #endif
-        gckpti_file_try(file, !placed);
+        gckpti_file_try(file, !content->placed);
     }
-    if (placed)
+    if (content->placed)
         file->stage = "see to it that the new file outlasts a power cut";
     else
         remove(temporary);
     if (file->f) /* gives the lock back */
         gckpti_file_try(file, fclose(file->f));
-    return placed;
+    return result;
 }
 
 GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
@@ -28569,47 +28462,30 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
                         strerror(file->error), file->stage, path);
 }
 
-GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
-                                        const char *like, gckpti_body body, const void *what,
-                                        int *placed)
+GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
-    char *target = (char *)gckpti_new(memory, 2 * room, 1);
+    char *target = (char *)gckpti_new(content->memory, 2 * room, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
                          "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
-    int mode = -1;
-    *placed = 0;
     if (!target)
-        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
-                            2 * room);
+        return gckpti_error(content->object, GCKPT_E_MEMORY,
+                            "save: no memory for names of %z bytes", 2 * room);
     memcpy(target, path, strlen(path));
     errno = 0;
-#if GCKPTI_POSIX
-    mode = gckpti_save_over(&file, target, room - 32, like);
-#else
-    (void)like;
-#endif
+    const int mode = gckpti_save_over(&file, target, room - 32, content->like);
     char *temporary = (char *)memcpy(target + room, target, strlen(target));
-    if (!file.error) {
-        file.f = gckpti_temporary(temporary, strlen(target), mode);
-        gckpti_file_try(&file, !file.f);
-    }
+    if (!file.error)
+        gckpti_temporary(&file, temporary, mode);
     if (file.f)
-        *placed = gckpti_save_file(&file, temporary, target, body, what, &result);
+        result = gckpti_save_file(&file, content, temporary, target);
 #if GCKPTI_POSIX
-    if (*placed)
+    if (content->placed)
         gckpti_save_name(&file, target);
 #endif
-    gckpti_delete(memory, target, 2 * room, 1);
-    return file.error ? gckpti_save_error(object, &file, path, *placed) : result;
-}
-
-GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                   gckpti_body body, const void *what)
-{
-    int placed;
-    return gckpti_save_like(object, memory, path, path, body, what, &placed);
+    gckpti_delete(content->memory, target, 2 * room, 1);
+    return file.error ? gckpti_save_error(content->object, &file, path, content->placed) : result;
 }
 
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
@@ -28618,7 +28494,8 @@ GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
     const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_write, &saving);
+    gckpti_content content = { store, &store->memory, gckpti_write, &saving, NULL, 0 };
+    return gckpti_save(&content, path);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
@@ -28626,27 +28503,38 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
     return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPTI_FN int64_t gckpti_file_size(FILE *f)
+GCKPTI_FN int gckpti_seek(FILE *f, int64_t at)
 {
 #ifdef _WIN32 /* where long has 32 bits */
+    return !_fseeki64(f, at, SEEK_SET);
+#else
+    return !fseek(f, (long)at, SEEK_SET);
+#endif
+}
+
+GCKPTI_FN int64_t gckpti_file_size(FILE *f)
+{
+#ifdef _WIN32
     return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
 #else
     return f && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : -1;
 #endif
 }
 
+/* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
+ * how it begins; else 0: it is not read. */
 GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
     errno = 0;
     file->f = gckpti_file_open(path);
     const int64_t size = gckpti_file_size(file->f);
-    gckpti_file_try(file, size < 0 || fseek(file->f, 0, SEEK_SET));
+    gckpti_file_try(file, size < 0 || !gckpti_seek(file->f, 0));
     if (file->error || !index)
         return (size_t)size;
     if (size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
         return 0;
-    gckpti_file_try(file, fread(begin, 1, 8, file->f) != 8 || fseek(file->f, 0, SEEK_SET));
+    gckpti_file_try(file, fread(begin, 1, 8, file->f) != 8 || !gckpti_seek(file->f, 0));
     return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
 }
 
@@ -28693,56 +28581,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 }
 #endif
 
-/* =================================================================================================
- * >>ranks: checkpoints of several ranks
- *
- * They are a file of each rank and an index, which any number of ranks loads (load, save).
- * ============================================================================================== */
-
-/* ---- ranks/load.c ---- */
-#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-typedef struct {
-    FILE *file; /* NULL: it is not open */
-    const char *name;
-    int64_t bytes, sum;    /* as the index has them */
-    int64_t data, tensors; /* bytes and number of its pieces, */
-    int64_t at, passed;    /* and of those that are read */
-    int known;             /* it is what the index says */
-} gckpti_rank_file;
-
-typedef struct gckpti_rank_files {
-    int64_t number; /* of the save; 0: none */
-    gckpti_rank_file *part;
-    size_t count, capacity; /* by rank */
-    char *path;             /* of the index; then, from `folder` on, names of files beside it */
-    size_t folder, room;
-    /* reading: the loader's entry that it is at; whose piece of that (-1: none), how far it is
-     * read, of the tensor's bytes, and where it ends; the sum up to there */
-    size_t entry;
-    int rank;
-    int64_t at, end;
-    uint64_t sum;
-} gckpti_rank_files;
-#endif
-
-/* What the files of ranks share; no other folder uses it. */
-
-/* ---- ranks/save.c ---- */
-#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
-enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
-
-typedef struct {
-    gckpt_store *store;
-    const char *path;
-    gckpti_saving part;     /* this rank's */
-    gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
-    gckpti_rank_file *next; /* rank 0: the files of all ranks now */
-    int64_t number;         /* of this save */
-    int damaged;            /* what is there is no index, or cannot be read */
-} gckpti_rank_save;
-#endif
-
-/* >>ranks/load */
+/* >>files/ranks_load */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- by all ranks: an index, and beside it a file of each rank ----
  *
@@ -28764,15 +28603,6 @@ typedef struct {
  * files of these names that no save has. Anything else is another's: no number is taken that it
  * has; nor, where an index is damaged, one that any file has, since that may be named there.
  * ============================================================================================== */
-
-static int gckpti_seek(FILE *f, int64_t at)
-{
-#ifdef _WIN32
-    return !_fseeki64(f, at, SEEK_SET);
-#else
-    return !fseek(f, (long)at, SEEK_SET);
-#endif
-}
 
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
@@ -28859,11 +28689,10 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
         return 0;
     if (!x->count || (x->count & (x->count - 1)) || x->count > INT32_MAX)
         return gckpti_json_fail(l, "the number of files is no power of two");
-    gckpti_json_space(l);
     l->header = l->at;
     x->number = head[1];
     l->data_bytes = head[2];
-    return l->at < l->end || gckpti_json_fail(l, "'{' expected");
+    return 1;
 }
 
 /* The next n bytes of a file, to `out` (NULL: nowhere), and to the sum. */
@@ -28926,36 +28755,27 @@ static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
                          p->name, bytes, p->bytes);
 }
 
-/* Bytes of a rank's piece of a tensor; *first: its first element. */
-static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank, int64_t *first)
+/* The bytes of a tensor that a rank's piece has. */
+static gckpti_share gckpti_piece_of(const gckpti_saved *e, size_t ranks, size_t rank)
 {
-    const gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), rank, (int)ranks);
-    *first = share.first;
-    return share.count * gckpti_storages[e->type].bytes;
+    gckpti_share piece = gckpti_share_of(gckpti_elements(&e->shape), (int)rank, (int)ranks);
+    piece.first *= gckpti_storages[e->type].bytes;
+    piece.count *= gckpti_storages[e->type].bytes;
+    return piece;
 }
 
-/* The next n bytes of the piece, to `out` (NULL: nowhere). */
+/* The next n bytes of the piece, to `out` (NULL: nowhere). At its end: is it what was saved? */
 static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *x = l->parts;
-    x->at += n;
-    return gckpti_sum_read(x->part[x->rank].file, out, n, &x->sum) ||
-           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
-                         x->part[x->rank].name);
-}
-
-/* Reads the piece to its end, if there is one: is it what was saved? */
-static int gckpti_piece_end(gckpti_loader *l)
-{
-    gckpti_rank_files *x = l->parts;
+    const gckpti_rank_file *p = x->from;
     unsigned char little[8];
     uint64_t none = 0;
-    if (!x->end)
+    x->at += n;
+    if (!gckpti_sum_read(p->file, out, n, &x->sum))
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end", p->name);
+    if (x->at < x->end)
         return 1;
-    const gckpti_rank_file *p = &x->part[x->rank];
-    if (!gckpti_piece_read(l, NULL, x->end - x->at))
-        return 0;
-    x->end = 0;
     if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->passed)) ||
         !gckpti_sum_read(p->file, little, 8, &none))
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
@@ -28965,48 +28785,48 @@ static int gckpti_piece_end(gckpti_loader *l)
                          p->name);
 }
 
-/* Goes to the piece that has byte `at` of the tensor. */
+/* Goes to byte `at` of all data, in the piece that has it. */
 static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
 {
     gckpti_rank_files *x = l->parts;
+    for (; at >= l->entries[x->entry].offsets[1]; x->entry++)
+        for (size_t i = 0; i < x->count; i++) {
+            const int64_t n = gckpti_piece_of(&l->entries[x->entry], x->count, i).count;
+            x->part[i].at += n;
+            x->part[i].passed += n > 0;
+        }
     const gckpti_saved *e = &l->entries[x->entry];
-    const int size = gckpti_storages[e->type].bytes;
-    const int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
-    gckpti_rank_file *p = &x->part[rank];
-    if (!gckpti_piece_end(l) || !gckpti_part_open(l, p))
-        return 0;
-    int64_t first, bytes = gckpti_piece_bytes(e, x->count, rank, &first);
-    x->rank = rank;
-    x->at = first * size;
-    x->end = x->at + bytes;
+    const int64_t element = (at - e->offsets[0]) / gckpti_storages[e->type].bytes;
+    const int rank = gckpti_holder(gckpti_elements(&e->shape), element, (int)x->count);
+    const gckpti_share piece = gckpti_piece_of(e, x->count, (size_t)rank);
+    gckpti_rank_file *p = x->from = &x->part[rank];
+    x->at = e->offsets[0] + piece.first;
+    x->end = x->at + piece.count;
     x->sum = GCKPTI_FNV_START;
-    return gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at) ||
-           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
+    if (!gckpti_part_open(l, p))
+        return 0;
+    if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
+    return gckpti_piece_read(l, NULL, at - x->at);
 }
 
-/* The loader's read: it has counted the bytes already. */
+/* The loader's read: it has counted the bytes already. What is passed over (to NULL) is read only
+ * to the end of a piece of which something is needed. */
 static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 {
     gckpti_loader *l = (gckpti_loader *)user;
     gckpti_rank_files *x = l->parts;
     unsigned char *out = (unsigned char *)bytes;
-    int64_t first, at = (int64_t)(l->taken - size);
-    for (; at >= l->entries[x->entry].offsets[1]; x->entry++) {
-        if (!gckpti_piece_end(l))
-            return 0;
-        for (size_t i = 0; i < x->count; i++) {
-            const int64_t n = gckpti_piece_bytes(&l->entries[x->entry], x->count, (int)i, &first);
-            x->part[i].at += n;
-            x->part[i].passed += n > 0;
-        }
-    }
-    at -= l->entries[x->entry].offsets[0];
-    for (int64_t left = (int64_t)size, some; left > 0; left -= some, at += some, out += some) {
+    const int64_t end = (int64_t)l->taken;
+    for (int64_t at = end - (int64_t)size, some; at < end; at += some) {
+        if (at >= x->end && !out)
+            break;
         if (at >= x->end && !gckpti_piece_begin(l, at))
             return 0;
-        some = gckpti_min(x->end - at, left);
-        if (!gckpti_piece_read(l, NULL, at - x->at) || !gckpti_piece_read(l, out, some))
+        some = gckpti_min(x->end, end) - at;
+        if (!gckpti_piece_read(l, out, some))
             return 0;
+        out += out ? some : 0;
     }
     return size;
 }
@@ -29018,7 +28838,7 @@ static int gckpti_parts_begin(gckpti_loader *l)
     gckpti_rank_files *x = l->parts;
     for (size_t k = 0; k < l->count; k++)
         for (size_t i = 0; i < x->count && l->entries[k].slot != GCKPTI_UPDATES; i++) {
-            int64_t first, n = gckpti_piece_bytes(&l->entries[k], x->count, (int)i, &first);
+            const int64_t n = gckpti_piece_of(&l->entries[k], x->count, i).count;
             x->part[i].data += n;
             x->part[i].tensors += n > 0;
         }
@@ -29031,8 +28851,7 @@ static int gckpti_parts_begin(gckpti_loader *l)
     return 1;
 }
 
-static const gckpti_source gckpti_by_ranks = { gckpti_load_index, gckpti_parts_begin,
-                                               gckpti_piece_end };
+static const gckpti_source gckpti_by_ranks = { gckpti_load_index, gckpti_parts_begin };
 
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 {
@@ -29057,7 +28876,7 @@ GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 }
 #endif
 
-/* >>ranks/save */
+/* >>files/ranks_save */
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
 /* ---- a save by all ranks, step by step ---- */
 
@@ -29223,10 +29042,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *
 /* Each rank writes its file. */
 GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
 {
-    int placed;
-    return gckpti_save_like(x->store, &x->store->memory,
-                            gckpti_part_path(x, x->number, x->part.rank), x->path,
-                            gckpti_write, &x->part, &placed);
+    gckpti_content content = { x->store, &x->store->memory, gckpti_write, &x->part, x->path, 0 };
+    return gckpti_save(&content, gckpti_part_path(x, x->number, x->part.rank));
 }
 
 /* Rank 0 looks at the files of all. */
@@ -29306,12 +29123,11 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
  * saves have left. */
 GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
 {
-    int placed = 0;
+    gckpti_content index = { x->store, &x->store->memory, gckpti_write_index, x, NULL, 0 };
     gckpt_result result = gckpti_rank_save_look(x);
     if (result == GCKPT_OK)
-        result = gckpti_save_like(x->store, &x->store->memory, x->path, x->path, gckpti_write_index,
-                                  x, &placed);
-    for (int i = x->part.ranks; i-- > 0 && !placed;)
+        result = gckpti_save(&index, x->path);
+    for (int i = x->part.ranks; i-- > 0 && !index.placed;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
         if (gckpti_is_part(gckpti_part_path(x, x->old.number, (int64_t)i), i))
@@ -29331,11 +29147,10 @@ GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x)
 
 static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
 {
-    int64_t a, b;
-    memcpy(&a, mine, bytes);
-    memcpy(&b, heard, bytes);
-    a = a > b ? a : b;
-    memcpy(mine, &a, bytes);
+    int64_t *a = (int64_t *)mine;
+    const int64_t *b = (const int64_t *)heard;
+    *a = *a > *b ? *a : *b;
+    (void)bytes;
 }
 
 /* What all ranks end a stage of a save with. */
@@ -29531,11 +29346,10 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
         if (gckpti_reader_result(r) != GCKPT_OK)
             return gckpt_error(g);
         if (saved != hash)
-            return gckpti_graph_error(
-                g, GCKPT_E_ARG,
-                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
-                "attributes, shape, type, inputs or name",
-                g->tensors[i], &g->tensors[i]->shape, (int)i);
+            return gckpti_error(g, GCKPT_E_ARG,
+                                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
+                                "attributes, shape, type, inputs or name",
+                                g->tensors[i], &g->tensors[i]->shape, (int)i);
     }
     return tensors == g->count
                ? GCKPT_OK
@@ -29646,24 +29460,21 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (r->bad || r->ended)
             break;
         if (!gckpti_has_storage(word / 2))
-            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
-                                      "load plan: %T was stored as %s, which this build leaves out "
-                                      "(GCKPT_NO_PACK)",
-                                      g->tensors[i],
-                                      gckpti_storage_name((gckpt_storage)(word / 2)));
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s, which this build leaves out "
+                                "(GCKPT_NO_PACK)",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)));
         if (trained != gckpti_is_updated(&r->p, (int)i))
-            return gckpti_graph_error(
-                r->p.g, GCKPT_E_ARG,
-                "load plan: %T was %s when the plan was made: freeze the same "
-                "parameters, or make it again",
-                g->tensors[i], trained ? "trained" : "not trained");
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was %s when the plan was made: freeze the same "
+                                "parameters, or make it again",
+                                g->tensors[i], trained ? "trained" : "not trained");
         if (word / 2 != (int)storage)
-            return gckpti_graph_error(
-                r->p.g, GCKPT_E_ARG,
-                "load plan: %T was stored as %s when the plan was made, now as %s: "
-                "pack it so, or make it again",
-                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
-                gckpti_storage_name(storage));
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                                "pack it so, or make it again",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);
@@ -29807,7 +29618,8 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
     if (!plan || !path)
         return GCKPT_E_ARG;
     gckpti_allocator memory = plan->memory;
-    return gckpti_save(NULL, &memory, path, gckpti_save_plan, plan);
+    gckpti_content content = { NULL, &memory, gckpti_save_plan, plan, NULL, 0 };
+    return gckpti_save(&content, path);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
@@ -30223,88 +30035,93 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 GCKPTI_WARM /* since check */
 
 /* No private macro outlives the implementation. */
-#undef GCKPTI_ADDRESSABLE
-#undef GCKPTI_ALIGN
-#undef GCKPTI_AVX512
-#undef GCKPTI_AVX512_BF16
-#undef GCKPTI_BOTH_WAYS
-#undef GCKPTI_FAST_CLASSES
-#undef GCKPTI_FAST_ERRORS
-#undef GCKPTI_IF_BF16
-#undef GCKPTI_STORED
+#undef GCKPTI_POSIX
+#undef GCKPTI_HEAP_WHOLE
+#undef GCKPTI_HUGE_PAGES
 #undef GCKPTI_COLD
-#undef GCKPTI_CURVES
-#undef GCKPTI_CURVE_FLAGS
-#undef GCKPTI_ERF_MAX
-#undef GCKPTI_ERF_SPLIT
-#undef GCKPTI_EXP_MAX
-#undef GCKPTI_EXP_MIN
-#undef GCKPTI_FAST
-#undef GCKPTI_DATA
-#undef GCKPTI_FMA
-#undef GCKPTI_FN
-#undef GCKPTI_FNV_START
-#undef GCKPTI_GELU_C1
-#undef GCKPTI_GELU_C3
+#undef GCKPTI_WARM
 #undef GCKPTI_HAS_FAST
-#undef GCKPTI_HEADER_MAX
-#undef GCKPTI_INFINITY
+#undef GCKPTI_X86
+#undef GCKPTI_AVX512
+#undef GCKPTI_OPTIMISED
+#undef GCKPTI_SQRT
+#undef GCKPTI_DEVICE
+#undef GCKPTI_TABLE
+#undef GCKPTI_UNUSED
+#undef GCKPTI_FN
+#undef GCKPTI_DATA
 #undef GCKPTI_INLINE
+#undef GCKPTI_ADDRESSABLE
+#undef GCKPTI_NONE
+#undef GCKPTI_TEXT
+#undef GCKPTI_WITH_PLANNER
+#undef GCKPTI_WITH_BACKENDS
 #undef GCKPTI_LEAN
+#undef GCKPTI_QUOTED
+#undef GCKPTI_TEXT_OF
+#undef GCKPTI_WITH
+#undef GCKPTI_APART
+#undef GCKPTI_TEAMS
+#undef GCKPTI_MAGIC
+#undef gckpti_error
+#undef GCKPTI_ALIGN
+#undef gckpti_tell_block
+#undef GCKPTI_JOBS
+#undef GCKPTI_FMA
+#undef GCKPTI_INFINITY
+#undef GCKPTI_NAN
+#undef GCKPTI_LOG2E
 #undef GCKPTI_LN2_HI
 #undef GCKPTI_LN2_LO
-#undef GCKPTI_LOG2E
-#undef GCKPTI_MAGIC
-#undef GCKPTI_NAMELESS
-#undef GCKPTI_NAN
-#undef GCKPTI_NONE
+#undef GCKPTI_ROUND
+#undef GCKPTI_EXP_MIN
+#undef GCKPTI_EXP_MAX
+#undef GCKPTI_TANH_SPLIT
+#undef GCKPTI_TANH_MAX
+#undef GCKPTI_ERF_SPLIT
+#undef GCKPTI_ERF_MAX
+#undef GCKPTI_GELU_C1
+#undef GCKPTI_GELU_C3
+#undef GCKPTI_ISA
+#undef GCKPTI_TARGET
+#undef GCKPTI_MM
+#undef GCKPTI_UNROLL
+#undef GCKPTI_FNV_START
+#undef GCKPTI_AXES_PROBLEM
+#undef gckpti_fail
 #undef GCKPTI_ALL_OPS
 #undef GCKPTI_OPS
 #undef GCKPTI_LEFT_OUT
 #undef GCKPTI_RECURRENT
 #undef GCKPTI_IMAGES
 #undef GCKPTI_LOSSES
+#undef GCKPTI_BOTH_WAYS
+#undef GCKPTI_PLANS
+#undef GCKPTI_ROW_WITH
+#undef GCKPTI_ROW
+#undef GCKPTI_PLAIN
+#undef GCKPTI_FAST
 #undef GCKPTI_ERRORS
 #undef GCKPTI_READS_MORE
-#undef GCKPTI_WITH_LOSSES
+#undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_CURVE_FLAGS
+#undef GCKPTI_IF_BF16
+#undef GCKPTI_STORED
+#undef GCKPTI_AVX512_BF16
+#undef GCKPTI_CURVES
+#undef GCKPTI_PAIRS
 #undef GCKPTI_RECURRENT_KERNELS
 #undef GCKPTI_IMAGE_KERNELS
-#undef GCKPTI_OPTIMISED
-#undef GCKPTI_PAIRS
-#undef GCKPTI_PLAIN
-#undef GCKPTI_PLANS
-#undef GCKPTI_PLAN_ARRAYS
-#undef GCKPTI_PLAN_MAGIC
+#undef GCKPTI_FAST_CLASSES
+#undef GCKPTI_FAST_ERRORS
+#undef GCKPTI_NAMELESS
 #undef GCKPTI_PLAN_NUMBERS
-#undef GCKPTI_POSIX
-#undef GCKPTI_HEAP_WHOLE
-#undef GCKPTI_HUGE_PAGES
-#undef GCKPTI_TEAMS
-#undef GCKPTI_RANKS_LOAD
-#undef GCKPTI_ROUND
-#undef GCKPTI_ROW
-#undef GCKPTI_ROW_WITH
-#undef GCKPTI_SQRT
-#undef GCKPTI_TANH_MAX
-#undef GCKPTI_TANH_SPLIT
-#undef GCKPTI_TEXT
-#undef GCKPTI_UNUSED
-#undef GCKPTI_UNARY_FLAGS
-#undef GCKPTI_WARM
-#undef GCKPTI_WITH_BACKENDS
-#undef GCKPTI_WITH_BF16
-#undef GCKPTI_WITH_PACK
-#undef GCKPTI_X86
-#undef GCKPTI_WITH_CACHES
-#undef GCKPTI_WITH_DEBUG
-#undef GCKPTI_WITH_PICKS
-#undef GCKPTI_WITH_PLANNER
-#undef GCKPTI_WITH_RANKS
-#undef GCKPTI_WORK_LIMIT
+#undef GCKPTI_PLAN_ARRAYS
 #undef GCKPTI_SEARCHED
 #undef GCKPTI_TWICE
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
+#undef GCKPTI_WORK_LIMIT
 #undef gckpti_crew_begin
 #undef gckpti_run_gather
 #undef gckpti_pass_share
@@ -30323,6 +30140,10 @@ GCKPTI_WARM /* since check */
 #undef gckpti_check_fed
 #undef gckpti_run_unpack
 #undef gckpti_call_stored
+#undef GCKPTI_HEADER_MAX
+#undef GCKPTI_RANKS_LOAD
+#undef GCKPTI_PLAN_MAGIC
+#undef gckpt_fail
 
 #ifdef __cplusplus
 }
@@ -30341,13 +30162,6 @@ GCKPTI_WARM /* since check */
 #ifdef GCKPT_SMALL
 #pragma pop_macro("int64_t")
 #pragma pop_macro("INT64_MAX")
-#endif
-#ifdef GCKPT_NO_TEXT
-#undef gckpti_error
-#undef gckpti_fail
-#undef gckpti_graph_error
-#undef gckpti_tell_block
-#undef gckpt_fail
 #endif
 #endif /* GRADCKPT_IMPLEMENTATION */
 

@@ -9,6 +9,8 @@
 # ("plan/") with words for the table of contents. Left out are, too, what the files include of each other
 # (#include "..." but "gradckpt.h", #pragma once) and what stands under #ifdef GCKPTI_ROOMS; each file is marked by its
 # name (>>).
+# @undef@ becomes an #undef of each private macro of the folders before it that is still defined (but what
+# gradckpt_cuda.cu uses).
 # Says what is wrong and fails: a file that is missing, listed twice or not listed, or not under its condition; a
 # function or table of file scope (static, GCKPTI_FN, GCKPTI_DATA) that has a body in two files.
 dir=$1
@@ -25,6 +27,21 @@ dir=$1
         return index(file, "/") && !door && at[2] !~ /^(own|config)$/ ? at[2] : ""
     }
     function put(line) { text[++lines] = line; count[part]++ }
+    # Private macros that are defined, in order.
+    function note_macro(line,    word) {
+        gsub(/^ *# */, "", line)
+        if (part == "" || line !~ /^(define|undef) +(GCKPTI|gckpti)_/)
+            return
+        split(line, word, /[ (]+/)
+        stays[word[2]] = word[1] == "define"
+        if (stays[word[2]] && !listed_macro[word[2]]++)
+            macro[++macros] = word[2]
+    }
+    function put_undefs(    i) {
+        for (i = 1; i <= macros; i++)
+            if (stays[macro[i]] && macro[i] != "GCKPTI_ROTARY_FIRST")
+                put("#undef " macro[i])
+    }
     # Names that macros paste are not seen.
     function look(line, file) {
         if (line ~ /^(static|GCKPTI_FN|GCKPTI_DATA) [^=]*gckpti_[a-z0-9_]+\)?(\[[^]]*\])* *[(=]/) {
@@ -68,7 +85,11 @@ dir=$1
                 rooms = ""
             else if (rooms != "#ifdef GCKPTI_ROOMS" && (line !~ /^#include "|^#pragma once$/ || line == "#include \"gradckpt.h\"") && !(blank && line == "")) {
                 look(line, file)
-                put(line)
+                note_macro(line)
+                if (line == "@undef@")
+                    put_undefs()
+                else
+                    put(line)
                 blank = line == ""
             }
         }

@@ -20,33 +20,32 @@ static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, i
 {
     const gckpt_tensor *t = terms[i].loss;
     if (!t && g->count)
-        return gckpti_graph_error(
-            g, GCKPT_E_ARG,
-            "plan: the loss of term %i is NULL, as calls are that get nothing but "
-            "NULL; the last tensor that was made in this graph is %T",
-            i, g->tensors[g->count - 1]);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: the loss of term %i is NULL, as calls are that get nothing but "
+                            "NULL; the last tensor that was made in this graph is %T",
+                            i, g->tensors[g->count - 1]);
     if (!t || t->graph != g)
         return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
                             t ? "of another graph" : "NULL, and the graph has no tensor");
     if (!gckpti_is_loss(t))
-        return gckpti_graph_error(g, GCKPT_E_ARG,
-                                  "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
-                                  i, t);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
+                            t);
     if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: the first term counts the step and must depend on an input");
     if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
         return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
     if (terms[i].regulariser && !t->batchless)
-        return gckpti_graph_error(
+        return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: term %i: a regulariser may depend on parameters only, %T depends on "
             "inputs",
             i, t);
     if (!terms[i].regulariser && t->batchless)
-        return gckpti_graph_error(
-            g, GCKPT_E_ARG, "plan: term %i: %T depends on parameters only; mark it as regulariser",
-            i, t);
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
+                            i, t);
     for (int k = 0; k < i; k++)
         if (terms[k].loss == t)
             return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
@@ -183,14 +182,13 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     const gckpt_tensor *t = p->desc->fetch[i].tensor, *end = NULL;
     int leads = 0;
     if (p->inference)
-        return gckpti_graph_error(
-            p->g, GCKPT_E_ARG,
-            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
-            "training, and gckpt_gradients changes nothing (%T)",
-            i, t);
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "plan: fetch %i: a GCKPT_INFERENCE plan has no gradients; plan for "
+                            "training, and gckpt_gradients changes nothing (%T)",
+                            i, t);
     if (t->type == GCKPT_I32 || gckpti_is_loss(t))
-        return gckpti_graph_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s",
-                                  i, t, t->type == GCKPT_I32 ? "i32" : "a loss");
+        return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it is %s", i, t,
+                            t->type == GCKPT_I32 ? "i32" : "a loss");
     seen[t->base->id] = 1;
     for (int id = 0; id < p->n; id++) { /* where does it lead? */
         const gckpt_tensor *user = p->tensors[id];
@@ -201,13 +199,13 @@ static gckpt_result gckpti_no_gradient(const gckpti_planner *p, int i, unsigned 
     }
     for (int k = 0; k < p->term_count; k++)
         leads = leads || seen[p->terms[k].loss->id];
-    return gckpti_graph_error(
-        p->g, GCKPT_E_ARG,
-        leads && end ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
-                       "loss passes ops without a backward, like %T"
-                     : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
-                       "it",
-        i, t, end);
+    return gckpti_error(p->g, GCKPT_E_ARG,
+                        leads && end
+                            ? "plan: fetch %i: %T has no gradient: all that leads from it to a "
+                              "loss passes ops without a backward, like %T"
+                            : "plan: fetch %i: %T has no gradient: no loss of the plan depends on "
+                              "it",
+                        i, t, end);
 }
 
 /* Whether all that is to be fetched has a value or a gradient in the arena. */
@@ -220,7 +218,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                                 t ? "of another graph" : "NULL");
         if (!p->desc->fetch[i].gradient &&
             (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
-            return gckpti_graph_error(
+            return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
                 "caller's, of parameters the store's, of losses the report's, of caches the "
@@ -228,7 +226,7 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
             gckpti_is_cut(gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
-            return gckpti_graph_error(
+            return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: each rank has its share of the gradient of %T "
                 "only; GCKPT_SHARD_NONE leaves it whole",

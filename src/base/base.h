@@ -9,12 +9,13 @@
  *
  * Every object that a user can ask for an error begins with a gckpti_object, which gckpti_error
  * fills. gckpti_allocator is the one way to memory, the user's functions, a block of his, or the
- * heap; gckpti_grow the one growing array. gckpti_text and gckpti_sink put characters where they
- * fit, and bytes where a callback takes them. gckpt_parallel runs items of work on the threads of a
- * gckpti_runner: a pool of the program's own, or OpenMP's.
+ * heap; gckpti_grow an array that grows, gckpti_scratch what is given back all at once. gckpti_text
+ * and gckpti_sink put characters where they fit, and bytes where a callback takes them.
+ * gckpt_parallel runs items of work on the threads of a gckpti_runner: a pool of the program's own,
+ * or OpenMP's.
  * ============================================================================================== */
 
-/* ---- base/error.c ---- */
+/* ---- base/text.c ---- */
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
  * while building stays; `last` is replaced by each later call. */
 #define GCKPTI_MAGIC 0x67636b70u
@@ -25,24 +26,20 @@ typedef struct {
     char text[GCKPTI_TEXT];
 } gckpti_object;
 
-/* ---- base/text.c ---- */
 typedef struct {
     char *at;
     size_t left;
 } gckpti_text; /* left: room, the final zero not counted */
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n);
-GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value);
 
-/* What %T puts: folder graph knows (gckpti_tensor_label). */
-typedef const char *(*gckpti_labeller)(const gckpt_tensor *t, char *buffer, size_t size);
+/* What %T puts, `gelu "h3"` or `gelu #12`: graph/tensor.c, which knows tensors, has it. */
+GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor);
 
-/* Directives: see gckpt_fail; %T only with a labeller. */
-GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
-                                  va_list args);
+/* Directives: see gckpt_fail. */
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args);
 GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...);
-GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
-                          va_list args);
+GCKPTI_FN void gckpti_say(gckpti_object *o, const char *format, va_list args);
 
 /* To say more behind the object's text. */
 GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o);
@@ -66,7 +63,6 @@ typedef struct {
 /* 0: one of n is not, and the object says which. */
 GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range *r, size_t n);
 
-/* ---- base/sink.c ---- */
 typedef struct {
     gckpt_write_fn write; /* NULL: only count */
     void *user;
@@ -140,6 +136,35 @@ GCKPTI_FN size_t gckpti_larger(size_t capacity, int in_place);
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
 GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                           size_t size);
+
+/* Memory that is taken piece by piece and given back all at once; cleared, it is used again from
+ * its beginning. */
+typedef struct gckpti_piece {
+    struct gckpti_piece *next;
+    size_t size, used; /* with this */
+} gckpti_piece;
+
+typedef struct {
+    gckpti_allocator *memory;
+    int *failed; /* set when there is no memory */
+    gckpti_piece *first, *now;
+    size_t ahead, step; /* bytes of the next piece, of those behind it, at least */
+} gckpti_scratch;
+
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
+GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
+
+/* n items of `size` bytes, all 0, or NULL. */
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size);
+
+/* The same as n items that lie elsewhere. */
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
+
+/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
+ * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
+ * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
 
 /* ---- base/sort.c ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);

@@ -195,42 +195,20 @@ extern "C" {
 #define GCKPTI_WITH_BACKENDS 1
 #define GCKPTI_LEAN 0
 #endif
-/* Parts that may be left out, for doors, which show callers what then stands in their place. */
-#ifdef GCKPT_NO_RANKS
-#define GCKPTI_WITH_RANKS 0
-#else
-#define GCKPTI_WITH_RANKS 1
-#endif
-#ifdef GCKPT_NO_PICKS
-#define GCKPTI_WITH_PICKS 0
-#else
-#define GCKPTI_WITH_PICKS 1
-#endif
-#ifdef GCKPT_NO_DEBUG
-#define GCKPTI_WITH_DEBUG 0
-#else
-#define GCKPTI_WITH_DEBUG 1
-#endif
-#ifdef GCKPT_NO_CACHES
-#define GCKPTI_WITH_CACHES 0
-#else
-#define GCKPTI_WITH_CACHES 1
-#endif
-#ifdef GCKPT_NO_LOSSES
-#define GCKPTI_WITH_LOSSES 0
-#else
-#define GCKPTI_WITH_LOSSES 1
-#endif
-#ifdef GCKPT_NO_BF16
-#define GCKPTI_WITH_BF16 0
-#else
-#define GCKPTI_WITH_BF16 1
-#endif
-#ifdef GCKPT_NO_PACK
-#define GCKPTI_WITH_PACK 0
-#else
-#define GCKPTI_WITH_PACK 1
-#endif
+/* Parts that may be left out, for doors, which show callers what then stands in their place. The
+ * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
+#define GCKPTI_QUOTED(text)   #text
+#define GCKPTI_TEXT_OF(macro) GCKPTI_QUOTED(macro)
+#define GCKPTI_WITH(part)     (sizeof GCKPTI_TEXT_OF(GCKPT_NO_##part) == sizeof "GCKPT_NO_" #part)
+enum {
+    GCKPTI_WITH_RANKS = GCKPTI_WITH(RANKS),
+    GCKPTI_WITH_PICKS = GCKPTI_WITH(PICKS),
+    GCKPTI_WITH_DEBUG = GCKPTI_WITH(DEBUG),
+    GCKPTI_WITH_CACHES = GCKPTI_WITH(CACHES),
+    GCKPTI_WITH_LOSSES = GCKPTI_WITH(LOSSES),
+    GCKPTI_WITH_BF16 = GCKPTI_WITH(BF16),
+    GCKPTI_WITH_PACK = GCKPTI_WITH(PACK)
+};
 #if GCKPTI_LEAN && defined(__GNUC__)
 #define GCKPTI_APART __attribute__((noinline)) /* its frame is there only while it runs */
 #else
@@ -238,10 +216,11 @@ extern "C" {
 #endif
 /* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
  * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
-#ifndef GCKPTI_TEAMS
-#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
-#define GCKPTI_TEAMS 1
-#else
+#if !GCKPTI_HAS_FAST
+#undef GCKPTI_TEAMS
 #define GCKPTI_TEAMS 0
-#endif
+#elif !defined(GCKPTI_TEAMS) && (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#define GCKPTI_TEAMS 1
+#elif !defined(GCKPTI_TEAMS)
+#define GCKPTI_TEAMS 0
 #endif

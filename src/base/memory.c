@@ -1,4 +1,4 @@
-#include "base/own.h"
+#include "base/base.h"
 
 /* ---- memory: the one allocation site ---- */
 
@@ -178,5 +178,89 @@ GCKPTI_FN int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, si
         return 0;
     memcpy(array, &items, sizeof items);
     *capacity = more;
+    return 1;
+}
+
+/* ---- what is given back all at once ---- */
+GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
+{
+    const size_t step = memory->desc.memory ? 2048 : 65536;
+    gckpti_scratch s = { memory, failed, NULL, NULL, 2048, step };
+    return s;
+}
+
+GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s)
+{
+    for (gckpti_piece *piece; (piece = s->first) != NULL;) {
+        s->first = piece->next;
+        gckpti_resize(s->memory, piece, piece->size, 0);
+    }
+    s->now = NULL;
+}
+
+enum {
+    GCKPTI_PIECE_HEAD = (sizeof(gckpti_piece) + GCKPTI_ALIGN - 1) / GCKPTI_ALIGN * GCKPTI_ALIGN
+};
+
+/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
+GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s)
+{
+    const int several = s->first && s->first->next && !s->memory->desc.memory;
+    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
+        s->ahead += several ? piece->used - GCKPTI_PIECE_HEAD : 0;
+        piece->used = GCKPTI_PIECE_HEAD;
+    }
+    if (several)
+        gckpti_scratch_free(s);
+    s->now = s->first;
+}
+
+GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+{
+    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
+    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
+        s->now = s->now->next;
+    if (!s->now || s->now->size - s->now->used < bytes) {
+        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, GCKPTI_PIECE_HEAD };
+        piece.size += bytes < SIZE_MAX ? GCKPTI_PIECE_HEAD : 0;
+        void *at = gckpti_resize(s->memory, NULL, 0, piece.size);
+        if (!at) {
+            *s->failed = 1;
+            return NULL;
+        }
+        memcpy(at, &piece, sizeof piece);
+        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
+        s->now = (gckpti_piece *)at;
+        s->ahead = s->step;
+    }
+    void *at = (unsigned char *)s->now + s->now->used;
+    s->now->used += bytes;
+    return memset(at, 0, bytes);
+}
+
+GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
+{
+    void *to = gckpti_scratch_take(s, n, size);
+    return to && n > 0 ? memcpy(to, from, n * size) : to;
+}
+
+GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
+{
+    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
+    unsigned char *at, *more;
+    memcpy(&at, array, sizeof at);
+    if (at)
+        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    if (need <= bytes)
+        return 1;
+    need = need > 2 * bytes ? need : 2 * bytes;
+    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
+    if (!more)
+        return 0;
+    memcpy(more, &need, sizeof need);
+    more += GCKPTI_ALIGN;
+    if (at)
+        memcpy(more, at, bytes);
+    memcpy(array, &more, sizeof more);
     return 1;
 }

@@ -1,6 +1,7 @@
 /* What the files of src/ need where each is compiled by itself, as the tests have them, and what
  * make header leaves out. What stands in a folder's door (plan/plan.h), or is shared by its files
- * (plan/own.h), is hidden here and static in gradckpt.h. Assertions hold here: host.h. */
+ * (plan/own.h), is hidden here and static in gradckpt.h. Assertions hold here: host.h.
+ * Prototypes of the latter are for here alone: in gradckpt.h functions stand in order. */
 #pragma once
 #include "api.h"
 

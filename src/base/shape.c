@@ -1,4 +1,4 @@
-#include "base/own.h"
+#include "base/base.h"
 
 /* ---- shapes ---- */
 GCKPTI_FN gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)

@@ -1,4 +1,4 @@
-#include "base/own.h"
+#include "base/base.h"
 
 /* ---- sorts, without recursion: a heap, one result if no two are equal; and by key, stable ---- */
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)

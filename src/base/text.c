@@ -1,4 +1,4 @@
-#include "base/own.h"
+#include "base/base.h"
 
 /* ---- text without stdio ---- */
 
@@ -23,7 +23,7 @@ static void gckpti_text_uint(gckpti_text *t, uint64_t value)
     gckpti_text_put(t, digits + n, (size_t)(20 - n));
 }
 
-GCKPTI_FN void gckpti_text_int(gckpti_text *t, int64_t value)
+static void gckpti_text_int(gckpti_text *t, int64_t value)
 {
     if (value < 0)
         gckpti_text_put(t, "-", 1);
@@ -78,10 +78,8 @@ static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
     gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
 
-GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, const char *format,
-                                  va_list args)
+GCKPTI_FN void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
 {
-    char label[64];
     for (const char *f = format; *f; f++) {
         if (*f != '%') {
             gckpti_text_put(t, f, 1);
@@ -96,7 +94,7 @@ GCKPTI_FN void gckpti_text_format(gckpti_text *t, gckpti_labeller labeller, cons
         case 'u': gckpti_text_uint(t, va_arg(args, uint64_t)); break;
         case 'g': gckpti_text_double(t, va_arg(args, double)); break;
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
-        case 'T': s = labeller(va_arg(args, const gckpt_tensor *), label, sizeof label); break;
+        case 'T': gckpti_text_tensor(t, va_arg(args, const gckpt_tensor *)); break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
         }
@@ -109,17 +107,16 @@ GCKPTI_FN void gckpti_text_add(gckpti_text *t, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    gckpti_text_format(t, NULL, format, args);
+    gckpti_text_format(t, format, args);
     va_end(args);
 }
 
-GCKPTI_FN void gckpti_say(gckpti_object *o, gckpti_labeller labeller, const char *format,
-                          va_list args)
+GCKPTI_FN void gckpti_say(gckpti_object *o, const char *format, va_list args)
 {
     gckpti_text t = { o->text, sizeof o->text - 1 };
     o->text[0] = 0;
     if (GCKPTI_TEXT > 1)
-        gckpti_text_format(&t, labeller, format, args);
+        gckpti_text_format(&t, format, args);
 }
 
 GCKPTI_FN gckpti_text gckpti_said(gckpti_object *o)
@@ -137,7 +134,7 @@ GCKPTI_FN gckpt_result(gckpti_error)(void *object, gckpt_result result, const ch
     va_list args;
     va_start(args, format);
     o->last = result;
-    gckpti_say(o, NULL, format, args);
+    gckpti_say(o, format, args);
     va_end(args);
     return result;
 }
@@ -172,4 +169,80 @@ GCKPTI_FN int gckpti_in_range(void *object, const char *who, const gckpti_range 
             return 0;
         }
     return 1;
+}
+
+/* ---- errors ---- */
+GCKPT_API gckpt_result gckpt_error(const void *object)
+{
+    const gckpti_object *o = (const gckpti_object *)object;
+    if (!o)
+        return GCKPT_E_MEMORY;
+    if (o->magic != GCKPTI_MAGIC) /* a tensor, say */
+        return GCKPT_E_ARG;
+    return o->sticky != GCKPT_OK ? o->sticky : o->last;
+}
+
+GCKPT_API const char *gckpt_result_text(gckpt_result result)
+{
+#define GCKPTI_RESULT_TEXT(name, text) text,
+    static const char *const texts[] = { GCKPT_RESULTS(GCKPTI_RESULT_TEXT) };
+#undef GCKPTI_RESULT_TEXT
+    return (unsigned)result < GCKPT_RESULT_COUNT ? texts[result] : "not a gckpt_result";
+}
+
+GCKPT_API const char *gckpt_error_text(const void *object)
+{
+    const gckpti_object *o = (const gckpti_object *)object;
+    gckpt_result result = gckpt_error(object);
+    if (!o)
+        return "NULL: the call that should have made it failed. Why is the error of what it was "
+               "made from: a plan's or a frontier's graph, the store of an executor, a graph or "
+               "gckpt_fit. A store is NULL if there is no memory; a block needs "
+               "gckpt_store_need(NULL) bytes";
+    return o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0] ? o->text
+                                                                        : gckpt_result_text(result);
+}
+
+/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
+
+GCKPTI_FN gckpt_result gckpti_sink_flush(gckpti_sink *k)
+{
+    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
+        k->failed = 1;
+    k->used = 0;
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
+}
+
+GCKPTI_FN void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+{
+    const unsigned char *b = (const unsigned char *)bytes;
+    k->total += n;
+    while (n && !k->failed) {
+        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
+        memcpy(k->block + k->used, b, some);
+        k->used += some;
+        b += some;
+        n -= some;
+        if (k->used == sizeof k->block)
+            gckpti_sink_flush(k);
+    }
+}
+
+GCKPTI_FN void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
+{
+    unsigned char little[8];
+    for (int i = 0; i < bytes; i++)
+        little[i] = (unsigned char)(value >> (8 * i));
+    gckpti_sink_put(k, little, (size_t)bytes);
+}
+
+GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
 }

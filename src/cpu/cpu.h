@@ -37,7 +37,7 @@ extern const gckpt_backend gckpti_backend_plain;
 
 #if GCKPTI_HAS_FAST
 /* There are kernels of AVX512-BF16, which the compiler knows. */
-#if GCKPTI_WITH_BF16 && GCKPTI_AVX512 &&                                                           \
+#if !defined(GCKPT_NO_BF16) && GCKPTI_AVX512 &&                                                    \
     ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
 #define GCKPTI_AVX512_BF16 1
 #else

@@ -14,6 +14,8 @@ static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffi
     gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
 }
 
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
 GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
                             const char *format, ...)
 {
@@ -30,7 +32,7 @@ GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_
         gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
-    gckpti_text_format(&t, NULL, format, args);
+    gckpti_text_format(&t, format, args);
     va_end(args);
     if (result == GCKPT_E_MEMORY)
         gckpti_tell_block(l->store, "store", &l->store->memory, 0);
@@ -44,7 +46,7 @@ GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what)
                          (size_t)(l->at - l->header), what);
 }
 
-GCKPTI_FN void gckpti_json_space(gckpti_loader *l)
+static void gckpti_json_space(gckpti_loader *l)
 {
     while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\r' || *l->at == '\t'))
         l->at++;
@@ -133,6 +135,7 @@ static char *gckpti_json_string(gckpti_loader *l)
     return s;
 }
 
+/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
 GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count)
 {
     if (*count == 0 && !gckpti_json_need(l, '{'))
@@ -144,6 +147,7 @@ GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count)
     return key && gckpti_json_need(l, ':') ? key : NULL;
 }
 
+/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
 GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
@@ -156,6 +160,7 @@ GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value)
     return s > start ? s : NULL;
 }
 
+/* [a,b,...], `least` to `most` numbers: how many; -1 when wrong. */
 GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most)
 {
     int n = 0, more = gckpti_json_need(l, '[') && !gckpti_json_take(l, ']');

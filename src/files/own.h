@@ -3,16 +3,131 @@
 
 /* What the files of files share; no other folder uses it. */
 
-#ifdef GCKPTI_ROOMS
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
+#ifndef GCKPT_NO_FILES
+/* ---- files/write.c ---- */
+#define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
+/* What reads a checkpoint by several ranks, for texts. */
+#ifndef GCKPT_NO_RANKS
+#define GCKPTI_RANKS_LOAD "gckpt_ranks_load"
+#else
+#define GCKPTI_RANKS_LOAD "gckpt_ranks_load, which this build leaves out (GCKPT_NO_RANKS)"
+#endif
+/* What is saved: a store, or one rank's part of it. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    int rank, ranks;
+    uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
+} gckpti_saving;
 
+/* ---- files/header.c ---- */
+typedef struct {
+    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
+    signed char slot;      /* see gckpti_suffixes */
+    signed char type;      /* as a gckpt_storage; -1: another one */
+    signed char states;    /* of values: how many states they have in the file */
+    signed char had;       /* of values: how many the store had */
+    signed char optimiser; /* as in gckpti_param; -1: wrong */
+    unsigned char ignored; /* nothing of it counts but where its data are */
+    uint64_t updates;      /* as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *to;     /* where the data are read to; NULL: they are compared */
+    gckpt_shape shape;
+    int64_t offsets[2];
+} gckpti_saved;
+
+typedef struct gckpti_loader gckpti_loader;
+
+/* A checkpoint of several files (files/ranks_load.c); what is wrong is refused, and is 0 then. */
+typedef struct {
+    int (*index)(gckpti_loader *l); /* makes the header of the text that was read */
+    int (*begin)(gckpti_loader *l); /* the tensors are known: now `read` gives the data of all, one
+                                       after the other, and with NULL passes over some */
+} gckpti_source;
+
+struct gckpti_loader {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+    const gckpti_source *source;     /* NULL: it is one file */
+    struct gckpti_rank_files *parts; /* of the source */
+    gckpt_result result;
+    gckpt_read_fn read; /* NULL: file lies in memory */
+    void *user;
+    const unsigned char *file;
+    size_t taken;            /* bytes of the file that were read */
+    char *header, *at, *end; /* end: of the header */
+    int64_t data_bytes;
+    gckpti_saved *entries;
+    size_t count, capacity;
+    size_t had;           /* parameters that the store had; 0: it gets all */
+    size_t notes;         /* that it had; those behind them are the file's */
+    unsigned char *spare; /* for what the store has already, until all is read */
+    size_t spare_bytes;
+    float *row;           /* at its end: room for a row that is packed */
+    int ours;             /* written by this library */
+    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
+    uint64_t contract, step, seed, optimiser;
+};
+#endif
+
+#if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
+/* ---- files/ranks_load.c ---- */
+typedef struct {
+    FILE *file; /* NULL: it is not open */
+    const char *name;
+    int64_t bytes, sum;    /* as the index has them */
+    int64_t data, tensors; /* bytes and number of its pieces, */
+    int64_t at, passed;    /* and of those that are read */
+    int known;             /* it is what the index says */
+} gckpti_rank_file;
+
+typedef struct gckpti_rank_files {
+    int64_t number; /* of the save; 0: none */
+    gckpti_rank_file *part;
+    size_t count, capacity; /* by rank */
+    char *path;             /* of the index; then, from `folder` on, names of files beside it */
+    size_t folder, room;
+    /* reading: the loader's entry that it is at; the file whose piece of that is read, how far, of
+     * all data, and where it ends; the sum up to there */
+    size_t entry;
+    gckpti_rank_file *from;
+    int64_t at, end;
+    uint64_t sum;
+} gckpti_rank_files;
+
+/* ---- files/ranks_save.c ---- */
+enum { GCKPTI_PART_NAME = 64 }; /* bytes: ".7-0.safetensors" */
+
+typedef struct {
+    gckpt_store *store;
+    const char *path;
+    gckpti_saving part;     /* this rank's */
+    gckpti_rank_files old;  /* rank 0: of the index that is there; its names only of others */
+    gckpti_rank_file *next; /* rank 0: the files of all ranks now */
+    int64_t number;         /* of this save */
+    int damaged;            /* what is there is no index, or cannot be read */
+} gckpti_rank_save;
+#endif
+
+#ifdef GCKPTI_ROOMS
+/* What each does is said where it is defined. */
 /* files/write.c */
+extern const char gckpti_part_format[];
+extern const gckpt_file_desc gckpti_file_plain;
 GCKPTI_FN const char *gckpti_renamed(const gckpt_file_desc *d, const char *name);
 GCKPTI_FN gckpt_shape gckpti_scale_shape(const gckpt_shape *values);
 GCKPTI_FN int gckpti_little_endian(void);
+GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name);
+GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors);
+GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
 
 /* files/header.c */
+GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
+                            const char *format, ...);
+GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what);
+GCKPTI_FN char *gckpti_json_key(gckpti_loader *l, int *count);
+GCKPTI_FN char *gckpti_digits(char *s, const char *end, uint64_t *value);
+GCKPTI_FN int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int least, int most);
 GCKPTI_FN int gckpti_load_header(gckpti_loader *l);
 
 /* files/places.c */
@@ -21,6 +136,35 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l);
 GCKPTI_FN int gckpti_load_create(gckpti_loader *l);
 
 /* files/read.c */
+GCKPTI_FN uint64_t gckpti_little(const unsigned char bytes[8]);
 GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
                                    const gckpt_file_desc *desc);
+
+#ifndef GCKPT_NO_STDIO
+/* files/path.c */
+extern const char gckpti_no_file[];
+GCKPTI_FN FILE *gckpti_file_open(const char *path);
+GCKPTI_FN int gckpti_follow(char *path, size_t room);
+GCKPTI_FN int gckpti_remove_left(const char *name);
+GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
+                                         int placed);
+GCKPTI_FN int gckpti_seek(FILE *f, int64_t at);
+GCKPTI_FN int64_t gckpti_file_size(FILE *f);
+GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index);
+GCKPTI_FN gckpt_result gckpti_load_path(gckpt_store *store, gckpti_loader *l, const char *path,
+                                        const gckpt_file_desc *desc);
+
+/* files/ranks_load.c */
+GCKPTI_FN int gckpti_parts_path(gckpti_rank_files *x, gckpti_allocator *memory, const char *path);
+GCKPTI_FN int gckpti_load_index(gckpti_loader *l);
+GCKPTI_FN int gckpti_part_sum(FILE *f, int64_t data, int64_t tensors, int64_t *bytes, int64_t *sum);
+
+/* files/ranks_save.c */
+GCKPTI_FN char *gckpti_part_path(gckpti_rank_save *x, int64_t number, int64_t rank);
+GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *s,
+                                              const char *path);
+GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x);
+GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x);
+GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x);
+#endif
 #endif

@@ -14,12 +14,15 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
+GCKPTI_DATA const char gckpti_no_file[] = "replace a folder, device or pipe; is the path right";
+
 GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed)
 {
     if (failed && !file->error)
         file->error = errno ? errno : EIO;
 }
 
+/* Opens a file to read it; a pipe is not waited for. NULL: errno says why, of a folder, too. */
 GCKPTI_FN FILE *gckpti_file_open(const char *path)
 {
 #if GCKPTI_POSIX
@@ -57,20 +60,20 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
+/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
 GCKPTI_FN int gckpti_follow(char *path, size_t room)
 {
     for (int links = 0; links < 40; links++) {
-        size_t used = strlen(path) + 1, folder = used - 1;
-        ssize_t n = readlink(path, path + used, room - used);
+        char *link = path + strlen(path) + 1, *slash = strrchr(path, '/');
+        const size_t left = room - (size_t)(link - path);
+        const ssize_t n = readlink(path, link, left);
         if (n < 0) /* nothing there, or no link */
             return errno == ENOENT || errno == EINVAL;
-        while (folder > 0 && path[folder - 1] != '/')
-            folder--;
-        folder = path[used] == '/' ? 0 : folder; /* a link is relative to its folder */
-        if ((size_t)n == room - used)
+        if ((size_t)n == left)
             break;
-        memmove(path + folder, path + used, (size_t)n);
-        path[folder + (size_t)n] = 0;
+        char *to = *link == '/' || !slash ? path : slash + 1; /* relative to the link's folder */
+        memmove(to, link, (size_t)n);
+        to[n] = 0;
     }
     errno = ELOOP;
     return 0;
@@ -94,10 +97,23 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
+/* The folder of `path`, which is cut off, must not forget a new name in it. */
+static void gckpti_save_name(gckpti_file *file, char *path)
+{
+    char *slash = strrchr(path, '/');
+    memcpy(slash ? slash + 1 : path, ".", 2);
+    int folder = open(path, O_RDONLY);
+    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
+    if (folder >= 0)
+        close(folder);
+}
+#endif
+
 /* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
- * there, or else of `like`; -1: neither is there. */
+ * there, or else of `like`; -1: neither is there, or this system has no such things. */
 static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
 {
+#if GCKPTI_POSIX
     struct stat old;
     gckpti_file_try(file, !gckpti_follow(target, room));
     int there = !file->error && !stat(target, &old);
@@ -106,23 +122,13 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
         file->error = EEXIST;
         file->stage = gckpti_no_file;
     }
-    return there || !stat(like, &old) ? (int)(old.st_mode & 0777) : -1;
-}
-
-/* The folder of `path`, which is cut off, must not forget a new name in it. */
-static void gckpti_save_name(gckpti_file *file, char *path)
-{
-    size_t length = strlen(path);
-    while (length > 0 && path[length - 1] != '/')
-        length--;
-    memcpy(path + length, ".", 2);
-    int folder = open(path, O_RDONLY);
-    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
-    if (folder >= 0)
-        close(folder);
-}
+    return there || (like && !stat(like, &old)) ? (int)(old.st_mode & 0777) : -1;
+#else
+    return (void)file, (void)target, (void)room, (void)like, -1;
 #endif
+}
 
+/* Removes a temporary file, if no save has it any more. */
 GCKPTI_FN int gckpti_remove_left(const char *name)
 {
 #if GCKPTI_POSIX
@@ -143,13 +149,11 @@ static FILE *gckpti_create(const char *name, int mode)
 #if GCKPTI_POSIX
     gckpti_remove_left(name);
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
-    if (fd < 0)
-        return NULL;
-    int locked = gckpti_lock(fd, name);
+    int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
     FILE *f = locked ? fdopen(fd, "wb") : NULL;
     if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
         (void)fchmod(fd, (mode_t)mode);
-    if (f)
+    if (f || fd < 0)
         return f;
     if (locked) /* made a moment ago, and of no use */
         remove(name);
@@ -164,33 +168,32 @@ static FILE *gckpti_create(const char *name, int mode)
 #endif
 }
 
-/* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
- * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
- * when the process is killed: so a file that can be locked is left over and is removed, and saves
- * to one path at the same time never touch each other's. Without locks (other systems, some network
- * folders) a file that is there is left alone and the next N taken. (Where locks belong to
- * processes, as on NFS, threads of one must not save to one path at once.) */
-static FILE *gckpti_temporary(char *name, size_t length, int mode)
+/* Creates file->f, whose name is `name` and .gckpt-tmpN. Whoever saves holds a lock on its file
+ * until that is renamed or removed, and the system lets go of it when the process is killed: so a
+ * file that can be locked is left over and is removed, and saves to one path at the same time never
+ * touch each other's. Without locks (other systems, some network folders) a file that is there is
+ * left alone and the next N taken. (Where locks belong to processes, as on NFS, threads of one must
+ * not save to one path at once.) */
+static void gckpti_temporary(gckpti_file *file, char *name, int mode)
 {
-    FILE *f = NULL;
+    char *end = name + strlen(name);
     errno = EEXIST;
-    for (int i = 0; i < 100 && !f && errno == EEXIST; i++) {
-        gckpti_text t = { name + length, 15 };
+    for (int i = 0; i < 100 && !file->f && errno == EEXIST; i++) {
+        gckpti_text t = { end, 15 };
         gckpti_text_add(&t, ".gckpt-tmp%i", i);
         errno = 0;
-        f = gckpti_create(name, mode);
+        file->f = gckpti_create(name, mode);
     }
-    return f;
+    gckpti_file_try(file, !file->f);
 }
 
-/* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
-static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
-                            gckpti_body body, const void *what, gckpt_result *result)
+/* Fills the temporary file, open as file->f, and renames it, or removes it. */
+static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
+                                     const char *temporary, const char *target)
 {
-    int placed = 0;
     file->stage = "write; is the disk full";
     errno = 0;
-    *result = body(what, gckpti_file_write, file);
+    const gckpt_result result = content->body(content->what, gckpti_file_write, file);
     gckpti_file_try(file, fflush(file->f));
 #if GCKPTI_POSIX
     gckpti_file_try(file, gckpti_sync(fileno(file->f)));
@@ -198,22 +201,22 @@ static int gckpti_save_file(gckpti_file *file, const char *temporary, const char
     gckpti_file_try(file, fclose(file->f));
     file->f = NULL;
 #endif
-    if (*result == GCKPT_OK && !file->error) {
+    if (result == GCKPT_OK && !file->error) {
         file->stage = "put it in place; is that in use";
 #ifdef _WIN32
-        placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+        content->placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
 #else
-        placed = !rename(temporary, target);
+        content->placed = !rename(temporary, target);
 #endif
-        gckpti_file_try(file, !placed);
+        gckpti_file_try(file, !content->placed);
     }
-    if (placed)
+    if (content->placed)
         file->stage = "see to it that the new file outlasts a power cut";
     else
         remove(temporary);
     if (file->f) /* gives the lock back */
         gckpti_file_try(file, fclose(file->f));
-    return placed;
+    return result;
 }
 
 GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
@@ -225,47 +228,30 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
                         strerror(file->error), file->stage, path);
 }
 
-GCKPTI_FN gckpt_result gckpti_save_like(void *object, gckpti_allocator *memory, const char *path,
-                                        const char *like, gckpti_body body, const void *what,
-                                        int *placed)
+GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
-    char *target = (char *)gckpti_new(memory, 2 * room, 1);
+    char *target = (char *)gckpti_new(content->memory, 2 * room, 1);
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0,
                          "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
-    int mode = -1;
-    *placed = 0;
     if (!target)
-        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
-                            2 * room);
+        return gckpti_error(content->object, GCKPT_E_MEMORY,
+                            "save: no memory for names of %z bytes", 2 * room);
     memcpy(target, path, strlen(path));
     errno = 0;
-#if GCKPTI_POSIX
-    mode = gckpti_save_over(&file, target, room - 32, like);
-#else
-    (void)like;
-#endif
+    const int mode = gckpti_save_over(&file, target, room - 32, content->like);
     char *temporary = (char *)memcpy(target + room, target, strlen(target));
-    if (!file.error) {
-        file.f = gckpti_temporary(temporary, strlen(target), mode);
-        gckpti_file_try(&file, !file.f);
-    }
+    if (!file.error)
+        gckpti_temporary(&file, temporary, mode);
     if (file.f)
-        *placed = gckpti_save_file(&file, temporary, target, body, what, &result);
+        result = gckpti_save_file(&file, content, temporary, target);
 #if GCKPTI_POSIX
-    if (*placed)
+    if (content->placed)
         gckpti_save_name(&file, target);
 #endif
-    gckpti_delete(memory, target, 2 * room, 1);
-    return file.error ? gckpti_save_error(object, &file, path, *placed) : result;
-}
-
-GCKPTI_FN gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                   gckpti_body body, const void *what)
-{
-    int placed;
-    return gckpti_save_like(object, memory, path, path, body, what, &placed);
+    gckpti_delete(content->memory, target, 2 * room, 1);
+    return file.error ? gckpti_save_error(content->object, &file, path, content->placed) : result;
 }
 
 GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
@@ -274,7 +260,8 @@ GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
     const gckpti_saving saving = { store, desc ? desc : &gckpti_file_plain, 0, 1, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_write, &saving);
+    gckpti_content content = { store, &store->memory, gckpti_write, &saving, NULL, 0 };
+    return gckpti_save(&content, path);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
@@ -282,27 +269,38 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
     return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPTI_FN int64_t gckpti_file_size(FILE *f)
+GCKPTI_FN int gckpti_seek(FILE *f, int64_t at)
 {
 #ifdef _WIN32 /* where long has 32 bits */
+    return !_fseeki64(f, at, SEEK_SET);
+#else
+    return !fseek(f, (long)at, SEEK_SET);
+#endif
+}
+
+GCKPTI_FN int64_t gckpti_file_size(FILE *f)
+{
+#ifdef _WIN32
     return f && !_fseeki64(f, 0, SEEK_END) ? _ftelli64(f) : -1;
 #else
     return f && !fseek(f, 0, SEEK_END) ? (int64_t)ftell(f) : -1;
 #endif
 }
 
+/* Opens it, and says how many bytes it has. Of an index, those of what may be one, by its size and
+ * how it begins; else 0: it is not read. */
 GCKPTI_FN size_t gckpti_file_begin(gckpti_file *file, const char *path, int index)
 {
     char begin[8];
     errno = 0;
     file->f = gckpti_file_open(path);
     const int64_t size = gckpti_file_size(file->f);
-    gckpti_file_try(file, size < 0 || fseek(file->f, 0, SEEK_SET));
+    gckpti_file_try(file, size < 0 || !gckpti_seek(file->f, 0));
     if (file->error || !index)
         return (size_t)size;
     if (size < 8 || size > 2 * (int64_t)GCKPTI_HEADER_MAX)
         return 0;
-    gckpti_file_try(file, fread(begin, 1, 8, file->f) != 8 || fseek(file->f, 0, SEEK_SET));
+    gckpti_file_try(file, fread(begin, 1, 8, file->f) != 8 || !gckpti_seek(file->f, 0));
     return !file->error && !memcmp(begin, "{\"gckpt\"", 8) ? (size_t)size : 0;
 }
 

@@ -20,11 +20,10 @@ static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
     if (l->file && out)
         memcpy(out, l->file + l->taken, n);
     l->taken += n;
-    if (l->source && !out)
-        return 1;
     for (size_t some; n > 0 && !l->file && done; n -= some) {
-        some = out || n < sizeof nowhere ? n : sizeof nowhere;
-        done = l->read(l->user, out ? out : nowhere, some) == some;
+        const int whole = out || l->source; /* which passes over by itself */
+        some = whole || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, whole ? out : nowhere, some) == some;
     }
     if (l->result != GCKPT_OK) /* the source has said why */
         return 0;
@@ -209,7 +208,7 @@ static gckpt_result gckpti_load_text(gckpti_loader *l, size_t bytes)
         gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", bytes);
     else if (gckpti_load_bytes(l, text, bytes) && (!source || source->index(l)) &&
              gckpti_load_header(l) && gckpti_load_check(l) && (!source || source->begin(l)) &&
-             gckpti_load_create(l) && gckpti_load_data(l) && (!source || source->end(l)))
+             gckpti_load_create(l) && gckpti_load_data(l))
         gckpti_load_commit(l);
     gckpti_delete(&s->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)

@@ -6,6 +6,7 @@
 /* ---- what both need ---- */
 GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
+/* What is asked for where no desc is given. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
     NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
 };
@@ -33,6 +34,7 @@ GCKPTI_FN int gckpti_little_endian(void)
 }
 
 /* ---- write ---- */
+/* A text with what JSON wants escaped. */
 GCKPTI_FN void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
     for (const char *c = name; *c; c++) {
@@ -159,6 +161,8 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpti_saving *v)
     gckpti_print(k, "}");
 }
 
+/* The JSON of all tensors. Their data lie in this order, too, but those of 4 bytes an element come
+ * first, those of 1 last: so all are aligned. Returns the bytes of data; *tensors: how many. */
 GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, size_t *tensors)
 {
     int64_t bytes[5] = { 0, 0, 0, 0, 0 }; /* by bytes an element */
@@ -208,15 +212,12 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
-    int64_t skip = 0; /* elements that are in memory and not wanted */
+    int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
-    if (w->slot == GCKPTI_SCALE ||
-        (as_it_is && !gckpti_is_cut(gckpti_array_share(s, w->q, w->slot))))
-        skip = w->first;
     if (as_it_is)
-        gckpti_sink_elements(k, w, (const char *)as_it_is + skip * w->size, w->count);
+        gckpti_sink_elements(k, w, (const char *)as_it_is + (w->first - first) * w->size, w->count);
     for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
         const float *x = gckpti_values_at(s, w->q, at, room, &n);
         n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
@@ -310,6 +311,7 @@ static gckpt_result gckpti_sink_data(gckpti_sink *k, const gckpti_saving *v)
     return result;
 }
 
+/* Writes a gckpti_saving. */
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user)
 {
     const gckpti_saving *v = (const gckpti_saving *)what;

@@ -1,23 +1,15 @@
 #include "graph/own.h"
 
-GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                         const void *attributes, int64_t factor, int threads,
-                                         int plain, gckpt_precision precision, gckpt_graph *report,
-                                         gckpt_call *call)
+GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes)
 {
-    memset(call, 0, sizeof *call);
-    call->inputs = n;
-    call->attributes = attributes;
-    call->threads = threads;
-    call->plain = plain;
-    call->precision = precision;
-    call->graph = report;
-    for (int i = 0; i < n; i++) {
-        call->in[i].shape = in[i]->shape;
-        if (factor != 1 && !in[i]->batchless && in[i]->shape.n)
-            call->in[i].shape.d[0] *= factor;
-    }
-    return op->shape(call);
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.threads = 1;
+    call.inputs = n;
+    call.attributes = attributes;
+    for (int i = 0; i < n; i++)
+        call.in[i].shape = in[i]->shape;
+    return call;
 }
 
 /* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
@@ -52,12 +44,9 @@ static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, con
                                         gckpt_tensor *const *in, int n)
 {
     gckpti_fail(g, result, "%s: shapes do not fit", op->name);
-    gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
-    char label[64];
-    t.left = sizeof g->object.text - 1 - strlen(g->object.text);
+    gckpti_text t = gckpti_said(&g->object);
     for (int i = 0; i < n; i++)
-        gckpti_text_add(&t, i ? ", %s" : " (inputs %s",
-                        gckpti_tensor_label(in[i], label, sizeof label));
+        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
     gckpti_text_add(&t, ")");
     return NULL;
 }
@@ -75,13 +64,15 @@ GCKPTI_FN int gckpti_hands_in(const gckpt_op *op)
 static int gckpti_mixes(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
                         int64_t rows)
 {
-    gckpt_call more;
     const gckpt_shape *s = &call->shape;
     int loss = (op->flags & GCKPT_LOSS) != 0;
     int mixes = call->mixes_rows || (!loss && (s->n == 0 || s->d[0] % rows));
     for (int factor = 2; factor <= 3 && !mixes; factor++) {
-        mixes = gckpti_shape_call(op, in, n, call->attributes, factor, 1, 0, GCKPT_FP32, NULL,
-                                  &more) != GCKPT_OK;
+        gckpt_call more = gckpti_shape_call(in, n, call->attributes);
+        for (int i = 0; i < n; i++)
+            if (!in[i]->batchless && in[i]->shape.n)
+                more.in[i].shape.d[0] *= factor;
+        mixes = op->shape(&more) != GCKPT_OK;
         for (int i = 0; i < s->n && !loss && !mixes; i++)
             mixes = more.shape.n != s->n || more.shape.d[i] != s->d[i] * (i ? 1 : factor);
     }
@@ -112,8 +103,9 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            attribute_bytes);
     if (!gckpti_inputs_fit(g, op, in, n))
         return NULL;
-    gckpt_call call;
-    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
+    gckpt_call call = gckpti_shape_call(in, n, attributes);
+    call.graph = g;
+    gckpt_result result = op->shape(&call);
     if (result != GCKPT_OK)
         return gckpti_shapes_fail(g, result, op, in, n);
     if (op->flags & GCKPT_LOSS)

@@ -9,7 +9,7 @@
  * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
  * depends on no input (parameters, constants, and functions of those).
  *
- * gckpt_graph has the tensors by number, in chunks of memory that never move, and the segments.
+ * gckpt_graph has the tensors by number, and the segments.
  * gckpt_apply is how all ops come in; the first error of a graph stays (gckpti_fail).
  * ============================================================================================== */
 
@@ -41,11 +41,6 @@ struct gckpt_tensor {
 /* Ops that measure mix rows by statistics, which inference has from before. */
 enum { GCKPTI_ALWAYS = 1, GCKPTI_IN_TRAINING = 2 };
 
-typedef struct gckpti_chunk {
-    struct gckpti_chunk *next;
-    size_t size, used;
-} gckpti_chunk;
-
 typedef struct {
     int parent, depth, ordinal; /* ordinal: among the outermost ones */
 } gckpti_segment;
@@ -54,11 +49,11 @@ struct gckpt_graph {
     gckpti_object object;
     gckpti_allocator memory;
     gckpt_store *store;
-    gckpti_chunk *chunks;
+    gckpti_scratch scratch; /* all it has is there, tensors never move */
+    int full;               /* there was no memory for more */
     gckpt_tensor **tensors;
-    size_t count, capacity;
     gckpti_segment *segments;
-    size_t segment_count, segment_capacity;
+    size_t count, segment_count;
     int segment;            /* open now */
     int outermost, deepest; /* segments without a parent; levels */
     int params;             /* 1 + the greatest number in the store of those it has */
@@ -74,20 +69,14 @@ enum { GCKPTI_BUILDS = GCKPTI_WITH_PLANNER }; /* there can be graphs */
 /* The first error of a graph stays. */
 GCKPTI_FN gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...);
 
-/* gckpti_error of a text with %T. */
-GCKPTI_FN gckpt_result gckpti_graph_error(void *object, gckpt_result result, const char *format,
-                                          ...);
 #ifdef GCKPT_NO_TEXT
 GCKPTI_FN gckpt_result gckpti_call_failed(const gckpt_call *call, gckpt_result result);
 #define gckpti_fail(g, result, ...)                                                                \
     (0 ? gckpti_fail(g, result, __VA_ARGS__) : gckpti_graph_failed(g, result))
 #define gckpt_fail(call, result, ...)                                                              \
     (0 ? gckpt_fail(call, result, __VA_ARGS__) : gckpti_call_failed(call, result))
-#define gckpti_graph_error(object, result, ...)                                                    \
-    (0 ? gckpti_graph_error(object, result, __VA_ARGS__) : gckpti_result(object, result))
 #endif
 
-/* ---- graph/segments.c ---- */
 /* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
  * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
 enum { GCKPTI_CACHED = 1 << 22 };
@@ -100,12 +89,8 @@ static inline int gckpti_is_cache(const gckpt_op *op)
 GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x);
 
 /* ---- graph/apply.c ---- */
-/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
- * `factor`. */
-GCKPTI_FN gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
-                                         const void *attributes, int64_t factor, int threads,
-                                         int plain, gckpt_precision precision, gckpt_graph *report,
-                                         gckpt_call *call);
+/* What an op's shape() is asked with, by one thread and in FP32. */
+GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const void *attributes);
 
 /* Whether an op hands in running statistics. */
 GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);

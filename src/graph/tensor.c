@@ -3,64 +3,46 @@
 
 static const char *gckpti_kind_name(const gckpt_tensor *t)
 {
-    switch (t->kind) {
-    case GCKPTI_INPUT: return "input";
-    case GCKPTI_PARAM: return "param";
-    case GCKPTI_CONSTANT: return "constant";
-    case GCKPTI_VIEW: return "reshape";
-    default: return t->op->name;
-    }
+    static const char *const others[] = { "", "input", "param", "constant", "reshape" };
+    return t->kind == GCKPTI_OP ? t->op->name : others[t->kind];
 }
 
-/* `gelu "h3"` or `gelu #12`. */
-GCKPTI_FN const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
+GCKPTI_FN void gckpti_text_tensor(gckpti_text *t, const gckpt_tensor *tensor)
 {
-    gckpti_text text = { buffer, size - 1 };
-    buffer[0] = 0;
-    if (!t)
-        return "NULL";
-    gckpti_text_add(&text, t->name ? "%s \"%s\"" : "%s #", gckpti_kind_name(t), t->name);
-    if (!t->name)
-        gckpti_text_int(&text, t->id);
-    return buffer;
+    char label[64];
+    gckpti_text cut = { label, sizeof label - 1 };
+    if (tensor && tensor->name)
+        gckpti_text_add(&cut, "%s \"%s\"", gckpti_kind_name(tensor), tensor->name);
+    else if (tensor)
+        gckpti_text_add(&cut, "%s #%i", gckpti_kind_name(tensor), tensor->id);
+    gckpti_text_add(t, "%s", tensor ? label : "NULL");
+}
+
+/* The first error of a graph stays. */
+static void gckpti_graph_say(gckpt_graph *g, gckpt_result result, const char *format, va_list args)
+{
+    if (!g || g->object.sticky != GCKPT_OK)
+        return;
+    gckpti_say(&g->object, format, args);
+    g->object.sticky = result;
 }
 
 GCKPTI_FN gckpt_tensor *(gckpti_fail)(gckpt_graph *g, gckpt_result result, const char *format, ...)
 {
-    if (!g || g->object.sticky != GCKPT_OK)
-        return NULL;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, gckpti_tensor_label, format, args);
+    gckpti_graph_say(g, result, format, args);
     va_end(args);
-    g->object.sticky = result;
     return NULL;
-}
-
-GCKPTI_FN gckpt_result(gckpti_graph_error)(void *object, gckpt_result result, const char *format,
-                                           ...)
-{
-    gckpti_object *o = (gckpti_object *)object;
-    if (!o || o->sticky != GCKPT_OK)
-        return result;
-    va_list args;
-    va_start(args, format);
-    o->last = result;
-    gckpti_say(o, gckpti_tensor_label, format, args);
-    va_end(args);
-    return result;
 }
 
 GCKPT_API gckpt_result(gckpt_fail)(gckpt_call *call, gckpt_result result, const char *format, ...)
 {
-    gckpt_graph *g = call ? (gckpt_graph *)call->graph : NULL;
-    if (!g || g->object.sticky != GCKPT_OK)
-        return result;
     va_list args;
     va_start(args, format);
-    gckpti_say(&g->object, gckpti_tensor_label, format, args);
+    gckpti_graph_say(call ? (gckpt_graph *)call->graph : NULL, result, format, args);
     va_end(args);
-    return g->object.sticky = result;
+    return result;
 }
 
 #ifdef GCKPT_NO_TEXT
@@ -94,6 +76,8 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
     }
     g->object.magic = GCKPTI_MAGIC;
     g->memory = a;
+    g->scratch = gckpti_scratch_new(&g->memory, &g->full);
+    g->scratch.ahead = g->scratch.step = 8192;
     g->store = store;
     g->segment = -1;
     if (store->object.sticky != GCKPT_OK)
@@ -106,17 +90,11 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
     if (!graph)
         return;
     gckpti_allocator a = graph->memory;
-    while (graph->chunks) {
-        gckpti_chunk *next = graph->chunks->next;
-        gckpti_resize(&a, graph->chunks, graph->chunks->size, 0);
-        graph->chunks = next;
-    }
-    gckpti_delete(&a, graph->tensors, graph->capacity, sizeof *graph->tensors);
-    gckpti_delete(&a, graph->segments, graph->segment_capacity, sizeof *graph->segments);
+    gckpti_scratch_free(&graph->scratch);
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
-GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
+static void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
 {
     if (g->object.sticky == GCKPT_OK) {
         gckpti_fail(g, GCKPT_E_MEMORY, what, n);
@@ -128,25 +106,8 @@ GCKPTI_FN void *gckpti_graph_full(gckpt_graph *g, const char *what, size_t n)
 /* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
 static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
 {
-    size_t head = gckpti_round_up(sizeof(gckpti_chunk), GCKPTI_ALIGN);
-    size_t need = gckpti_round_up(size, GCKPTI_ALIGN);
-    gckpti_chunk *c = g->chunks;
-    if (need < size || need > PTRDIFF_MAX / 2)
-        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
-    if (!c || c->size - c->used < need) {
-        size_t bytes = head + (need > 8192 ? need : 8192);
-        c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
-        if (!c)
-            return gckpti_graph_full(g, "graph: no memory for %z bytes", bytes);
-        c->next = g->chunks;
-        c->size = bytes;
-        c->used = head;
-        g->chunks = c;
-    }
-    unsigned char *p = (unsigned char *)c + c->used;
-    c->used += need;
-    memset(p, 0, need);
-    return p;
+    void *p = gckpti_scratch_take(&g->scratch, size, 1);
+    return p ? p : gckpti_graph_full(g, "graph: no memory: %z bytes asked for", size);
 }
 
 GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
@@ -160,7 +121,7 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
                                           gckpt_type type)
 {
     if (g->count >= INT32_MAX ||
-        !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
+        !gckpti_want(&g->scratch, &g->tensors, g->count, sizeof *g->tensors))
         return (gckpt_tensor *)gckpti_graph_full(g, "graph: no memory for tensor %z", g->count);
     gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_bytes(g, sizeof *t);
     if (!t)
@@ -330,4 +291,100 @@ GCKPT_API gckpt_result gckpt_graph_node(const gckpt_graph *graph, int id, gckpt_
         out->input[i] = t->in[i]->id;
     out->data = t->data;
     return GCKPT_OK;
+}
+
+/* ---- pins, segments, views ---- */
+static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
+{
+    if (x) {
+        x->base->keep = keep;
+        x->base->recompute = !keep;
+    }
+    return x;
+}
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_pin(x, 1); }
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_pin(x, 0); }
+
+GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
+{
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return;
+    if (!gckpti_want(&graph->scratch, &graph->segments, graph->segment_count,
+                     sizeof *graph->segments)) {
+        gckpti_graph_full(graph, "graph: no memory for segment %z", graph->segment_count);
+        return;
+    }
+    gckpti_segment *s = &graph->segments[graph->segment_count];
+    s->parent = graph->segment;
+    s->depth = s->parent < 0 ? 1 : graph->segments[s->parent].depth + 1;
+    s->ordinal = s->parent < 0 ? graph->outermost++ : -1;
+    graph->deepest = s->depth > graph->deepest ? s->depth : graph->deepest;
+    graph->segment = (int)graph->segment_count++;
+}
+
+GCKPT_API void gckpt_segment_end(gckpt_graph *graph)
+{
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return;
+    if (graph->segment < 0)
+        gckpti_fail(graph, GCKPT_E_ARG, "gckpt_segment_end without gckpt_segment_begin");
+    else
+        graph->segment = graph->segments[graph->segment].parent;
+}
+
+GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user)
+{
+    if (!block || !x)
+        return NULL;
+    gckpt_graph *g = x->graph;
+    gckpt_segment_begin(g);
+    gckpt_tensor *y = block(x, user);
+    gckpt_segment_end(g);
+    return y;
+}
+
+GCKPTI_FN gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+{
+    return gckpti_fail(
+        g, GCKPT_E_ARG,
+        "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
+        "attention can read it, and gckpt_concat (axis 1, as the last input)",
+        what, x);
+}
+
+GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
+{
+    if (!x)
+        return NULL;
+    gckpt_graph *g = x->graph;
+    gckpt_shape asked = shape;
+    int64_t have = gckpti_elements(&x->shape), known = 1;
+    int open = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
+    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS && fits; i++) {
+        if (shape.d[i] == -1 && open < 0) {
+            open = i;
+        } else {
+            fits = shape.d[i] > 0 && known <= have / shape.d[i];
+            known *= fits ? shape.d[i] : 1;
+        }
+    }
+    if (open >= 0)
+        shape.d[open] = have / known;
+    if (x->capacity && !gckpti_same_shape(&shape, &x->shape))
+        return gckpti_cached_fail(g, "reshape", x);
+    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
+        return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
+                           &x->shape, &asked, have);
+    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
+    if (!t)
+        return NULL;
+    t->base = x->base;
+    t->in[0] = x;
+    t->inputs = 1;
+    t->batchless = x->batchless;
+    t->capacity = x->capacity;
+    t->mixes = x->mixes;
+    if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
+        t->mixes |= GCKPTI_ALWAYS;
+    return t;
 }

@@ -366,9 +366,9 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     for (size_t i = 0; i < plan->term_count; i++) {
         int id = p->terms[i].loss->id;
         const gckpt_tensor *t = p->tensors[id];
-        gckpt_call call; /* it fits: its graph was built */
-        (void)gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, 1, 1, GCKPT_FP32, NULL,
-                                &call);
+        gckpt_call call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+        call.plain = 1;
+        (void)t->op->shape(&call); /* it fits: its graph was built */
         gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
                                !gckpti_counted(t->op) && call.unit > 1 ? call.unit : 1,
                                p->built ? p->built[id] : p->cost[id] };

@@ -118,19 +118,17 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
     if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
-        return gckpti_graph_error(
-            p->g, GCKPT_E_ARG,
-            "schedule: instruction %i: backward of %T is there twice, or comes "
-            "before that of what reads it or of what adds to a gradient before it "
-            "(users in reverse order of creation)",
-            i, t);
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: backward of %T is there twice, or comes "
+                            "before that of what reads it or of what adds to a gradient before it "
+                            "(users in reverse order of creation)",
+                            i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
-        return gckpti_graph_error(
-            p->g, GCKPT_E_ARG,
-            "schedule: instruction %i: %T cannot be offloaded: no "
-            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
-            "function of parameters only",
-            i, t);
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %T cannot be offloaded: no "
+                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+                            "function of parameters only",
+                            i, t);
     return GCKPT_OK;
 }
 
@@ -169,7 +167,7 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         const gckpti_unit *q = &p->unit[u];
         int wanted = q->rank >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
         if ((seen[q->id] & wanted) != wanted)
-            return gckpti_graph_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
                                       p->tensors[q->id], q->rank >= 0 ? " and a backward" : "");
     }
     return GCKPT_OK;

@@ -134,8 +134,11 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         p->rounding[i] |= GCKPTI_FAST_OP;
     do { /* once more where the backend declines it */
         precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
-        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                                   precision, NULL, &call);
+        call = gckpti_shape_call(t->in, t->inputs, t->attributes);
+        call.threads = p->threads;
+        call.plain = p->plain;
+        call.precision = precision;
+        result = t->op->shape(&call);
         mixes = call.mixes_rows;
         for (int k = 0; k < t->inputs; k++)
             if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
@@ -147,12 +150,12 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
     } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
     if (result != GCKPT_OK && p->desc->backend)
-        return gckpti_graph_error(p->g, result, "%T: backend %s does not plan it", t,
-                                  p->desc->backend->name);
+        return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
+                            p->desc->backend->name);
     if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
         call.work_backward > PTRDIFF_MAX / 4)
-        return gckpti_graph_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
-                                  p->threads);
+        return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+                            p->threads);
     if (p->active[i] & GCKPTI_RUNS && call.mixes_rows > mixes)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;

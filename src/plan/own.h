@@ -62,9 +62,6 @@ static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tenso
 /* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
  * order, and need no prototypes. What each does is said where it is defined. */
 
-/* plan/scratch.c */
-GCKPTI_FN void gckpti_scratch_clear(gckpti_scratch *s);
-
 /* plan/tensors.c */
 GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN gckpti_share gckpti_update_share(const gckpti_planner *p, const gckpt_tensor *t);

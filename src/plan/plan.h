@@ -243,33 +243,6 @@ GCKPTI_FN uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t);
 GCKPTI_FN uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i);
 GCKPTI_FN uint64_t gckpti_hash_leaves(uint64_t hash, int leaves);
 
-/* ---- plan/scratch.c ---- */
-typedef struct gckpti_piece {
-    struct gckpti_piece *next;
-    size_t size, used; /* of what lies behind this */
-} gckpti_piece;
-
-typedef struct {
-    gckpti_allocator *memory;
-    int *failed; /* set when there is no memory */
-    gckpti_piece *first, *now;
-    size_t ahead; /* the next piece has as many bytes, at least */
-} gckpti_scratch;
-
-GCKPTI_FN gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed);
-GCKPTI_FN void gckpti_scratch_free(gckpti_scratch *s);
-
-/* n items of `size` bytes, all 0, or NULL. */
-GCKPTI_FN void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size);
-
-/* The same as n items that lie elsewhere. */
-GCKPTI_FN void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size);
-
-/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
- * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
- * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
-GCKPTI_FN int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size);
-
 /* ---- the model, schedules, drafts, and the planner that has them ---- */
 /* A unit. Units are numbered so that inputs come before users, those of the prologue first. */
 typedef struct {

@@ -206,13 +206,11 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
         for (const int *links = gckpti_reads(p, i, &count); count-- > 0;)
             missing = p->computed[links[count]] ? missing : links[count];
         if (missing >= 0)
-            return gckpti_graph_error(p->g, GCKPT_E_ARG,
-                                      "schedule: %s of %T before any forward of %T",
-                                      i < 0                  ? "backward"
-                                      : gckpti_reloads(p, i) ? "reload"
-                                                             : "forward",
-                                      p->tensors[p->unit[self].id],
-                                      p->tensors[p->unit[missing].id]);
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+                                i < 0                  ? "backward"
+                                : gckpti_reloads(p, i) ? "reload"
+                                                       : "forward",
+                                p->tensors[p->unit[self].id], p->tensors[p->unit[missing].id]);
         p->computed[self] |= i == self;
     }
     return GCKPT_OK;

@@ -81,6 +81,13 @@ GCKPTI_FN void gckpti_set_block(gckpti_param *q, unsigned char *block)
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
 }
 
+/* Gives back the memory of values that the store owns. */
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+{
+    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
+    gckpti_set_block(q, NULL);
+}
+
 GCKPTI_FN int gckpti_state_slots(const gckpti_param *q)
 {
     int n = 0;
@@ -163,13 +170,10 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
 
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
 {
-    gckpt_unpacking u;
-    u.storage = q->p.storage;
-    u.packed = q->p.packed;
-    u.scales = q->p.scales;
-    u.row = gckpti_row_length(&q->p);
-    u.n = q->p.elements;
-    u.to = NULL;
+    const gckpt_parameter *p = &q->p;
+    gckpt_unpacking u = {
+        p->storage, p->packed, p->scales, gckpti_row_length(p), p->elements, NULL
+    };
     return u;
 }
 

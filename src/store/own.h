@@ -24,17 +24,14 @@ static inline int gckpti_values_copy(const gckpt_store *s, const gckpti_param *f
 enum { GCKPTI_MIRRORS = GCKPTI_WITH_BACKENDS }; /* there are backends to hold the newest copy */
 
 #ifdef GCKPTI_ROOMS
-/* For files that are compiled by themselves, as tests have them: in gradckpt.h functions stand in
- * order, and need no prototypes. What each does is said where it is defined. */
-
+/* What each does is said where it is defined. */
 /* store/arrays.c */
+GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 
-/* store/mirror.c */
-GCKPTI_FN gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q);
+/* store/values.c */
 GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q);
 
 /* store/params.c */
-GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q);
 GCKPTI_FN void gckpti_param_share(const gckpt_store *s, gckpt_parameter *p);
 
 /* store/calls.c */

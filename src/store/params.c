@@ -104,13 +104,6 @@ GCKPTI_FN int gckpti_find(const gckpt_store *s, const char *name)
     return i;
 }
 
-/* Gives back the memory of values that the store owns. */
-GCKPTI_FN void gckpti_values_free(gckpt_store *s, gckpti_param *q)
-{
-    gckpti_delete(&s->memory, gckpti_values_block(q), gckpti_array_bytes(s, q, 0), 1);
-    gckpti_set_block(q, NULL);
-}
-
 GCKPTI_FN void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
     while (s->count > count) {

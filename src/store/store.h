@@ -256,7 +256,7 @@ static inline void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpa
 static inline void gckpti_fp32_stored(const gckpti_product *t) { (void)t; }
 #endif
 
-/* ---- store/mirror.c ---- */
+/* ---- store/values.c ---- */
 /* One of the two copies was changed. */
 GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest);
 
@@ -271,6 +271,22 @@ GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_b
 
 /* When the last executor with a backend goes, the parameters leave it. */
 GCKPTI_FN void gckpti_unbind(gckpti_binding *binding);
+
+enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
+ * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
+GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n);
+
+/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
+/* Draws all raw values. */
+GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
+
+/* Gives all raw values back, newest first, as a block wants it. */
+GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- store/notes.c ---- */
 #ifndef GCKPT_NO_NOTES
@@ -290,23 +306,6 @@ static inline int gckpti_note_add(gckpt_store *s, const char *key, const char *v
     return 1;
 }
 #endif
-
-/* ---- store/values.c ---- */
-enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
-
-/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
- * be; in `room` where they are not there as floats. For reads of a store, which allocate nothing.
- * Raw ones are as drawn: who asks is about to pack them. Of what is cut: within its own share. */
-GCKPTI_FN const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                        float room[GCKPTI_DRAWN], int64_t *n);
-
-/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
-GCKPTI_FN gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who);
-/* Draws all raw values. */
-GCKPTI_FN void gckpti_values_draw(gckpt_store *s);
-
-/* Gives all raw values back, newest first, as a block wants it. */
-GCKPTI_FN void gckpti_values_undo(gckpt_store *s);
 
 /* ---- store/calls.c ---- */
 /* Bytes of optimiser state. */

@@ -1,6 +1,115 @@
 #include "store/own.h"
 #include "num/num.h"
 
+/* ---- where the newest copy of a parameter is ---- */
+static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
+{
+    size_t i = (size_t)(q - s->params);
+    return GCKPTI_MIRRORS && i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+}
+
+GCKPTI_FN void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    if (m)
+        m->newest = newest;
+}
+
+GCKPTI_FN void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    if (!m || m->newest != GCKPTI_MIRROR)
+        return;
+    for (int i = 0; i <= gckpti_state_slots(q); i++)
+        if (m->array[i])
+            m->backend->copy_out(m->backend->context, gckpti_array(q, i - 1), m->array[i],
+                                 gckpti_array_bytes(s, q, i));
+    m->newest = GCKPTI_BOTH;
+}
+
+/* Pulls, and gives the mirror back. */
+GCKPTI_FN void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    gckpti_pull(s, q);
+    for (int i = 0; m && i < 5; i++)
+        if (m->array[i])
+            m->backend->release(m->backend->context, m->array[i], gckpti_array_bytes(s, q, i));
+    if (m)
+        memset(m, 0, sizeof *m);
+}
+
+GCKPTI_FN int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
+{
+    gckpti_mirror *m = &s->mirrors[q - s->params];
+    size_t scales = gckpti_scale_bytes(&q->p);
+    if (m->backend != b)
+        gckpti_unmirror(s, q);
+    m->backend = b;
+    for (int i = q->p.packed && !b->unpack; i <= gckpti_state_slots(q); i++) {
+        size_t bytes = gckpti_array_bytes(s, q, i);
+        int fresh = !m->array[i];
+        if (fresh)
+            m->array[i] = (float *)b->get(b->context, bytes, 64);
+        if (!m->array[i])
+            return 0;
+        if (!fresh && m->newest != GCKPTI_HOST)
+            continue;
+        if (i || !q->p.packed) {
+            b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
+            continue;
+        }
+        if (scales) /* first, as a block has them */
+            b->copy_in(b->context, m->array[0], q->p.scales, scales);
+        b->copy_in(b->context, (unsigned char *)(void *)m->array[0] + scales, q->p.packed,
+                   bytes - scales);
+    }
+    if (m->newest == GCKPTI_HOST)
+        m->newest = GCKPTI_BOTH;
+    return 1;
+}
+
+GCKPTI_FN int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
+{
+    if (s->mirror_count < s->count) {
+        size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
+        void *more = gckpti_resize(&s->memory, s->mirrors, had, bytes);
+        if (!more)
+            return 0;
+        memset((char *)more + had, 0, bytes - had);
+        s->mirrors = (gckpti_mirror *)more;
+        s->mirror_count = s->count;
+    }
+    binding->store = s;
+    binding->backend = b;
+    binding->next = s->bindings;
+    s->bindings = binding;
+    return 1;
+}
+
+GCKPTI_FN void gckpti_unbind(gckpti_binding *binding)
+{
+    gckpt_store *s = binding->store;
+    int others = 0;
+    if (!s)
+        return;
+    for (gckpti_binding **at = &s->bindings; *at;) {
+        others += *at != binding && (*at)->backend == binding->backend;
+        if (*at == binding)
+            *at = binding->next;
+        else
+            at = &(*at)->next;
+    }
+    for (size_t i = 0; i < s->mirror_count && !others; i++)
+        if (s->mirrors[i].backend == binding->backend)
+            gckpti_unmirror(s, &s->params[i]);
+    if (!s->bindings) {
+        gckpti_delete(&s->memory, s->mirrors, s->mirror_count, sizeof *s->mirrors);
+        s->mirrors = NULL;
+        s->mirror_count = 0;
+    }
+}
+
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
 
 /* Initial values from index `at`: fma(uniform, U, fma(normal, N, constant)), a function of seed,

@@ -149,11 +149,10 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
         if (gckpti_reader_result(r) != GCKPT_OK)
             return gckpt_error(g);
         if (saved != hash)
-            return gckpti_graph_error(
-                g, GCKPT_E_ARG,
-                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
-                "attributes, shape, type, inputs or name",
-                g->tensors[i], &g->tensors[i]->shape, (int)i);
+            return gckpti_error(g, GCKPT_E_ARG,
+                                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
+                                "attributes, shape, type, inputs or name",
+                                g->tensors[i], &g->tensors[i]->shape, (int)i);
     }
     return tensors == g->count
                ? GCKPT_OK
@@ -264,24 +263,21 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (r->bad || r->ended)
             break;
         if (!gckpti_has_storage(word / 2))
-            return gckpti_graph_error(r->p.g, GCKPT_E_ARG,
-                                      "load plan: %T was stored as %s, which this build leaves out "
-                                      "(GCKPT_NO_PACK)",
-                                      g->tensors[i],
-                                      gckpti_storage_name((gckpt_storage)(word / 2)));
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s, which this build leaves out "
+                                "(GCKPT_NO_PACK)",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)));
         if (trained != gckpti_is_updated(&r->p, (int)i))
-            return gckpti_graph_error(
-                r->p.g, GCKPT_E_ARG,
-                "load plan: %T was %s when the plan was made: freeze the same "
-                "parameters, or make it again",
-                g->tensors[i], trained ? "trained" : "not trained");
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was %s when the plan was made: freeze the same "
+                                "parameters, or make it again",
+                                g->tensors[i], trained ? "trained" : "not trained");
         if (word / 2 != (int)storage)
-            return gckpti_graph_error(
-                r->p.g, GCKPT_E_ARG,
-                "load plan: %T was stored as %s when the plan was made, now as %s: "
-                "pack it so, or make it again",
-                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
-                gckpti_storage_name(storage));
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                                "pack it so, or make it again",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);

@@ -15,7 +15,8 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
     if (!plan || !path)
         return GCKPT_E_ARG;
     gckpti_allocator memory = plan->memory;
-    return gckpti_save(NULL, &memory, path, gckpti_save_plan, plan);
+    gckpti_content content = { NULL, &memory, gckpti_save_plan, plan, NULL, 0 };
+    return gckpti_save(&content, path);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,

@@ -19,7 +19,7 @@
 #else
 #define FAST 0
 #endif
-#include "base/own.h"
+#include "base/base.h"
 #include "num/num.h"
 #include "run/run.h"
 #include "rig.h"
@@ -203,6 +203,13 @@ typedef struct {
     int64_t squares[MOST];
 } job;
 
+/* Of base/threads.c, which has them to itself. */
+void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                void *context);
+void gckpti_team_work(struct gckpti_team *t);
+void gckpti_team_end(struct gckpti_team *t, int others);
+enum { TEAM_BYTES = 1024 }; /* more than one has */
+
 /* Plain memory all of it: a thread sanitizer sees what the team does not order. */
 static void item(void *context, int64_t i)
 {
@@ -216,7 +223,7 @@ static void item(void *context, int64_t i)
 
 static void *crew(void *team)
 {
-    gckpti_team_work((gckpti_team *)team);
+    gckpti_team_work((struct gckpti_team *)team);
     return NULL;
 }
 
@@ -237,7 +244,7 @@ static void stress(int rounds)
 {
     static int64_t values[MOST];
     static job jobs[2]; /* another one each time, as calls are */
-    gckpti_team *team = (gckpti_team *)calloc(1, sizeof *team);
+    struct gckpti_team *team = (struct gckpti_team *)calloc(1, TEAM_BYTES);
     pthread_t threads[CREW];
     gckpti_runner runner = { NULL, NULL, team };
     uint64_t random = 1;

@@ -15,7 +15,7 @@
 #define GCKPTI_SYSTEM /* here calls of the system are what they are */
 #include "num/num.h"
 #include "store/store.h"
-#include "files/files.h"
+#include "files/own.h"
 #include "base/host.h"
 
 #if TEST_POSIX
@@ -657,6 +657,13 @@ static size_t die(void *user, const void *bytes, size_t size)
     return 0;
 }
 
+static gckpt_result save_as(gckpt_store **s, const char *path,
+                            gckpt_result (*body)(const void *what, gckpt_write_fn write, void *user))
+{
+    gckpti_content content = { *s, &(*s)->memory, body, s, NULL, 0 };
+    return gckpti_save(&content, path);
+}
+
 static gckpt_result half(const void *what, gckpt_write_fn write, void *user)
 {
     write(user, "half", 4);
@@ -672,7 +679,7 @@ static void test_killed(void)
     for (int i = 0; i < 105; i++) {
         pid_t child = fork();
         if (!child) {
-            gckpti_save(s, &s->memory, "killed.st", half, &s);
+            save_as(&s, "killed.st", half);
             _exit(0);
         }
         int status = 0;
@@ -719,7 +726,7 @@ static void test_at_once(void)
     CHECK(!pipe(go) && !pipe(ready));
     child[0] = fork();
     if (!child[0])
-        _exit(gckpti_save(s, &s->memory, "at once.st", paused, &s) != GCKPT_OK);
+        _exit(save_as(&s, "at once.st", paused) != GCKPT_OK);
     CHECK(read(ready[0], &c, 1) == 1); /* it is half-way; meanwhile others save, one is killed */
     steps(s, GCKPT_SGD, 1);
     for (int i = 0; i < 3; i++) {
@@ -727,7 +734,7 @@ static void test_at_once(void)
         CHECK(loads("at once.st", 2) && kind_of("at once.st.gckpt-tmp0") == S_IFREG);
         child[1] = fork();
         if (!child[1])
-            _exit(gckpti_save(s, &s->memory, "at once.st", half, &s) != GCKPT_OK);
+            _exit(save_as(&s, "at once.st", half) != GCKPT_OK);
         CHECK(waitpid(child[1], &status, 0) == child[1] && WIFSIGNALED(status));
     }
     CHECK(write(go[1], &c, 1) == 1);

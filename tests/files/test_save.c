@@ -14,7 +14,7 @@
 #endif
 #include "num/num.h"
 #include "store/store.h"
-#include "ranks/own.h"
+#include "files/own.h"
 #include "rig.h"
 #include <time.h>
 

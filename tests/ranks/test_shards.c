@@ -16,7 +16,7 @@
 #include "num/num.h"
 #include "store/own.h"
 #include "run/own.h"
-#include "ranks/own.h"
+#include "files/own.h"
 #include "base/host.h"
 
 /* ---- the n-th thing calls_made of the system fails, or the process ends instead ---- */

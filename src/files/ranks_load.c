@@ -1,9 +1,7 @@
-#include "ranks/own.h"
-#include "base/base.h"
+#include "files/own.h"
 #include "num/num.h"
 #include "store/store.h"
 #include "run/run.h"
-#include "files/files.h"
 #include "base/host.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
@@ -27,15 +25,6 @@
  * files of these names that no save has. Anything else is another's: no number is taken that it
  * has; nor, where an index is damaged, one that any file has, since that may be named there.
  * ============================================================================================== */
-
-static int gckpti_seek(FILE *f, int64_t at)
-{
-#ifdef _WIN32
-    return !_fseeki64(f, at, SEEK_SET);
-#else
-    return !fseek(f, (long)at, SEEK_SET);
-#endif
-}
 
 static const char *const gckpti_separators = GCKPTI_POSIX ? "/" : "/\\:";
 
@@ -122,11 +111,10 @@ GCKPTI_FN int gckpti_load_index(gckpti_loader *l)
         return 0;
     if (!x->count || (x->count & (x->count - 1)) || x->count > INT32_MAX)
         return gckpti_json_fail(l, "the number of files is no power of two");
-    gckpti_json_space(l);
     l->header = l->at;
     x->number = head[1];
     l->data_bytes = head[2];
-    return l->at < l->end || gckpti_json_fail(l, "'{' expected");
+    return 1;
 }
 
 /* The next n bytes of a file, to `out` (NULL: nowhere), and to the sum. */
@@ -189,36 +177,27 @@ static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
                          p->name, bytes, p->bytes);
 }
 
-/* Bytes of a rank's piece of a tensor; *first: its first element. */
-static int64_t gckpti_piece_bytes(const gckpti_saved *e, size_t ranks, int rank, int64_t *first)
+/* The bytes of a tensor that a rank's piece has. */
+static gckpti_share gckpti_piece_of(const gckpti_saved *e, size_t ranks, size_t rank)
 {
-    const gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), rank, (int)ranks);
-    *first = share.first;
-    return share.count * gckpti_storages[e->type].bytes;
+    gckpti_share piece = gckpti_share_of(gckpti_elements(&e->shape), (int)rank, (int)ranks);
+    piece.first *= gckpti_storages[e->type].bytes;
+    piece.count *= gckpti_storages[e->type].bytes;
+    return piece;
 }
 
-/* The next n bytes of the piece, to `out` (NULL: nowhere). */
+/* The next n bytes of the piece, to `out` (NULL: nowhere). At its end: is it what was saved? */
 static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *x = l->parts;
-    x->at += n;
-    return gckpti_sum_read(x->part[x->rank].file, out, n, &x->sum) ||
-           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end",
-                         x->part[x->rank].name);
-}
-
-/* Reads the piece to its end, if there is one: is it what was saved? */
-static int gckpti_piece_end(gckpti_loader *l)
-{
-    gckpti_rank_files *x = l->parts;
+    const gckpti_rank_file *p = x->from;
     unsigned char little[8];
     uint64_t none = 0;
-    if (!x->end)
+    x->at += n;
+    if (!gckpti_sum_read(p->file, out, n, &x->sum))
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read to its end", p->name);
+    if (x->at < x->end)
         return 1;
-    const gckpti_rank_file *p = &x->part[x->rank];
-    if (!gckpti_piece_read(l, NULL, x->end - x->at))
-        return 0;
-    x->end = 0;
     if (!gckpti_seek(p->file, p->bytes - 8 * (p->tensors - p->passed)) ||
         !gckpti_sum_read(p->file, little, 8, &none))
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the sums of \"%s\" could not be read",
@@ -228,48 +207,48 @@ static int gckpti_piece_end(gckpti_loader *l)
                          p->name);
 }
 
-/* Goes to the piece that has byte `at` of the tensor. */
+/* Goes to byte `at` of all data, in the piece that has it. */
 static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
 {
     gckpti_rank_files *x = l->parts;
+    for (; at >= l->entries[x->entry].offsets[1]; x->entry++)
+        for (size_t i = 0; i < x->count; i++) {
+            const int64_t n = gckpti_piece_of(&l->entries[x->entry], x->count, i).count;
+            x->part[i].at += n;
+            x->part[i].passed += n > 0;
+        }
     const gckpti_saved *e = &l->entries[x->entry];
-    const int size = gckpti_storages[e->type].bytes;
-    const int rank = gckpti_holder(gckpti_elements(&e->shape), at / size, (int)x->count);
-    gckpti_rank_file *p = &x->part[rank];
-    if (!gckpti_piece_end(l) || !gckpti_part_open(l, p))
-        return 0;
-    int64_t first, bytes = gckpti_piece_bytes(e, x->count, rank, &first);
-    x->rank = rank;
-    x->at = first * size;
-    x->end = x->at + bytes;
+    const int64_t element = (at - e->offsets[0]) / gckpti_storages[e->type].bytes;
+    const int rank = gckpti_holder(gckpti_elements(&e->shape), element, (int)x->count);
+    const gckpti_share piece = gckpti_piece_of(e, x->count, (size_t)rank);
+    gckpti_rank_file *p = x->from = &x->part[rank];
+    x->at = e->offsets[0] + piece.first;
+    x->end = x->at + piece.count;
     x->sum = GCKPTI_FNV_START;
-    return gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at) ||
-           gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
+    if (!gckpti_part_open(l, p))
+        return 0;
+    if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
+    return gckpti_piece_read(l, NULL, at - x->at);
 }
 
-/* The loader's read: it has counted the bytes already. */
+/* The loader's read: it has counted the bytes already. What is passed over (to NULL) is read only
+ * to the end of a piece of which something is needed. */
 static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
 {
     gckpti_loader *l = (gckpti_loader *)user;
     gckpti_rank_files *x = l->parts;
     unsigned char *out = (unsigned char *)bytes;
-    int64_t first, at = (int64_t)(l->taken - size);
-    for (; at >= l->entries[x->entry].offsets[1]; x->entry++) {
-        if (!gckpti_piece_end(l))
-            return 0;
-        for (size_t i = 0; i < x->count; i++) {
-            const int64_t n = gckpti_piece_bytes(&l->entries[x->entry], x->count, (int)i, &first);
-            x->part[i].at += n;
-            x->part[i].passed += n > 0;
-        }
-    }
-    at -= l->entries[x->entry].offsets[0];
-    for (int64_t left = (int64_t)size, some; left > 0; left -= some, at += some, out += some) {
+    const int64_t end = (int64_t)l->taken;
+    for (int64_t at = end - (int64_t)size, some; at < end; at += some) {
+        if (at >= x->end && !out)
+            break;
         if (at >= x->end && !gckpti_piece_begin(l, at))
             return 0;
-        some = gckpti_min(x->end - at, left);
-        if (!gckpti_piece_read(l, NULL, at - x->at) || !gckpti_piece_read(l, out, some))
+        some = gckpti_min(x->end, end) - at;
+        if (!gckpti_piece_read(l, out, some))
             return 0;
+        out += out ? some : 0;
     }
     return size;
 }
@@ -281,7 +260,7 @@ static int gckpti_parts_begin(gckpti_loader *l)
     gckpti_rank_files *x = l->parts;
     for (size_t k = 0; k < l->count; k++)
         for (size_t i = 0; i < x->count && l->entries[k].slot != GCKPTI_UPDATES; i++) {
-            int64_t first, n = gckpti_piece_bytes(&l->entries[k], x->count, (int)i, &first);
+            const int64_t n = gckpti_piece_of(&l->entries[k], x->count, i).count;
             x->part[i].data += n;
             x->part[i].tensors += n > 0;
         }
@@ -294,8 +273,7 @@ static int gckpti_parts_begin(gckpti_loader *l)
     return 1;
 }
 
-static const gckpti_source gckpti_by_ranks = { gckpti_load_index, gckpti_parts_begin,
-                                               gckpti_piece_end };
+static const gckpti_source gckpti_by_ranks = { gckpti_load_index, gckpti_parts_begin };
 
 GCKPT_API gckpt_result gckpt_ranks_load(gckpt_store *store, const char *path)
 {

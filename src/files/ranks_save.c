@@ -1,9 +1,7 @@
-#include "ranks/own.h"
-#include "base/base.h"
+#include "files/own.h"
 #include "num/num.h"
 #include "store/store.h"
 #include "run/run.h"
-#include "files/files.h"
 #include "base/host.h"
 
 #if !defined(GCKPT_NO_STDIO) && !defined(GCKPT_NO_RANKS)
@@ -171,10 +169,8 @@ GCKPTI_FN gckpt_result gckpti_rank_save_start(gckpti_rank_save *x, gckpt_store *
 /* Each rank writes its file. */
 GCKPTI_FN gckpt_result gckpti_rank_save_part(gckpti_rank_save *x)
 {
-    int placed;
-    return gckpti_save_like(x->store, &x->store->memory,
-                            gckpti_part_path(x, x->number, x->part.rank), x->path,
-                            gckpti_write, &x->part, &placed);
+    gckpti_content content = { x->store, &x->store->memory, gckpti_write, &x->part, x->path, 0 };
+    return gckpti_save(&content, gckpti_part_path(x, x->number, x->part.rank));
 }
 
 /* Rank 0 looks at the files of all. */
@@ -254,12 +250,11 @@ static gckpt_result gckpti_write_index(const void *what, gckpt_write_fn write, v
  * saves have left. */
 GCKPTI_FN gckpt_result gckpti_rank_save_place(gckpti_rank_save *x)
 {
-    int placed = 0;
+    gckpti_content index = { x->store, &x->store->memory, gckpti_write_index, x, NULL, 0 };
     gckpt_result result = gckpti_rank_save_look(x);
     if (result == GCKPT_OK)
-        result = gckpti_save_like(x->store, &x->store->memory, x->path, x->path, gckpti_write_index,
-                                  x, &placed);
-    for (int i = x->part.ranks; i-- > 0 && !placed;)
+        result = gckpti_save(&index, x->path);
+    for (int i = x->part.ranks; i-- > 0 && !index.placed;)
         remove(gckpti_part_path(x, x->number, i));
     for (size_t i = 0; i < x->old.count && !x->damaged && result == GCKPT_OK; i++)
         if (gckpti_is_part(gckpti_part_path(x, x->old.number, (int64_t)i), i))
@@ -279,11 +274,10 @@ GCKPTI_FN void gckpti_rank_save_end(gckpti_rank_save *x)
 
 static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
 {
-    int64_t a, b;
-    memcpy(&a, mine, bytes);
-    memcpy(&b, heard, bytes);
-    a = a > b ? a : b;
-    memcpy(mine, &a, bytes);
+    int64_t *a = (int64_t *)mine;
+    const int64_t *b = (const int64_t *)heard;
+    *a = *a > *b ? *a : *b;
+    (void)bytes;
 }
 
 /* What all ranks end a stage of a save with. */
