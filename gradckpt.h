@@ -43,14 +43,14 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3675
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3692
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2965
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4826
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4734
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -453,7 +453,7 @@
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2  /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      11 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      12 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */
 #ifdef GCKPT_SMALL
@@ -13135,6 +13135,14 @@ typedef struct {
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
+/* Behind the operands of a FORWARD or BACKWARD of a bf16 plan (plan/mixed.c): where its kernel has
+ * as floats what is bf16 in the arena; NONE: it takes that as it is. Of input i [2 * i] is the
+ * value's copy, [2 * i + 1] the gradient's; behind them the output's. */
+static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti_operands *o)
+{
+    return o->more + ins->uses - 1;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
@@ -13419,27 +13427,26 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* A parameter that is updated: trained or measured. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`; those of bf16 plans are 0 where there are none. */
+/* Bits of `rounding`; those of bf16 plans are 0 where there are none. Of a tensor: its value and
+ * gradient are rounded; they are bf16 in the arena. Of an op: its kernel runs in portions
+ * (run/mixed.c); fast kernels tie its bits to the micro-batch; from PRECISION on, what it computes
+ * in. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
     GCKPTI_NARROW_VALUE = 2 * GCKPTI_WITH_BF16,
-    GCKPTI_NARROW_GRADIENT = 4 * GCKPTI_WITH_BF16
+    GCKPTI_NARROW_GRADIENT = 4 * GCKPTI_WITH_BF16,
+    GCKPTI_PORTIONS = 8 * GCKPTI_WITH_BF16,
+    GCKPTI_MIXES = 16,
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16
 };
 
-/* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
-enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
+static inline gckpt_precision gckpti_precision_of(int rounding)
+{
+    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
+}
 
 /* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
- * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
- * written to its end. */
-typedef struct {
-    size_t value[1 + GCKPT_MAX_INPUTS], gradient[1 + GCKPT_MAX_INPUTS]; /* offsets, or NONE */
-    size_t bytes;
-    int portions; /* no copies, but the kernel is to run in portions */
-} gckpti_copies;
 
 /* Floats of an operand's portion, of all (at most six; three if they are rows), and of a row. */
 enum {
@@ -13447,9 +13454,6 @@ enum {
     GCKPTI_PORTION_ROOM = 6 * GCKPTI_PORTION,
     GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
 };
-
-/* Adds room for so many floats behind what c has: at *at. */
-GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
 /* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
  * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
@@ -13468,28 +13472,6 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
-
-#ifndef GCKPT_NO_BF16
-/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision);
-
-/* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
- * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
- * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
- * the processor: all) leaves only what is rounded by chance to the executor. */
-GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
-                                const int64_t *n, int64_t row, int made_for,
-                                gckpt_precision precision, int backward, unsigned reads,
-                                unsigned wanted, gckpti_copies *c);
-#else
-static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                                  gckpt_precision precision)
-{
-    (void)rounding, (void)batchless, (void)precision;
-    return GCKPT_FP32;
-}
-#endif
 
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);
@@ -13714,16 +13696,16 @@ typedef struct {
 /* ---- plan/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
-GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                  gckpti_copies *c);
+GCKPTI_FN void gckpti_mark_op(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision);
+GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                    size_t *copy);
+GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
+                                    size_t *operand);
 #else
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
-static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                      gckpti_copies *c)
-{
-    (void)p, (void)t, (void)backward;
-    c->bytes = 0;
-}
+#define gckpti_mark_op(...)                      ((void)0)
+#define gckpti_find_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
+#define gckpti_encode_copies(...)                ((void)0)
 #endif
 
 /* >>plan/types */
@@ -13898,10 +13880,12 @@ GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tens
     return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
 }
 
-GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+/* Adds room for as many floats as t has behind *bytes. Returns where it begins. */
+GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 {
-    *at = gckpti_round_up(c->bytes, 64);
-    c->bytes = *at + (size_t)elements * sizeof(float);
+    size_t at = gckpti_round_up(*bytes, 64);
+    *bytes = at + sizeof(float) * (size_t)gckpti_elements(&t->shape);
+    return at;
 }
 
 GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
@@ -13923,13 +13907,11 @@ GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
 GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
-    size_t low;
-    gckpti_copies c;
-    gckpti_plan_copies(p, t, backward, &c);
+    size_t copy[2 * GCKPT_MAX_INPUTS + 2], bytes = gckpti_find_copies(p, t, backward, copy);
     for (int i = 0; i < t->inputs && backward; i++)
         if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
-            gckpti_copy_add(&c, &low, gckpti_elements(&t->in[i]->shape));
-    return c.bytes;
+            gckpti_add_floats(&bytes, t->in[i]);
+    return bytes;
 }
 
 /* ---- work: of ops, by the cost model, and of copies; sums of it ---- */
@@ -13963,18 +13945,20 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
 
 /* >>plan/mixed */
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
- * fetched, as floats; f32 copies in front of a workspace ---- */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision)
-{
-    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
-        precision = GCKPT_BF16;
-    return batchless ? GCKPT_FP32 : precision;
-}
-
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
+/* ---- bf16 plans (manual, 5l). Values and gradients that depend on the batch are rounded, and lie
+ * in the arena as bf16 unless they are fetched, as floats. All of this is decided here, once:
+ *   by tensor (`rounding`)  whether its value and its gradient are rounded, and whether they are
+ *       bf16; of an op, what it computes in, and whether it runs in portions;
+ *   by instruction (gckpti_copies_of)  where its kernel finds as floats what is bf16. Such copies
+ *       lie in front of the op's own workspace. Without one the kernel takes the bf16 themselves.
+ * A run only follows: it widens copies that are read, and rounds what the kernel has left in them.
+ * It does so for the rows that a micro-batch has: whatever is bf16 depends on the batch and is as
+ * long as its rows, so what has as many elements as something else in a plan has in all of them.
+ *
+ * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
+ * (GCKPT_TAKES_BF16); or all operands: a backend's fast kernels, and on the processor those with
+ * GCKPTI_NARROW, or that run in portions, each widened on the stack. What is rounded by chance is
+ * copied all the same: which numbers are drawn depends on the place in the whole. ---- */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -13990,75 +13974,99 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
     }
 }
 
+static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
+{
+    return p->rounding[t->base->id] & narrow;
+}
+
 /* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
  * bf16. */
-static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *rounding,
-                               const int64_t *n, int64_t row)
+static int gckpti_has_portions(const gckpti_planner *p, const gckpt_tensor *t)
 {
+    const int rows = gckpti_own_flag(t->op, GCKPTI_BY_ROW);
     const int narrow = GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
-    const int rows = gckpti_own_flag(op, GCKPTI_BY_ROW);
-    int portions = rows || gckpti_own_flag(op, GCKPTI_BY_ELEMENT);
-    for (int i = 0; i < inputs && portions; i++)
-        portions = rows ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
-    return portions && (!rows || row <= GCKPTI_PORTION_ROW);
+    int portions = rows ? gckpti_last(&t->shape) <= GCKPTI_PORTION_ROW
+                        : gckpti_own_flag(t->op, GCKPTI_BY_ELEMENT);
+    for (int i = 0; i < t->inputs && portions; i++)
+        portions = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], narrow)
+                        : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
+    return portions;
 }
 
-GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
-                                const int64_t *n, int64_t row, int made_for,
-                                gckpt_precision precision, int backward, unsigned reads,
-                                unsigned wanted, gckpti_copies *c)
+/* Notes what op t computes in, and whether it runs in portions. */
+GCKPTI_FN void gckpti_mark_op(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision)
 {
-    int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
-    int own = made_for <= GCKPTI_FOR_PLAIN && precision != GCKPT_FP32;
-    int portions = own && gckpti_has_portions(op, inputs, rounding, n, row);
-    int all = fast || portions || (own && gckpti_own_flag(op, GCKPTI_NARROW));
-    int takes = all || op->flags & GCKPT_TAKES_BF16, out = !takes || by_chance;
-    int most = all ? GCKPT_MAX_INPUTS : 1; /* the last input it takes so */
-    memset(c, 0xff, sizeof *c);
-    c->bytes = 0;
-    c->portions = portions;
-    out = out && rounding[0] & GCKPTI_NARROW_VALUE;
-    for (int i = 0; i < inputs && !backward && out && !takes; i++)
-        if (op->flags & GCKPT_INPLACE(i) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
-            n[1 + i] == n[0]) {
-            gckpti_copy_add(c, &c->value[1 + i], n[0]);
-            c->value[0] = c->value[1 + i];
-            out = 0;
-        }
-    if (!backward && out)
-        gckpti_copy_add(c, &c->value[0], n[0]);
-    else if (backward && !takes && reads & GCKPT_OUT && rounding[0] & GCKPTI_NARROW_VALUE)
-        gckpti_copy_add(c, &c->value[0], n[0]);
-    for (int i = 0; i < inputs; i++)
-        if ((!takes || i > most) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
-            c->value[1 + i] == GCKPTI_NONE && (!backward || reads & GCKPT_IN(i)))
-            gckpti_copy_add(c, &c->value[1 + i], n[1 + i]);
-    for (int i = 0; i < inputs && backward; i++)
-        if ((!takes || i > most || by_chance) && rounding[1 + i] & GCKPTI_NARROW_GRADIENT &&
-            wanted >> i & 1)
-            gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
-    if (backward && !takes && rounding[0] & GCKPTI_NARROW_GRADIENT)
-        gckpti_copy_add(c, &c->gradient[0], n[0]);
+    int own = precision != GCKPT_FP32 && !p->desc->backend;
+    int portions = own && gckpti_has_portions(p, t) ? GCKPTI_PORTIONS : 0;
+    p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | portions);
 }
 
-/* Those of an op. */
-GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                  gckpti_copies *c)
+/* Inputs that the kernel of t takes as bf16, from the first on; if any, the output, too. */
+static int gckpti_takes_bf16(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    int rounding[1 + GCKPT_MAX_INPUTS];
-    int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned wanted = 0;
-    for (int i = -1; i < t->inputs; i++) {
-        const gckpt_tensor *q = i < 0 ? t : t->in[i];
-        rounding[1 + i] = p->rounding[q->base->id];
-        n[1 + i] = gckpti_elements(&q->shape);
-        if (i >= 0 && p->active[q->base->id] && !gckpti_repeats(t, i))
-            wanted |= 1u << i;
+    const int rounding = p->rounding[t->id];
+    if (gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_PORTIONS ||
+        (!p->desc->backend && gckpti_own_flag(t->op, GCKPTI_NARROW)))
+        return GCKPT_MAX_INPUTS;
+    return t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
+}
+
+/* Where in the workspace of op t copies lie, in the order of gckpti_copies_of. Returns their
+ * bytes. A kernel that computes in place does so in a copy. */
+GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                    size_t *copy)
+{
+    const int takes = gckpti_takes_bf16(p, t);
+    const int chance = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
+    const unsigned reads = backward ? gckpti_needs(p, t) : ~0u;
+    const int result = !takes || (chance && !backward);
+    size_t bytes = 0, *out = copy + 2 * t->inputs;
+    memset(copy, 0xff, (size_t)(2 * t->inputs + 2) * sizeof *copy);
+    if (result && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_NARROW_VALUE))
+        *out = gckpti_add_floats(&bytes, t);
+    int in_place = !backward && !takes && *out != GCKPTI_NONE;
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *q = t->in[i];
+        if (i < takes || !(reads & GCKPT_IN(i)) || !gckpti_is_bf16(p, q, GCKPTI_NARROW_VALUE))
+            continue;
+        int shared = in_place && t->op->flags & GCKPT_INPLACE(i) &&
+                     gckpti_elements(&q->shape) == gckpti_elements(&t->shape);
+        copy[2 * i] = shared ? *out : gckpti_add_floats(&bytes, q);
+        in_place = in_place && !shared;
     }
-    gckpti_copies_of(t->op, t->inputs, rounding, n, gckpti_last(&t->shape),
-                     gckpti_made_for(p->desc->backend, p->plain),
-                     gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
-                     gckpti_needs(p, t), wanted, c);
+    for (int i = 0; i < t->inputs && backward; i++) {
+        const gckpt_tensor *q = t->in[i];
+        if ((i >= takes || chance) && gckpti_is_bf16(p, q, GCKPTI_NARROW_GRADIENT) &&
+            p->active[q->base->id] && !gckpti_repeats(t, i))
+            copy[2 * i + 1] = gckpti_add_floats(&bytes, q);
+    }
+    if (backward && !takes && gckpti_is_bf16(p, t, GCKPTI_NARROW_GRADIENT))
+        out[1] = gckpti_add_floats(&bytes, t);
+    return bytes;
+}
+
+/* The same in a plan's operands, of an instruction: a gradient that is passed on is the one that
+ * came in. What is left of the workspace, if anything, is the op's own. */
+GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
+                                    size_t *operand)
+{
+    const gckpt_tensor *t = p->tensors[ins->id];
+    const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;
+    gckpti_operands o;
+    if (p->desc->precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
+        return;
+    gckpti_operands_of(operand, ins, t->inputs, &o);
+    size_t *copy = operand + (gckpti_copies_of(ins, &o) - operand);
+    size_t bytes = gckpti_find_copies(p, t, backward, copy);
+    size_t all = backward ? p->work_backward[ins->id] : p->work_forward[ins->id];
+    for (int i = 0; i < t->inputs; i++)
+        if (copy[2 * i + 1] != GCKPTI_NONE && copy[out + 1] != GCKPTI_NONE &&
+            t->op->flags & GCKPT_PASSES(i) && !(ins->accumulate >> i & 1) &&
+            gckpti_same_shape(&t->in[i]->shape, &t->shape))
+            copy[2 * i + 1] = copy[out + 1];
+    for (int k = 0; k < out + 2; k++)
+        copy[k] += copy[k] == GCKPTI_NONE ? 0 : o.work;
+    operand[ins->operands + 2] = all > bytes ? o.work + gckpti_round_up(bytes, 64) : GCKPTI_NONE;
 }
 #endif
 
@@ -14826,11 +14834,10 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     gckpt_call call;
     gckpt_result result;
     const gckpt_backend *b = p->desc->backend;
-    gckpt_precision precision;
-    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
-        p->rounding[i] |= GCKPTI_FAST_OP;
-    do { /* once more where the backend declines it */
-        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
+    gckpt_precision precision = t->batchless ? GCKPT_FP32 : p->desc->precision;
+    if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, t->op, GCKPT_FORWARD))
+        precision = GCKPT_BF16;
+    for (;;) {
         call = gckpti_shape_call(t->in, t->inputs, t->attributes);
         call.threads = p->threads;
         call.plain = p->plain;
@@ -14844,8 +14851,10 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
         if (result == GCKPT_OK && b && b->workspace)
             result = b->workspace(b->context, t->op, &call);
-        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
-    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
+        if (result != GCKPT_OK || precision != GCKPT_BF16_FAST || call.precision == precision)
+            break;
+        precision = GCKPT_BF16; /* once more: the backend declines it */
+    }
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
@@ -14857,6 +14866,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
+    gckpti_mark_op(p, t, precision);
     size_t forward = gckpti_copy_bytes(p, t, 0);
     size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
     p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
@@ -15614,10 +15624,11 @@ GCKPTI_FN gckpt_result gckpti_check_reads(gckpti_planner *p, const gckpti_schedu
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, operands = 0;
+    const size_t copies = p->desc->precision != GCKPT_FP32;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
-        operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
+        operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
     }
     gckpti_scratch *s = &d->scratch;
     operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
@@ -15905,6 +15916,8 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         gckpti_gradient_buffer(p, d, v, 0);
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
+        const gckpt_tensor *t = p->tensors[ins->id];
+        int copies = p->desc->precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
@@ -15920,6 +15933,8 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             gckpti_sum_operands(p, d, ins->id, 0, y);
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
+        for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* gckpti_encode_copies */
+            gckpti_operand(d, -1, y);
     }
     for (int v = 0; v < p->gradients; v++) { /* some live longer than instructions use them */
         int b = d->gradient[v], last = d->backward[p->gradient[v].until];
@@ -16634,6 +16649,8 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     for (size_t i = 0; i < d->operand_count; i++)
         operand[i] =
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
+    for (size_t x = 0; x < d->length; x++)
+        gckpti_encode_copies(p, &d->ins[x], operand);
     for (size_t i = 0; i < plan->term_count; i++) {
         int id = p->terms[i].loss->id;
         const gckpt_tensor *t = p->tensors[id];
@@ -21347,7 +21364,7 @@ GCKPTI_WARM /* since ask */
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
@@ -21373,7 +21390,6 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    gckpt_precision precision;      /* that they compute in */
     const void *data;               /* of a leaf or cache: its values, where the backend has them */
 } gckpti_exec_node;
 
@@ -21921,28 +21937,17 @@ static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32
 }
 
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
-                                const gckpti_operands *o, gckpti_copies *c);
+/* Of a call as one of an f32 plan is: what is bf16 as the plan has it for the kernel, as bf16 or as
+ * floats in a copy. */
+GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, gckpt_call *c);
 
-/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if
- * that is bf16), and whether it is to run in portions. */
-GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c);
-GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c);
-/* The gradient of input i. */
-GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c, int i);
+/* Runs a kernel that takes floats on operands that are bf16, portion by portion. */
 GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpt_call *call, gckpt_kernel kernel);
 #else /* nothing is bf16, nor rounded */
-#define gckpti_copies_at(e, ins, o, c) ((c)->bytes = 0, (c)->portions = 0)
-#define gckpti_mixed_forward(...)      0
-#define gckpti_mixed_backward(...)     ((void)0)
-#define gckpti_mixed_gradient(...)     ((void)0)
-#define gckpti_run_portions(...)       ((void)0)
+#define gckpti_mixed_operands(...) ((void)0)
+#define gckpti_run_portions(...)   ((void)0)
 #endif
 
 /* No NaN, no infinity. */
@@ -22345,7 +22350,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->rows = node->batchless ? 1 : rows;
     c->position = gckpti_position(e);
     c->id = id;
-    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
+    c->precision = gckpti_precision_of(node->rounding);
     for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -22382,20 +22387,6 @@ GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i
     const gckpti_node *q = &p->nodes[node->in[i]];
     return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
                            p->looped);
-}
-
-/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
-GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
-{
-    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
-    return (float *)p;
-}
-
-/* The op's own workspace begins behind all copies. */
-GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
-{
-    if (c->work)
-        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
 }
 
 /* >>run/backend */
@@ -22474,9 +22465,8 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
 {
     const gckpt_backend *b = gckpti_on(e);
     int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
-    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
-    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
-    if (n.precision == GCKPT_BF16_FAST) {
+    gckpti_exec_node n = { NULL, NULL, NULL };
+    if (gckpti_precision_of(node->rounding) == GCKPT_BF16_FAST) {
         n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
         n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
     } else if (!none) {
@@ -24365,115 +24355,58 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
 
 /* >>run/mixed */
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-/* Where the copies of this instruction are. A plan in f32 has none, and asking for them takes as
- * long as many an op. */
-GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
-                                const gckpti_operands *o, gckpti_copies *c)
+/* ---- bf16 plans: kernels get bf16, or floats in copies, as the plan has it (plan/mixed.c) ---- */
+/* The copy at `offset`, NONE: there is none, of n numbers that are bf16 in the arena; what they are
+ * is in it if the kernel reads it. */
+static float *gckpti_mixed_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                const uint16_t *narrow, int read, int64_t n)
 {
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    c->bytes = 0;
-    c->portions = 0;
-    if (!gckpti_plan_rounds(p))
-        return;
-    int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
-    int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned reads = backward && o->out != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0;
-    rounding[0] = node->rounding;
-    n[0] = gckpti_elements(&node->shape);
-    for (int i = 0; i < node->inputs; i++) {
-        rounding[1 + i] = p->nodes[p->nodes[node->in[i]].base].rounding;
-        n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
-        if (backward && o->in[i].value != GCKPTI_NONE)
-            reads |= GCKPT_IN(i);
-        if (backward && o->in[i].gradient != GCKPTI_NONE && o->in[i].total == GCKPTI_NONE)
-            wanted |= 1u << i;
-    }
-    gckpti_copies_of(node->op, node->inputs, rounding, n, gckpti_last(&node->shape), p->made_for,
-                     e->bound.nodes[ins->id].precision, backward, reads, wanted, c);
-}
-
-/* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                const uint16_t **narrow, int64_t n)
-{
-    float *copy = gckpti_copy_at(c, offset);
-    if (copy) {
-        gckpti_widen(e, c, GCKPT_WIDEN, *narrow, copy, n);
-        *narrow = NULL;
-    }
+    float *copy = gckpti_at(e, offset);
+    if (copy && read)
+        gckpti_widen(e, c, GCKPT_WIDEN, narrow, copy, n);
     return copy;
 }
 
-/* Those that the kernel takes as bf16 have no copy, and stay. */
-static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, gckpt_call *c)
 {
-    for (int i = 0; i < c->inputs; i++)
-        if (c->in[i].bf16)
-            c->in[i].data = gckpti_widen_copy(e, c, copies->value[1 + i], &c->in[i].bf16,
-                                              gckpti_elements(&c->in[i].shape));
-}
-
-GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
-{
-    gckpti_copies copies;
-    gckpti_copies_at(e, ins, o, &copies);
-    gckpti_widen_inputs(e, c, &copies);
-    if (narrow)
-        c->out = gckpti_copy_at(c, copies.value[0]);
-    c->out_bf16 = c->out ? NULL : narrow;
-    gckpti_own_work(c, &copies);
-    return copies.portions;
-}
-
-GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c)
-{
-    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    const size_t *copy = gckpti_copies_of(ins, o), *out = copy + 2 * node->inputs;
     int64_t n = gckpti_elements(&c->shape);
-    gckpti_widen_inputs(e, c, copies);
+    for (int i = 0; i < node->inputs; i++, copy += 2) {
+        const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+        gckpt_arg *arg = &c->in[i];
+        int64_t count = gckpti_elements(&arg->shape);
+        if (arg->bf16) {
+            arg->data = gckpti_mixed_copy(e, c, copy[0], arg->bf16, 1, count);
+            arg->bf16 = arg->data ? NULL : arg->bf16;
+        }
+        if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+            uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
+            arg->grad = gckpti_mixed_copy(e, c, copy[1], narrow, arg->accumulate, count);
+            arg->grad_bf16 = arg->grad ? NULL : narrow;
+        }
+    }
     if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o->out);
-        c->out = gckpti_widen_copy(e, c, copies->value[0], &narrow, n);
-        c->out_bf16 = narrow ? gckpti_at_bf16(e, o->out) : NULL;
+        uint16_t *narrow = (uint16_t *)(void *)c->out;
+        c->out = gckpti_mixed_copy(e, c, out[0], narrow, ins->kind == GCKPT_BACKWARD, n);
+        c->out_bf16 = c->out ? NULL : narrow;
     }
     if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
-        c->grad_out_bf16 = gckpti_at_bf16(e, o->gradient);
-        c->grad_out = gckpti_widen_copy(e, c, copies->gradient[0], &c->grad_out_bf16, n);
+        const uint16_t *narrow = gckpti_at_bf16(e, o->gradient);
+        c->grad_out = gckpti_mixed_copy(e, c, out[1], narrow, 1, n);
+        c->grad_out_bf16 = c->grad_out ? NULL : narrow;
     }
 }
 
-GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c, int i)
-{
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-    gckpt_arg *arg = &c->in[i];
-    if (copies->gradient[1 + i] != GCKPTI_NONE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
-        if (arg->accumulate)
-            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, gckpti_elements(&arg->shape));
-        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
-                 gckpti_same_shape(&arg->shape, &c->shape))
-            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
-        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = NULL;
-    }
-}
-
-/* ---- kernels in portions ---- */
+/* ---- kernels in portions: of so many elements, or of whole rows ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
     gckpt_kernel kernel;
     int backward, sums; /* sums: portions come in turn, and add to gradients that have none */
-    int64_t n, row;     /* elements of a portion; of a row, 0: they do not matter */
+    int64_t n, row;     /* elements of a portion; of a row: inputs but the first have none. Or 0 */
     size_t aux;         /* bytes a row */
 } gckpti_portions;
 
@@ -24503,10 +24436,9 @@ static void gckpti_portion_close(const gckpti_portions *s, const gckpt_call *c, 
 static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_portions *s = (const gckpti_portions *)context;
-    const gckpt_call *call = s->call;
     float room[GCKPTI_PORTION_ROOM], *next = room;
-    int64_t all = gckpti_elements(&call->shape), at = i * s->n, n = gckpti_min(all - at, s->n);
-    gckpt_call c = *call;
+    gckpt_call c = *s->call;
+    int64_t at = i * s->n, n = gckpti_min(gckpti_elements(&c.shape) - at, s->n);
     (void)worker;
     c.shape = s->row ? gckpt_shape2(n / s->row, s->row) : gckpt_shape1(n);
     c.aux = c.aux ? (unsigned char *)c.aux + (size_t)(at / s->row) * s->aux : NULL;
@@ -24518,7 +24450,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
     c.grad_out = c.grad_out ? c.grad_out + at : g;
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
-        if (gckpti_elements(&in->shape) != all) {
+        if (s->row && k > 0) {
             in->grad = s->sums ? in->grad : NULL;
             in->accumulate |= i > 0;
             continue;
@@ -24546,27 +24478,27 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
-    int64_t all = gckpti_elements(&call->shape), row = gckpti_last(&call->shape);
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
+    if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
+        s.row = gckpti_last(&call->shape);
+        s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+    }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {
         gckpt_arg *in = &own.in[i];
-        int part = gckpti_elements(&in->shape) == all;
+        if (s.row && i > 0) {
+            sums |= in->grad != NULL;
+            continue;
+        }
         if (op->flags & GCKPT_PASSES(i) && in->grad_bf16 == own.grad_out_bf16)
-            in->grad_bf16 = NULL;
-        parts |= part && (in->grad || in->grad_bf16);
-        sums |= !part && in->grad;
-        if (part)
-            rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;
+            in->grad_bf16 = NULL; /* it is there already */
+        parts |= in->grad || in->grad_bf16;
+        rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;
     }
     s.sums = sums && kernel == op->backward;
-    if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
-        s.row = row;
-        s.n = row > s.n ? row : s.n / row * row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
-    }
-    int64_t items = (all + s.n - 1) / s.n;
+    int64_t items = (gckpti_elements(&call->shape) + s.n - 1) / s.n;
     for (int64_t i = 0; i < items && s.sums; i++)
         gckpti_portion_item(&s, i, 0);
     if (parts && !s.sums)
@@ -24941,13 +24873,12 @@ GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows)
 #endif
 
 /* >>run/instruction */
-static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                              int portions)
+static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
 {
     const gckpti_exec_node *n = &e->bound.nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (portions)
+    if (e->plan->nodes[ins->id].rounding & GCKPTI_PORTIONS)
         gckpti_run_portions(e, ins, c, kernel);
     else if (!GCKPTI_RUNS_BACKENDS || kernel)
         kernel(c);
@@ -24995,36 +24926,33 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
     if (p->packed)
         gckpti_call_stored(e, node, c, &stored);
-    int portions = gckpti_is_mixed(c) && gckpti_mixed_forward(e, ins, &o, narrow, c);
+    if (gckpti_plan_rounds(p))
+        gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
-    gckpti_run_kernel(e, ins, c, portions);
+    gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
     return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
-/* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
- * is passed on is the gradient that came in. */
+/* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
 static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpti_copies *copies, gckpt_call *c, int i)
+                                  gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     gckpt_arg *arg = &c->in[i];
     int64_t n = gckpti_elements(&arg->shape);
-    size_t low;
     arg->accumulate = (ins->accumulate >> i) & 1;
     arg->grad = gckpti_at(e, o->in[i].gradient);
     int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
-    if (gckpti_plan_rounds(e->plan))
-        gckpti_mixed_gradient(e, ins, o, copies, c, i);
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_HERE) {
-        gckpti_copy_add(copies, &low, n);
-        arg->low = gckpti_copy_at(c, low);
+        arg->low = (float *)c->work;
+        c->work = (unsigned char *)c->work + gckpti_round_up((size_t)n * sizeof(float), 64);
         gckpti_on(e)->fill(c, arg->low, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_ON)
         arg->low = arg->grad + n;
@@ -25058,10 +24986,8 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpti_copies copies;
     gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    gckpti_copies_at(e, ins, &o, &copies);
     c->out = gckpti_at(e, o.out);
     c->aux = gckpti_at(e, o.aux);
     c->work = gckpti_at(e, o.work);
@@ -25070,19 +24996,18 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
         gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
-    for (int i = 0; i < node->inputs; i++)
+    for (int i = 0; i < node->inputs; i++) {
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (gckpti_is_mixed(c))
-        gckpti_mixed_backward(e, ins, &o, &copies, c);
-    for (int i = 0; i < node->inputs; i++)
-        gckpti_gradient_start(e, ins, &o, &copies, c, i);
-    gckpti_own_work(c, &copies);
+        gckpti_gradient_start(e, ins, &o, c, i);
+    }
+    if (gckpti_plan_rounds(p))
+        gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
         c->loss_scale = gckpti_loss_scale(e, term);
         c->loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
     }
-    gckpti_run_kernel(e, ins, c, copies.portions);
+    gckpti_run_kernel(e, ins, c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_end(e, ins, &o, c, i);
 }
@@ -30118,6 +30043,9 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
 #undef GCKPTI_SEARCHED
+#undef gckpti_mark_op
+#undef gckpti_find_copies
+#undef gckpti_encode_copies
 #undef GCKPTI_TWICE
 #undef GCKPTI_REST
 #undef GCKPTI_NEVER
@@ -30128,10 +30056,7 @@ GCKPTI_WARM /* since check */
 #undef gckpti_check_collected
 #undef gckpti_check_caches
 #undef gckpti_cache_at
-#undef gckpti_copies_at
-#undef gckpti_mixed_forward
-#undef gckpti_mixed_backward
-#undef gckpti_mixed_gradient
+#undef gckpti_mixed_operands
 #undef gckpti_run_portions
 #undef gckpti_compare
 #undef gckpti_kinds_read

@@ -669,6 +669,8 @@ typedef struct {
     const size_t *operand, *operand_end; /* of this instruction, where they are told */
     int flight, before;                  /* a REDUCE that is under way; the last backward */
     int exchange;                        /* its buffer */
+    int work;                            /* of this instruction: the buffer of its workspace, or -1 */
+    size_t own;                          /* where its own part of that begins */
 } pc_walk;
 
 #if defined(__GNUC__)
@@ -950,7 +952,44 @@ static inline void pc_workspace(pc_walk *w, int id, size_t least)
     if (size < least)
         pc_say(w, "has %lu bytes of workspace; low parts of its sums need %lu", (unsigned long)size,
                (unsigned long)least);
-    pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
+    w->work = b;
+    w->own = pc_hint(w, 0); /* behind copies, which a bf16 plan may have */
+    if (w->f->precision == GCKPT_FP32 || w->f->node[id].kind != PC_OP)
+        pc_operand(w, "work", 0, b < 0 ? PC_NONE : w->f->buffer[b].offset);
+    else if (w->operand && w->operand < w->operand_end)
+        w->operand++;
+}
+
+/* Where an op of a bf16 plan has floats in place of bf16: in its workspace, each in a place of its
+ * own but where something is computed or passed on in place; what is left of it is the op's own. */
+static inline void pc_copies(pc_walk *w, int id, int backward)
+{
+    const pc_node *q = &w->f->node[id];
+    const gckpt_buffer *b = w->work < 0 ? NULL : &w->f->buffer[w->work];
+    size_t at[2 * GCKPT_MAX_INPUTS + 2], size[2 * GCKPT_MAX_INPUTS + 2];
+    int n = 2 * q->inputs + 2;
+    if (!w->operand || w->failed || w->f->precision == GCKPT_FP32)
+        return;
+    for (int k = 0; k < n && !w->failed; k++) {
+        int tensor = k / 2 < q->inputs ? q->in[k / 2] : id;
+        at[k] = pc_hint(w, 0);
+        size[k] = 4 * (size_t)w->f->node[tensor].n;
+        if (w->operand == w->operand_end)
+            pc_say(w, "has too few copies");
+        else if (w->operand++, at[k] == PC_NONE)
+            continue;
+        if (!(w->narrow[w->f->node[tensor].base] & (k % 2 ? PC_GRADIENT : PC_VALUE)) || k % 2 > backward)
+            pc_say(w, "copies %d, which is no bf16", k);
+        else if (!b || at[k] < b->offset || at[k] + size[k] > b->offset + b->size || (at[k] - b->offset) % 64 ||
+                 (w->own != PC_NONE && at[k] + size[k] > w->own))
+            pc_say(w, "copies %d to %lu", k, (unsigned long)at[k]);
+        for (int i = 0; i < k && !w->failed; i++)
+            if (at[i] == at[k] ? k < n - 2 || !(q->op.flags & (k % 2 ? GCKPT_PASSES(i / 2) : GCKPT_INPLACE(i / 2)))
+                               : at[i] != PC_NONE && at[i] < at[k] + size[k] && at[k] < at[i] + size[i])
+                pc_say(w, "copies %d and %d to the same place", i, k);
+    }
+    if (w->own != PC_NONE && (!b || w->own < b->offset || w->own >= b->offset + b->size))
+        pc_say(w, "has its own workspace at %lu", (unsigned long)w->own);
 }
 
 static inline void pc_forward(pc_walk *w, int id)
@@ -985,6 +1024,8 @@ static inline void pc_forward(pc_walk *w, int id)
     pc_workspace(w, id, 0);
     for (int i = 0; i < q->inputs; i++)
         pc_operand(w, "value", i, at[i]);
+    if (q->kind == PC_OP)
+        pc_copies(w, id, 0);
     w->forwards[id] = 1;
     w->far_now[id] = 0;
 }
@@ -1185,6 +1226,7 @@ static inline void pc_backward(pc_walk *w, int id)
     }
     for (int k = 0; k < count; k++)
         pc_operand(w, "accumulator", k + 1, others[k]);
+    pc_copies(w, id, 1);
     const pc_ins *ins = f->ins ? &f->ins[w->x] : NULL;
     if (ins && (ins->accumulate != (int)add || ins->zero != (int)clear || ins->uses != count + 1))
         pc_say(w, "accumulates %x, clears %x, adds up %d; it should %x, %x, %d", ins->accumulate,

@@ -5,10 +5,11 @@
 static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, operands = 0;
+    const size_t copies = p->desc->precision != GCKPT_FP32;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
-        operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
+        operands += (i < 0 ? 4 + 3 * inputs : 3 + inputs) + copies * (2 + 2 * inputs);
     }
     gckpti_scratch *s = &d->scratch;
     operands += (size_t)(2 * p->targets + p->n) + 2 * n; /* added up, of updates and offloads */
@@ -296,6 +297,8 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         gckpti_gradient_buffer(p, d, v, 0);
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
+        const gckpt_tensor *t = p->tensors[ins->id];
+        int copies = p->desc->precision != GCKPT_FP32 && t->op && ins->kind <= GCKPT_BACKWARD;
         ins->operands = (gckpti_nth)d->operand_count;
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
@@ -311,6 +314,8 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
             gckpti_sum_operands(p, d, ins->id, 0, y);
             ins->uses = (gckpti_id)gckpti_sum_operands(p, d, ins->id, 1, y);
         }
+        for (int k = 0; k < copies * (2 + 2 * t->inputs); k++) /* gckpti_encode_copies */
+            gckpti_operand(d, -1, y);
     }
     for (int v = 0; v < p->gradients; v++) { /* some live longer than instructions use them */
         int b = d->gradient[v], last = d->backward[p->gradient[v].until];

@@ -363,6 +363,8 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     for (size_t i = 0; i < d->operand_count; i++)
         operand[i] =
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
+    for (size_t x = 0; x < d->length; x++)
+        gckpti_encode_copies(p, &d->ins[x], operand);
     for (size_t i = 0; i < plan->term_count; i++) {
         int id = p->terms[i].loss->id;
         const gckpt_tensor *t = p->tensors[id];

@@ -3,18 +3,20 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans (manual, 5l): what depends on the batch is rounded, and kept narrow unless it is
- * fetched, as floats; f32 copies in front of a workspace ---- */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision)
-{
-    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
-        precision = GCKPT_BF16;
-    return batchless ? GCKPT_FP32 : precision;
-}
-
-/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
- * fetched. */
+/* ---- bf16 plans (manual, 5l). Values and gradients that depend on the batch are rounded, and lie
+ * in the arena as bf16 unless they are fetched, as floats. All of this is decided here, once:
+ *   by tensor (`rounding`)  whether its value and its gradient are rounded, and whether they are
+ *       bf16; of an op, what it computes in, and whether it runs in portions;
+ *   by instruction (gckpti_copies_of)  where its kernel finds as floats what is bf16. Such copies
+ *       lie in front of the op's own workspace. Without one the kernel takes the bf16 themselves.
+ * A run only follows: it widens copies that are read, and rounds what the kernel has left in them.
+ * It does so for the rows that a micro-batch has: whatever is bf16 depends on the batch and is as
+ * long as its rows, so what has as many elements as something else in a plan has in all of them.
+ *
+ * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
+ * (GCKPT_TAKES_BF16); or all operands: a backend's fast kernels, and on the processor those with
+ * GCKPTI_NARROW, or that run in portions, each widened on the stack. What is rounded by chance is
+ * copied all the same: which numbers are drawn depends on the place in the whole. ---- */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -30,74 +32,98 @@ GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
     }
 }
 
+static int gckpti_is_bf16(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
+{
+    return p->rounding[t->base->id] & narrow;
+}
+
 /* Whether an op's kernel runs in portions: no input is repeated; of rows, only the first is
  * bf16. */
-static int gckpti_has_portions(const gckpt_op *op, int inputs, const int *rounding,
-                               const int64_t *n, int64_t row)
+static int gckpti_has_portions(const gckpti_planner *p, const gckpt_tensor *t)
 {
+    const int rows = gckpti_own_flag(t->op, GCKPTI_BY_ROW);
     const int narrow = GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
-    const int rows = gckpti_own_flag(op, GCKPTI_BY_ROW);
-    int portions = rows || gckpti_own_flag(op, GCKPTI_BY_ELEMENT);
-    for (int i = 0; i < inputs && portions; i++)
-        portions = rows ? i == 0 || !(rounding[1 + i] & narrow) : n[1 + i] == n[0];
-    return portions && (!rows || row <= GCKPTI_PORTION_ROW);
+    int portions = rows ? gckpti_last(&t->shape) <= GCKPTI_PORTION_ROW
+                        : gckpti_own_flag(t->op, GCKPTI_BY_ELEMENT);
+    for (int i = 0; i < t->inputs && portions; i++)
+        portions = rows ? i == 0 || !gckpti_is_bf16(p, t->in[i], narrow)
+                        : gckpti_elements(&t->in[i]->shape) == gckpti_elements(&t->shape);
+    return portions;
 }
 
-GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
-                                const int64_t *n, int64_t row, int made_for,
-                                gckpt_precision precision, int backward, unsigned reads,
-                                unsigned wanted, gckpti_copies *c)
+/* Notes what op t computes in, and whether it runs in portions. */
+GCKPTI_FN void gckpti_mark_op(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision)
 {
-    int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
-    int own = made_for <= GCKPTI_FOR_PLAIN && precision != GCKPT_FP32;
-    int portions = own && gckpti_has_portions(op, inputs, rounding, n, row);
-    int all = fast || portions || (own && gckpti_own_flag(op, GCKPTI_NARROW));
-    int takes = all || op->flags & GCKPT_TAKES_BF16, out = !takes || by_chance;
-    int most = all ? GCKPT_MAX_INPUTS : 1; /* the last input it takes so */
-    memset(c, 0xff, sizeof *c);
-    c->bytes = 0;
-    c->portions = portions;
-    out = out && rounding[0] & GCKPTI_NARROW_VALUE;
-    for (int i = 0; i < inputs && !backward && out && !takes; i++)
-        if (op->flags & GCKPT_INPLACE(i) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
-            n[1 + i] == n[0]) {
-            gckpti_copy_add(c, &c->value[1 + i], n[0]);
-            c->value[0] = c->value[1 + i];
-            out = 0;
-        }
-    if (!backward && out)
-        gckpti_copy_add(c, &c->value[0], n[0]);
-    else if (backward && !takes && reads & GCKPT_OUT && rounding[0] & GCKPTI_NARROW_VALUE)
-        gckpti_copy_add(c, &c->value[0], n[0]);
-    for (int i = 0; i < inputs; i++)
-        if ((!takes || i > most) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
-            c->value[1 + i] == GCKPTI_NONE && (!backward || reads & GCKPT_IN(i)))
-            gckpti_copy_add(c, &c->value[1 + i], n[1 + i]);
-    for (int i = 0; i < inputs && backward; i++)
-        if ((!takes || i > most || by_chance) && rounding[1 + i] & GCKPTI_NARROW_GRADIENT &&
-            wanted >> i & 1)
-            gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
-    if (backward && !takes && rounding[0] & GCKPTI_NARROW_GRADIENT)
-        gckpti_copy_add(c, &c->gradient[0], n[0]);
+    int own = precision != GCKPT_FP32 && !p->desc->backend;
+    int portions = own && gckpti_has_portions(p, t) ? GCKPTI_PORTIONS : 0;
+    p->rounding[t->id] |= (unsigned char)((int)precision * GCKPTI_PRECISION | portions);
 }
 
-/* Those of an op. */
-GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                  gckpti_copies *c)
+/* Inputs that the kernel of t takes as bf16, from the first on; if any, the output, too. */
+static int gckpti_takes_bf16(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    int rounding[1 + GCKPT_MAX_INPUTS];
-    int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned wanted = 0;
-    for (int i = -1; i < t->inputs; i++) {
-        const gckpt_tensor *q = i < 0 ? t : t->in[i];
-        rounding[1 + i] = p->rounding[q->base->id];
-        n[1 + i] = gckpti_elements(&q->shape);
-        if (i >= 0 && p->active[q->base->id] && !gckpti_repeats(t, i))
-            wanted |= 1u << i;
+    const int rounding = p->rounding[t->id];
+    if (gckpti_precision_of(rounding) == GCKPT_BF16_FAST || rounding & GCKPTI_PORTIONS ||
+        (!p->desc->backend && gckpti_own_flag(t->op, GCKPTI_NARROW)))
+        return GCKPT_MAX_INPUTS;
+    return t->op->flags & GCKPT_TAKES_BF16 ? 2 : 0;
+}
+
+/* Where in the workspace of op t copies lie, in the order of gckpti_copies_of. Returns their
+ * bytes. A kernel that computes in place does so in a copy. */
+GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                    size_t *copy)
+{
+    const int takes = gckpti_takes_bf16(p, t);
+    const int chance = gckpti_precision_of(p->rounding[t->id]) == GCKPT_BF16_STOCHASTIC;
+    const unsigned reads = backward ? gckpti_needs(p, t) : ~0u;
+    const int result = !takes || (chance && !backward);
+    size_t bytes = 0, *out = copy + 2 * t->inputs;
+    memset(copy, 0xff, (size_t)(2 * t->inputs + 2) * sizeof *copy);
+    if (result && reads & GCKPT_OUT && gckpti_is_bf16(p, t, GCKPTI_NARROW_VALUE))
+        *out = gckpti_add_floats(&bytes, t);
+    int in_place = !backward && !takes && *out != GCKPTI_NONE;
+    for (int i = 0; i < t->inputs; i++) {
+        const gckpt_tensor *q = t->in[i];
+        if (i < takes || !(reads & GCKPT_IN(i)) || !gckpti_is_bf16(p, q, GCKPTI_NARROW_VALUE))
+            continue;
+        int shared = in_place && t->op->flags & GCKPT_INPLACE(i) &&
+                     gckpti_elements(&q->shape) == gckpti_elements(&t->shape);
+        copy[2 * i] = shared ? *out : gckpti_add_floats(&bytes, q);
+        in_place = in_place && !shared;
     }
-    gckpti_copies_of(t->op, t->inputs, rounding, n, gckpti_last(&t->shape),
-                     gckpti_made_for(p->desc->backend, p->plain),
-                     gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
-                     gckpti_needs(p, t), wanted, c);
+    for (int i = 0; i < t->inputs && backward; i++) {
+        const gckpt_tensor *q = t->in[i];
+        if ((i >= takes || chance) && gckpti_is_bf16(p, q, GCKPTI_NARROW_GRADIENT) &&
+            p->active[q->base->id] && !gckpti_repeats(t, i))
+            copy[2 * i + 1] = gckpti_add_floats(&bytes, q);
+    }
+    if (backward && !takes && gckpti_is_bf16(p, t, GCKPTI_NARROW_GRADIENT))
+        out[1] = gckpti_add_floats(&bytes, t);
+    return bytes;
+}
+
+/* The same in a plan's operands, of an instruction: a gradient that is passed on is the one that
+ * came in. What is left of the workspace, if anything, is the op's own. */
+GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
+                                    size_t *operand)
+{
+    const gckpt_tensor *t = p->tensors[ins->id];
+    const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;
+    gckpti_operands o;
+    if (p->desc->precision == GCKPT_FP32 || ins->kind > GCKPT_BACKWARD || !t->op)
+        return;
+    gckpti_operands_of(operand, ins, t->inputs, &o);
+    size_t *copy = operand + (gckpti_copies_of(ins, &o) - operand);
+    size_t bytes = gckpti_find_copies(p, t, backward, copy);
+    size_t all = backward ? p->work_backward[ins->id] : p->work_forward[ins->id];
+    for (int i = 0; i < t->inputs; i++)
+        if (copy[2 * i + 1] != GCKPTI_NONE && copy[out + 1] != GCKPTI_NONE &&
+            t->op->flags & GCKPT_PASSES(i) && !(ins->accumulate >> i & 1) &&
+            gckpti_same_shape(&t->in[i]->shape, &t->shape))
+            copy[2 * i + 1] = copy[out + 1];
+    for (int k = 0; k < out + 2; k++)
+        copy[k] += copy[k] == GCKPTI_NONE ? 0 : o.work;
+    operand[ins->operands + 2] = all > bytes ? o.work + gckpti_round_up(bytes, 64) : GCKPTI_NONE;
 }
 #endif

@@ -129,11 +129,10 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     gckpt_call call;
     gckpt_result result;
     const gckpt_backend *b = p->desc->backend;
-    gckpt_precision precision;
-    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
-        p->rounding[i] |= GCKPTI_FAST_OP;
-    do { /* once more where the backend declines it */
-        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
+    gckpt_precision precision = t->batchless ? GCKPT_FP32 : p->desc->precision;
+    if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, t->op, GCKPT_FORWARD))
+        precision = GCKPT_BF16;
+    for (;;) {
         call = gckpti_shape_call(t->in, t->inputs, t->attributes);
         call.threads = p->threads;
         call.plain = p->plain;
@@ -147,8 +146,10 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
         if (result == GCKPT_OK && b && b->workspace)
             result = b->workspace(b->context, t->op, &call);
-        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
-    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
+        if (result != GCKPT_OK || precision != GCKPT_BF16_FAST || call.precision == precision)
+            break;
+        precision = GCKPT_BF16; /* once more: the backend declines it */
+    }
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
@@ -160,6 +161,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
+    gckpti_mark_op(p, t, precision);
     size_t forward = gckpti_copy_bytes(p, t, 0);
     size_t backward = p->active[i] & GCKPTI_RUNS ? gckpti_copy_bytes(p, t, 1) : 0;
     p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;

@@ -46,16 +46,16 @@ typedef struct {
 /* ---- plan/mixed.c ---- */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p);
-GCKPTI_FN void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                  gckpti_copies *c);
+GCKPTI_FN void gckpti_mark_op(gckpti_planner *p, const gckpt_tensor *t, gckpt_precision precision);
+GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
+                                    size_t *copy);
+GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
+                                    size_t *operand);
 #else
 static inline void gckpti_mark_rounding(gckpti_planner *p) { (void)p; }
-static inline void gckpti_plan_copies(const gckpti_planner *p, const gckpt_tensor *t, int backward,
-                                      gckpti_copies *c)
-{
-    (void)p, (void)t, (void)backward;
-    c->bytes = 0;
-}
+#define gckpti_mark_op(...)                      ((void)0)
+#define gckpti_find_copies(p, t, backward, copy) ((void)(copy), (size_t)0)
+#define gckpti_encode_copies(...)                ((void)0)
 #endif
 
 #ifdef GCKPTI_ROOMS
@@ -73,6 +73,7 @@ GCKPTI_FN int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes);
 GCKPTI_FN size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow);
 GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t);
 GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i);
+GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t);
 GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward);
 
 /* plan/gradients.c */

@@ -126,6 +126,14 @@ typedef struct {
 GCKPTI_FN void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                   gckpti_operands *o);
 
+/* Behind the operands of a FORWARD or BACKWARD of a bf16 plan (plan/mixed.c): where its kernel has
+ * as floats what is bf16 in the arena; NONE: it takes that as it is. Of input i [2 * i] is the
+ * value's copy, [2 * i + 1] the gradient's; behind them the output's. */
+static inline const size_t *gckpti_copies_of(const gckpti_ins *ins, const gckpti_operands *o)
+{
+    return o->more + ins->uses - 1;
+}
+
 /* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
@@ -410,27 +418,26 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 /* A parameter that is updated: trained or measured. */
 GCKPTI_FN int gckpti_is_updated(const gckpti_planner *p, int id);
 
-/* Bits of `rounding`; those of bf16 plans are 0 where there are none. */
+/* Bits of `rounding`; those of bf16 plans are 0 where there are none. Of a tensor: its value and
+ * gradient are rounded; they are bf16 in the arena. Of an op: its kernel runs in portions
+ * (run/mixed.c); fast kernels tie its bits to the micro-batch; from PRECISION on, what it computes
+ * in. */
 enum {
     GCKPTI_ROUNDED = 1 * GCKPTI_WITH_BF16,
     GCKPTI_NARROW_VALUE = 2 * GCKPTI_WITH_BF16,
-    GCKPTI_NARROW_GRADIENT = 4 * GCKPTI_WITH_BF16
+    GCKPTI_NARROW_GRADIENT = 4 * GCKPTI_WITH_BF16,
+    GCKPTI_PORTIONS = 8 * GCKPTI_WITH_BF16,
+    GCKPTI_MIXES = 16,
+    GCKPTI_PRECISION = 32 * GCKPTI_WITH_BF16
 };
 
-/* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
-enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
+static inline gckpt_precision gckpti_precision_of(int rounding)
+{
+    return (gckpt_precision)(GCKPTI_WITH_BF16 ? rounding >> 5 : 0);
+}
 
 /* Bytes of t's values in the arena. */
 GCKPTI_FN size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t);
-
-/* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
- * gradient; 1 + i: input i), then the low parts of sums that it begins and ends. The last is always
- * written to its end. */
-typedef struct {
-    size_t value[1 + GCKPT_MAX_INPUTS], gradient[1 + GCKPT_MAX_INPUTS]; /* offsets, or NONE */
-    size_t bytes;
-    int portions; /* no copies, but the kernel is to run in portions */
-} gckpti_copies;
 
 /* Floats of an operand's portion, of all (at most six; three if they are rows), and of a row. */
 enum {
@@ -438,9 +445,6 @@ enum {
     GCKPTI_PORTION_ROOM = 6 * GCKPTI_PORTION,
     GCKPTI_PORTION_ROW = 2 * GCKPTI_PORTION
 };
-
-/* Adds room for so many floats behind what c has: at *at. */
-GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements);
 
 /* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
  * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
@@ -459,28 +463,6 @@ static inline int gckpti_has_precision(gckpt_precision precision)
 {
     return GCKPTI_WITH_BF16 || precision == GCKPT_FP32;
 }
-
-#ifndef GCKPT_NO_BF16
-/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-GCKPTI_FN gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                              gckpt_precision precision);
-
-/* rounding, n (elements): by index as above; row: of n[0]. made_for: of the plan. precision: what
- * the op computes in. backward: `reads` has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input
- * i's gradient is. An op that takes bf16 itself (inputs 0 and 1; fast kernels, and GCKPTI_NARROW on
- * the processor: all) leaves only what is rounded by chance to the executor. */
-GCKPTI_FN void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding,
-                                const int64_t *n, int64_t row, int made_for,
-                                gckpt_precision precision, int backward, unsigned reads,
-                                unsigned wanted, gckpti_copies *c);
-#else
-static inline gckpt_precision gckpti_op_precision(int rounding, int batchless,
-                                                  gckpt_precision precision)
-{
-    (void)rounding, (void)batchless, (void)precision;
-    return GCKPT_FP32;
-}
-#endif
 
 /* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
 GCKPTI_FN uint64_t gckpti_add_work(uint64_t sum, uint64_t more);

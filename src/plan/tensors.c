@@ -84,10 +84,12 @@ GCKPTI_FN size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tens
     return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
 }
 
-GCKPTI_FN void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+/* Adds room for as many floats as t has behind *bytes. Returns where it begins. */
+GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
 {
-    *at = gckpti_round_up(c->bytes, 64);
-    c->bytes = *at + (size_t)elements * sizeof(float);
+    size_t at = gckpti_round_up(*bytes, 64);
+    *bytes = at + sizeof(float) * (size_t)gckpti_elements(&t->shape);
+    return at;
 }
 
 GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
@@ -109,13 +111,11 @@ GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
 GCKPTI_FN size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
-    size_t low;
-    gckpti_copies c;
-    gckpti_plan_copies(p, t, backward, &c);
+    size_t copy[2 * GCKPT_MAX_INPUTS + 2], bytes = gckpti_find_copies(p, t, backward, copy);
     for (int i = 0; i < t->inputs && backward; i++)
         if (p->active[t->in[i]->base->id] && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
-            gckpti_copy_add(&c, &low, gckpti_elements(&t->in[i]->shape));
-    return c.bytes;
+            gckpti_add_floats(&bytes, t->in[i]);
+    return bytes;
 }
 
 /* ---- work: of ops, by the cost model, and of copies; sums of it ---- */

@@ -75,9 +75,8 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
 {
     const gckpt_backend *b = gckpti_on(e);
     int none = gckpti_debug(e) & GCKPT_DEBUG_PLAIN || !b->find;
-    gckpti_exec_node n = { NULL, NULL, GCKPT_FP32, NULL };
-    n.precision = gckpti_op_precision(node->rounding, node->batchless, e->plan->precision);
-    if (n.precision == GCKPT_BF16_FAST) {
+    gckpti_exec_node n = { NULL, NULL, NULL };
+    if (gckpti_precision_of(node->rounding) == GCKPT_BF16_FAST) {
         n.forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
         n.backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
     } else if (!none) {

@@ -105,7 +105,7 @@ GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, in
     c->rows = node->batchless ? 1 : rows;
     c->position = gckpti_position(e);
     c->id = id;
-    c->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
+    c->precision = gckpti_precision_of(node->rounding);
     for (int i = 0; i < node->inputs && gckpti_plan_rounds(p); i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -142,18 +142,4 @@ GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i
     const gckpti_node *q = &p->nodes[node->in[i]];
     return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
                            p->looped);
-}
-
-/* The copy at this offset of the workspace; NULL: there is none (GCKPTI_NONE). */
-GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset)
-{
-    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
-    return (float *)p;
-}
-
-/* The op's own workspace begins behind all copies. */
-GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
-{
-    if (c->work)
-        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
 }

@@ -2,13 +2,12 @@
 #include "num/num.h"
 #include "graph/graph.h"
 
-static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
-                              int portions)
+static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
 {
     const gckpti_exec_node *n = &e->bound.nodes[ins->id];
     const gckpt_op *op = e->plan->nodes[ins->id].op;
     gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (portions)
+    if (e->plan->nodes[ins->id].rounding & GCKPTI_PORTIONS)
         gckpti_run_portions(e, ins, c, kernel);
     else if (!GCKPTI_RUNS_BACKENDS || kernel)
         kernel(c);
@@ -56,36 +55,33 @@ GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, 
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
     if (p->packed)
         gckpti_call_stored(e, node, c, &stored);
-    int portions = gckpti_is_mixed(c) && gckpti_mixed_forward(e, ins, &o, narrow, c);
+    if (gckpti_plan_rounds(p))
+        gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
         c->loss_sum = &gckpti_loss_at(e, term)->sum;
         c->loss_count = &gckpti_loss_at(e, term)->count;
     }
-    gckpti_run_kernel(e, ins, c, portions);
+    gckpti_run_kernel(e, ins, c);
     if (c->out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
     return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
 }
 
-/* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
- * is passed on is the gradient that came in. */
+/* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
 static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpti_copies *copies, gckpt_call *c, int i)
+                                  gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     gckpt_arg *arg = &c->in[i];
     int64_t n = gckpti_elements(&arg->shape);
-    size_t low;
     arg->accumulate = (ins->accumulate >> i) & 1;
     arg->grad = gckpti_at(e, o->in[i].gradient);
     int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
-    if (gckpti_plan_rounds(e->plan))
-        gckpti_mixed_gradient(e, ins, o, copies, c, i);
     if ((ins->zero >> i) & 1)
         gckpti_on(e)->fill(c, arg->grad, 0, n);
     if (sums == GCKPTI_SUM_HERE) {
-        gckpti_copy_add(copies, &low, n);
-        arg->low = gckpti_copy_at(c, low);
+        arg->low = (float *)c->work;
+        c->work = (unsigned char *)c->work + gckpti_round_up((size_t)n * sizeof(float), 64);
         gckpti_on(e)->fill(c, arg->low, 0, n);
     } else if (arg->grad && sums == GCKPTI_SUM_ON)
         arg->low = arg->grad + n;
@@ -119,10 +115,8 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    gckpti_copies copies;
     gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    gckpti_copies_at(e, ins, &o, &copies);
     c->out = gckpti_at(e, o.out);
     c->aux = gckpti_at(e, o.aux);
     c->work = gckpti_at(e, o.work);
@@ -131,19 +125,18 @@ GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_c
         gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
     c->grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
-    for (int i = 0; i < node->inputs; i++)
+    for (int i = 0; i < node->inputs; i++) {
         gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (gckpti_is_mixed(c))
-        gckpti_mixed_backward(e, ins, &o, &copies, c);
-    for (int i = 0; i < node->inputs; i++)
-        gckpti_gradient_start(e, ins, &o, &copies, c, i);
-    gckpti_own_work(c, &copies);
+        gckpti_gradient_start(e, ins, &o, c, i);
+    }
+    if (gckpti_plan_rounds(p))
+        gckpti_mixed_operands(e, ins, &o, c);
     if (node->op->flags & GCKPT_LOSS) {
         int term = gckpti_term_of(p, ins->id);
         c->loss_scale = gckpti_loss_scale(e, term);
         c->loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
     }
-    gckpti_run_kernel(e, ins, c, copies.portions);
+    gckpti_run_kernel(e, ins, c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_end(e, ins, &o, c, i);
 }

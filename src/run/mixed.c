@@ -3,115 +3,58 @@
 #include "ops/ops.h"
 
 #ifndef GCKPT_NO_BF16
-/* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-/* Where the copies of this instruction are. A plan in f32 has none, and asking for them takes as
- * long as many an op. */
-GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
-                                const gckpti_operands *o, gckpti_copies *c)
+/* ---- bf16 plans: kernels get bf16, or floats in copies, as the plan has it (plan/mixed.c) ---- */
+/* The copy at `offset`, NONE: there is none, of n numbers that are bf16 in the arena; what they are
+ * is in it if the kernel reads it. */
+static float *gckpti_mixed_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                const uint16_t *narrow, int read, int64_t n)
 {
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    c->bytes = 0;
-    c->portions = 0;
-    if (!gckpti_plan_rounds(p))
-        return;
-    int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
-    int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned reads = backward && o->out != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0;
-    rounding[0] = node->rounding;
-    n[0] = gckpti_elements(&node->shape);
-    for (int i = 0; i < node->inputs; i++) {
-        rounding[1 + i] = p->nodes[p->nodes[node->in[i]].base].rounding;
-        n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
-        if (backward && o->in[i].value != GCKPTI_NONE)
-            reads |= GCKPT_IN(i);
-        if (backward && o->in[i].gradient != GCKPTI_NONE && o->in[i].total == GCKPTI_NONE)
-            wanted |= 1u << i;
-    }
-    gckpti_copies_of(node->op, node->inputs, rounding, n, gckpti_last(&node->shape), p->made_for,
-                     e->bound.nodes[ins->id].precision, backward, reads, wanted, c);
-}
-
-/* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
-                                const uint16_t **narrow, int64_t n)
-{
-    float *copy = gckpti_copy_at(c, offset);
-    if (copy) {
-        gckpti_widen(e, c, GCKPT_WIDEN, *narrow, copy, n);
-        *narrow = NULL;
-    }
+    float *copy = gckpti_at(e, offset);
+    if (copy && read)
+        gckpti_widen(e, c, GCKPT_WIDEN, narrow, copy, n);
     return copy;
 }
 
-/* Those that the kernel takes as bf16 have no copy, and stay. */
-static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
+GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, gckpt_call *c)
 {
-    for (int i = 0; i < c->inputs; i++)
-        if (c->in[i].bf16)
-            c->in[i].data = gckpti_widen_copy(e, c, copies->value[1 + i], &c->in[i].bf16,
-                                              gckpti_elements(&c->in[i].shape));
-}
-
-GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c)
-{
-    gckpti_copies copies;
-    gckpti_copies_at(e, ins, o, &copies);
-    gckpti_widen_inputs(e, c, &copies);
-    if (narrow)
-        c->out = gckpti_copy_at(c, copies.value[0]);
-    c->out_bf16 = c->out ? NULL : narrow;
-    gckpti_own_work(c, &copies);
-    return copies.portions;
-}
-
-GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c)
-{
-    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    const size_t *copy = gckpti_copies_of(ins, o), *out = copy + 2 * node->inputs;
     int64_t n = gckpti_elements(&c->shape);
-    gckpti_widen_inputs(e, c, copies);
+    for (int i = 0; i < node->inputs; i++, copy += 2) {
+        const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+        gckpt_arg *arg = &c->in[i];
+        int64_t count = gckpti_elements(&arg->shape);
+        if (arg->bf16) {
+            arg->data = gckpti_mixed_copy(e, c, copy[0], arg->bf16, 1, count);
+            arg->bf16 = arg->data ? NULL : arg->bf16;
+        }
+        if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+            uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
+            arg->grad = gckpti_mixed_copy(e, c, copy[1], narrow, arg->accumulate, count);
+            arg->grad_bf16 = arg->grad ? NULL : narrow;
+        }
+    }
     if (c->out && node->rounding & GCKPTI_NARROW_VALUE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o->out);
-        c->out = gckpti_widen_copy(e, c, copies->value[0], &narrow, n);
-        c->out_bf16 = narrow ? gckpti_at_bf16(e, o->out) : NULL;
+        uint16_t *narrow = (uint16_t *)(void *)c->out;
+        c->out = gckpti_mixed_copy(e, c, out[0], narrow, ins->kind == GCKPT_BACKWARD, n);
+        c->out_bf16 = c->out ? NULL : narrow;
     }
     if (c->grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
-        c->grad_out_bf16 = gckpti_at_bf16(e, o->gradient);
-        c->grad_out = gckpti_widen_copy(e, c, copies->gradient[0], &c->grad_out_bf16, n);
+        const uint16_t *narrow = gckpti_at_bf16(e, o->gradient);
+        c->grad_out = gckpti_mixed_copy(e, c, out[1], narrow, 1, n);
+        c->grad_out_bf16 = c->grad_out ? NULL : narrow;
     }
 }
 
-GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c, int i)
-{
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-    gckpt_arg *arg = &c->in[i];
-    if (copies->gradient[1 + i] != GCKPTI_NONE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
-        if (arg->accumulate)
-            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, gckpti_elements(&arg->shape));
-        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
-                 gckpti_same_shape(&arg->shape, &c->shape))
-            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
-        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
-        arg->grad = NULL;
-    }
-}
-
-/* ---- kernels in portions ---- */
+/* ---- kernels in portions: of so many elements, or of whole rows ---- */
 typedef struct {
     const gckpt_exec *e;
     const gckpt_call *call;
     gckpt_kernel kernel;
     int backward, sums; /* sums: portions come in turn, and add to gradients that have none */
-    int64_t n, row;     /* elements of a portion; of a row, 0: they do not matter */
+    int64_t n, row;     /* elements of a portion; of a row: inputs but the first have none. Or 0 */
     size_t aux;         /* bytes a row */
 } gckpti_portions;
 
@@ -141,10 +84,9 @@ static void gckpti_portion_close(const gckpti_portions *s, const gckpt_call *c, 
 static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_portions *s = (const gckpti_portions *)context;
-    const gckpt_call *call = s->call;
     float room[GCKPTI_PORTION_ROOM], *next = room;
-    int64_t all = gckpti_elements(&call->shape), at = i * s->n, n = gckpti_min(all - at, s->n);
-    gckpt_call c = *call;
+    gckpt_call c = *s->call;
+    int64_t at = i * s->n, n = gckpti_min(gckpti_elements(&c.shape) - at, s->n);
     (void)worker;
     c.shape = s->row ? gckpt_shape2(n / s->row, s->row) : gckpt_shape1(n);
     c.aux = c.aux ? (unsigned char *)c.aux + (size_t)(at / s->row) * s->aux : NULL;
@@ -156,7 +98,7 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
     c.grad_out = c.grad_out ? c.grad_out + at : g;
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
-        if (gckpti_elements(&in->shape) != all) {
+        if (s->row && k > 0) {
             in->grad = s->sums ? in->grad : NULL;
             in->accumulate |= i > 0;
             continue;
@@ -184,27 +126,27 @@ GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpt_op *op = node->op;
-    int64_t all = gckpti_elements(&call->shape), row = gckpti_last(&call->shape);
     gckpt_call own = *call, rest = *call; /* rest: gradients that are sums over rows */
     gckpti_portions s = { e, &own, kernel, ins->kind == GCKPT_BACKWARD, 0, GCKPTI_PORTION, 0, 0 };
+    if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
+        s.row = gckpti_last(&call->shape);
+        s.n = s.row > s.n ? s.row : s.n / s.row * s.row;
+        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
+    }
     int parts = !s.backward, sums = 0;
     for (int i = 0; i < call->inputs; i++) {
         gckpt_arg *in = &own.in[i];
-        int part = gckpti_elements(&in->shape) == all;
+        if (s.row && i > 0) {
+            sums |= in->grad != NULL;
+            continue;
+        }
         if (op->flags & GCKPT_PASSES(i) && in->grad_bf16 == own.grad_out_bf16)
-            in->grad_bf16 = NULL;
-        parts |= part && (in->grad || in->grad_bf16);
-        sums |= !part && in->grad;
-        if (part)
-            rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;
+            in->grad_bf16 = NULL; /* it is there already */
+        parts |= in->grad || in->grad_bf16;
+        rest.in[i].grad = NULL, rest.in[i].grad_bf16 = NULL;
     }
     s.sums = sums && kernel == op->backward;
-    if (gckpti_own_flag(op, GCKPTI_BY_ROW)) {
-        s.row = row;
-        s.n = row > s.n ? row : s.n / row * row;
-        s.aux = node->aux_bytes / (size_t)gckpti_rows(&node->shape);
-    }
-    int64_t items = (all + s.n - 1) / s.n;
+    int64_t items = (gckpti_elements(&call->shape) + s.n - 1) / s.n;
     for (int64_t i = 0; i < items && s.sums; i++)
         gckpti_portion_item(&s, i, 0);
     if (parts && !s.sums)

@@ -293,28 +293,17 @@ static inline void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32
 }
 
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins,
-                                const gckpti_operands *o, gckpti_copies *c);
+/* Of a call as one of an f32 plan is: what is bf16 as the plan has it for the kernel, as bf16 or as
+ * floats in a copy. */
+GCKPTI_FN void gckpti_mixed_operands(const gckpt_exec *e, const gckpti_ins *ins,
+                                     const gckpti_operands *o, gckpt_call *c);
 
-/* Operands as the kernel takes them: bf16, or f32 copies; forward of inputs and out (narrow: if
- * that is bf16), and whether it is to run in portions. */
-GCKPTI_FN int gckpti_mixed_forward(const gckpt_exec *e, const gckpti_ins *ins,
-                                   const gckpti_operands *o, uint16_t *narrow, gckpt_call *c);
-GCKPTI_FN void gckpti_mixed_backward(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c);
-/* The gradient of input i. */
-GCKPTI_FN void gckpti_mixed_gradient(const gckpt_exec *e, const gckpti_ins *ins,
-                                     const gckpti_operands *o, const gckpti_copies *copies,
-                                     gckpt_call *c, int i);
+/* Runs a kernel that takes floats on operands that are bf16, portion by portion. */
 GCKPTI_FN void gckpti_run_portions(const gckpt_exec *e, const gckpti_ins *ins,
                                    const gckpt_call *call, gckpt_kernel kernel);
 #else /* nothing is bf16, nor rounded */
-#define gckpti_copies_at(e, ins, o, c) ((c)->bytes = 0, (c)->portions = 0)
-#define gckpti_mixed_forward(...)      0
-#define gckpti_mixed_backward(...)     ((void)0)
-#define gckpti_mixed_gradient(...)     ((void)0)
-#define gckpti_run_portions(...)       ((void)0)
+#define gckpti_mixed_operands(...) ((void)0)
+#define gckpti_run_portions(...)   ((void)0)
 #endif
 
 /* No NaN, no infinity. */
@@ -400,8 +389,6 @@ GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, i
 GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
                                  gckpt_arg *arg);
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i);
-GCKPTI_FN float *gckpti_copy_at(const gckpt_call *c, size_t offset);
-GCKPTI_FN void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies);
 
 /* run/backend.c */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e);

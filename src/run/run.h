@@ -46,7 +46,7 @@ GCKPTI_WARM /* since ask */
  *
  * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
- * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (gckpti_copies).
+ * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
  * and ranks of a step; peers: exchanges with other ranks; meeting: all tell whether they failed.
  * ============================================================================================== */
@@ -72,7 +72,6 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    gckpt_precision precision;      /* that they compute in */
     const void *data;               /* of a leaf or cache: its values, where the backend has them */
 } gckpti_exec_node;
 

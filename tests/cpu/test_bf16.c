@@ -5,7 +5,8 @@
 #include "store/store.h"
 #include "ops/ops.h"
 #include "cpu/own.h"
-#include "plan/plan.h"
+#include "graph/graph.h"
+#include "plan/own.h"
 #include "edge.h"
 #include "attend.h"
 #include "rig.h"
@@ -1591,17 +1592,24 @@ static void test_ops_of_users(void)
 static void test_copies(void)
 {
     const int narrow = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
-    const int rounding[3] = { narrow, narrow, narrow };
-    const int64_t n[3] = { 64, 64, 64 };
-    gckpt_op op;
-    gckpti_copies c;
-    memset(&op, 0, sizeof op);
-    gckpti_copies_of(&op, 2, rounding, n, 64, 0, GCKPT_BF16, 1, GCKPT_IN(1), 1, &c);
-    CHECK(c.value[0] == SIZE_MAX && c.value[1] == SIZE_MAX && c.value[2] != SIZE_MAX);
-    CHECK(c.gradient[0] != SIZE_MAX && c.gradient[1] != SIZE_MAX &&
-          c.gradient[2] == SIZE_MAX && c.bytes == 3 * 64 * sizeof(float));
-    gckpti_copies_of(&op, 2, rounding, n, 64, 0, GCKPT_BF16, 1, GCKPT_OUT, 2, &c);
-    CHECK(c.value[0] != SIZE_MAX && c.value[1] == SIZE_MAX && c.value[2] == SIZE_MAX);
+    unsigned char rounding[3] = { (unsigned char)narrow, (unsigned char)narrow, (unsigned char)narrow };
+    unsigned char active[3] = { 1, 0, 1 };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16 };
+    gckpt_op op = { .needs = { GCKPT_IN(1), GCKPT_OUT } };
+    gckpt_tensor t[3];
+    gckpti_planner p;
+    size_t c[6];
+    memset(&p, 0, sizeof p), memset(t, 0, sizeof t);
+    p.desc = &desc, p.rounding = rounding, p.active = active;
+    for (int i = 0; i < 3; i++)
+        t[i].id = i, t[i].base = &t[i], t[i].shape = gckpt_shape1(64);
+    t[2].op = &op, t[2].inputs = 2, t[2].in[0] = &t[0], t[2].in[1] = &t[1];
+    CHECK(gckpti_find_copies(&p, &t[2], 1, c) == 3 * 64 * sizeof(float));
+    CHECK(c[0] == SIZE_MAX && c[2] != SIZE_MAX && c[4] == SIZE_MAX);
+    CHECK(c[1] != SIZE_MAX && c[3] == SIZE_MAX && c[5] != SIZE_MAX);
+    active[0] = 0, active[1] = 1;
+    gckpti_find_copies(&p, &t[2], 1, c);
+    CHECK(c[0] == SIZE_MAX && c[2] == SIZE_MAX && c[4] != SIZE_MAX && c[3] != SIZE_MAX);
 }
 
 static void test_sums(void)
