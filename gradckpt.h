@@ -43,7 +43,7 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3692
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3679
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2965
@@ -14219,38 +14219,44 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
+/* The rank of a backward after `rank` that adds to the gradient of `id`, of the body if one does, of
+ * an activation the next; INT32_MAX: none does, or id is -1. */
+static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
+{
+    for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
+        if (p->unit[p->target[k].unit].rank > rank)
+            return p->unit[p->target[k].unit].rank;
+    return INT32_MAX;
+}
+
 /* Where the body ends, sums of leaves of gradients it adds to are made: behind which backwards. */
 static void gckpti_list_reductions(gckpti_planner *p)
 {
     size_t n = (size_t)p->n;
-    int *last = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int)); /* ranks, by id */
     p->reduction = (gckpti_reduction *)gckpti_scratch_take(&p->scratch, n, sizeof *p->reduction);
     p->reduction_of = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
     if (p->failed)
         return;
     memset(p->reduction_of, 0xff, n * sizeof(int));
-    for (int pass = 0; pass < 2; pass++)
-        for (int r = 0; r < p->body_backwards; r++) {
-            gckpti_unit *u = &p->unit[p->backward[r]];
-            const gckpt_tensor *t = p->tensors[u->id];
-            u->reduce = p->reductions;
-            for (int i = 0; i < t->inputs; i++) {
-                int id = t->in[i]->base->id;
-                const gckpti_reduction sum = { id, -1, -1, -1 };
-                if (pass == 0)
-                    last[id] = r;
-                else if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && last[id] == r &&
-                         !gckpti_repeats(t, i)) {
-                    int k = p->reductions++; /* the largest last, to go on beside backwards */
-                    for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, id); k--)
-                        p->reduction[k] = p->reduction[k - 1];
-                    p->reduction[k] = sum;
-                }
-            }
-            u->reduces = p->reductions - u->reduce;
-            for (int k = u->reduce; k < p->reductions; k++)
-                p->reduction_of[p->reduction[k].id] = k;
+    for (int r = 0; r < p->body_backwards; r++) {
+        gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->tensors[u->id];
+        u->reduce = p->reductions;
+        for (int i = 0; i < t->inputs; i++) {
+            const gckpt_tensor *q = t->in[i]->base;
+            const gckpti_reduction sum = { q->id, -1, -1, -1 };
+            if (!p->active[q->id] || !gckpti_sums_uses(q) || gckpti_repeats(t, i) ||
+                gckpti_next_write(p, q->id, r) < p->body_backwards)
+                continue;
+            int k = p->reductions++; /* the largest last, to go on beside backwards */
+            for (; k > u->reduce && gckpti_is_larger(p, p->reduction[k - 1].id, q->id); k--)
+                p->reduction[k] = p->reduction[k - 1];
+            p->reduction[k] = sum;
         }
+        u->reduces = p->reductions - u->reduce;
+        for (int k = u->reduce; k < p->reductions; k++)
+            p->reduction_of[p->reduction[k].id] = k;
+    }
 }
 
 /* A sum that waits all through the step. */
@@ -14322,16 +14328,6 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
         p->gradient[*whole].owner = sums ? -1 : q->id;
     }
     p->gradient[*whole].last = u->rank;
-}
-
-/* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
- * INT32_MAX; id -1: nobody does. */
-static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
-{
-    for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
-        if (p->unit[p->target[k].unit].rank > rank)
-            return p->unit[p->target[k].unit].rank;
-    return INT32_MAX;
 }
 
 /* Gives gradient v, which begins at `rank`, the bytes of w, which ends or is passed on there, when
@@ -14414,28 +14410,13 @@ GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
            gckpti_is_cut(gckpti_update_share(p, p->tensors[id]));
 }
 
-/* What the REDUCEs behind the backward of unit u exchange may be under way until the backward of
- * rank `until` has run, which has the next ones behind it. */
-static void gckpti_end_exchanges(gckpti_planner *p, const gckpti_unit *u, int until)
-{
-    for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
-        const gckpti_reduction *sum = &p->reduction[k];
-        if (sum->work >= 0)
-            p->gradient[sum->work].last = until;
-        if (sum->shard >= 0)
-            p->gradient[p->whole[sum->id]].last = until;
-    }
-}
-
-/* Room for what other ranks send, and for shares where sums do not stay. */
+/* Room for what other ranks send, and for shares where sums do not stay: until the next backward
+ * with REDUCEs behind it has run, since exchanges may be under way as long. */
 static void gckpti_add_exchanges(gckpti_planner *p)
 {
-    const gckpti_unit *before = NULL;
     for (int r = 0; r < p->body_backwards && p->g->store->ranks > 1; r++) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         int work = -1;
-        if (u->reduces == 0)
-            continue;
         for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
             gckpti_reduction *sum = &p->reduction[k];
             const gckpt_tensor *t = p->tensors[sum->id];
@@ -14452,12 +14433,18 @@ static void gckpti_add_exchanges(gckpti_planner *p)
                 p->gradient[sum->shard].last = p->backwards - 1;
             }
         }
-        if (before)
-            gckpti_end_exchanges(p, before, r);
-        before = u;
     }
-    if (before)
-        gckpti_end_exchanges(p, before, p->body_backwards);
+    for (int r = p->body_backwards, until = r; r-- > 0;) {
+        const gckpti_unit *u = &p->unit[p->backward[r]];
+        for (int k = u->reduce; k < u->reduce + u->reduces; k++) {
+            const gckpti_reduction *sum = &p->reduction[k];
+            if (sum->work >= 0)
+                p->gradient[sum->work].last = until;
+            if (sum->shard >= 0)
+                p->gradient[p->whole[sum->id]].last = until;
+        }
+        until = u->reduces > 0 ? r : until;
+    }
 }
 
 /* All gradients, by rank: targets, sums, what shares bytes. */
