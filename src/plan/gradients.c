@@ -58,8 +58,8 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* The rank of a backward after `rank` that adds to the gradient of `id`, of the body if one does, of
- * an activation the next; INT32_MAX: none does, or id is -1. */
+/* The rank of a backward after `rank` that adds to the gradient of `id`: of the body if one there
+ * does, of an activation the next; INT32_MAX: none does, or id is -1. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
