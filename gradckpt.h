@@ -43,14 +43,14 @@
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3679
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3674
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2965
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4734
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4733
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -13078,6 +13078,7 @@ typedef struct {
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
     gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
+    gckpti_byte sums; /* bit i: the gradient of input i is a sum with a low part */
 } gckpti_node;
 
 /* What else is known of a node. To run a plan, only where it offloads to is read. */
@@ -13459,8 +13460,6 @@ enum {
  * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
  * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
 enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped);
 
 /* ---- plan/mixed.c ---- */
 /* Whether it is a bf16 plan; whether there may be such. */
@@ -13888,20 +13887,14 @@ GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
     return at;
 }
 
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped)
-{
-    if (!(op->needs[i] & GCKPT_SUMS))
-        return 0;
-    if (batchless_in && !batchless)
-        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
-    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
-}
-
 GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
-    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
+    const int rows = q->batchless && !t->batchless; /* over all of the batch */
+    if (!(t->op->needs[i] & GCKPT_SUMS) ||
+        (!rows && gckpti_elements(&q->shape) == gckpti_elements(&t->shape)))
+        return 0;
+    return rows && p->looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
 }
 
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
@@ -16441,6 +16434,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         node->name = (gckpti_nth)name;
         node->index = (gckpti_id)index;
         node->rounding = p->rounding[i];
+        for (int k = 0; k < t->inputs && t->op; k++)
+            node->sums |= (gckpti_byte)((gckpti_sums(p, t, k) != 0) << k);
         told->hash = plan->hash;
         told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
         told->far_value = told->far_aux = GCKPTI_NONE;
@@ -22371,9 +22366,8 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
 /* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
-    const gckpti_node *q = &p->nodes[node->in[i]];
-    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
-                           p->looped);
+    int on = p->looped && !node->batchless && p->nodes[node->in[i]].batchless;
+    return !(node->sums >> i & 1) ? 0 : on ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
 }
 
 /* >>run/backend */
@@ -29679,8 +29673,8 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k, " }, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type, q->batchless,
-                     q->rounding);
+        gckpti_print(k, " }, %i, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type,
+                     q->batchless, q->rounding, q->sums);
     }
     gckpti_print(k, "};\n");
 }

@@ -168,6 +168,8 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         node->name = (gckpti_nth)name;
         node->index = (gckpti_id)index;
         node->rounding = p->rounding[i];
+        for (int k = 0; k < t->inputs && t->op; k++)
+            node->sums |= (gckpti_byte)((gckpti_sums(p, t, k) != 0) << k);
         told->hash = plan->hash;
         told->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
         told->far_value = told->far_aux = GCKPTI_NONE;

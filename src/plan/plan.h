@@ -69,6 +69,7 @@ typedef struct {
     gckpti_id index; /* of the parameter or input in the plan; -1: of an op that does not run */
     gckpti_id in[GCKPT_MAX_INPUTS];
     gckpti_byte kind, inputs, type, batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
+    gckpti_byte sums; /* bit i: the gradient of input i is a sum with a low part */
 } gckpti_node;
 
 /* What else is known of a node. To run a plan, only where it offloads to is read. */
@@ -450,8 +451,6 @@ enum {
  * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
  * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
 enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped);
 
 /* ---- plan/mixed.c ---- */
 /* Whether it is a bf16 plan; whether there may be such. */

@@ -92,20 +92,14 @@ GCKPTI_FN size_t gckpti_add_floats(size_t *bytes, const gckpt_tensor *t)
     return at;
 }
 
-GCKPTI_FN int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
-                              int batchless_in, const gckpt_shape *in, int looped)
-{
-    if (!(op->needs[i] & GCKPT_SUMS))
-        return 0;
-    if (batchless_in && !batchless)
-        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
-    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
-}
-
 GCKPTI_FN int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
-    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
+    const int rows = q->batchless && !t->batchless; /* over all of the batch */
+    if (!(t->op->needs[i] & GCKPT_SUMS) ||
+        (!rows && gckpti_elements(&q->shape) == gckpti_elements(&t->shape)))
+        return 0;
+    return rows && p->looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
 }
 
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */

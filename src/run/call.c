@@ -139,7 +139,6 @@ GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, i
 /* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
 GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
-    const gckpti_node *q = &p->nodes[node->in[i]];
-    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
-                           p->looped);
+    int on = p->looped && !node->batchless && p->nodes[node->in[i]].batchless;
+    return !(node->sums >> i & 1) ? 0 : on ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
 }

@@ -127,8 +127,8 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         gckpti_print(k, ", %i, %i, {", q->base, q->index);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k, " }, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type, q->batchless,
-                     q->rounding);
+        gckpti_print(k, " }, %i, %i, %i, %i, %i, %i },\n", q->kind, q->inputs, q->type,
+                     q->batchless, q->rounding, q->sums);
     }
     gckpti_print(k, "};\n");
 }
