@@ -50,7 +50,7 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4733
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4725
  *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
  *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -13945,13 +13945,13 @@ GCKPTI_FN uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int part
  *   by instruction (gckpti_copies_of)  where its kernel finds as floats what is bf16. Such copies
  *       lie in front of the op's own workspace. Without one the kernel takes the bf16 themselves.
  * A run only follows: it widens copies that are read, and rounds what the kernel has left in them.
- * It does so for the rows that a micro-batch has: whatever is bf16 depends on the batch and is as
- * long as its rows, so what has as many elements as something else in a plan has in all of them.
+ * That holds for any rows: what is bf16 depends on the batch, so two of them that are equally long
+ * in the plan are so in a short micro-batch, too.
  *
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
  * (GCKPT_TAKES_BF16); or all operands: a backend's fast kernels, and on the processor those with
- * GCKPTI_NARROW, or that run in portions, each widened on the stack. What is rounded by chance is
- * copied all the same: which numbers are drawn depends on the place in the whole. ---- */
+ * GCKPTI_NARROW, or that run in portions, which are widened on the stack. What is rounded by chance
+ * has copies all the same: which numbers are drawn depends on the place in the whole. ---- */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -24405,13 +24405,6 @@ static float *gckpti_portion_open(const gckpti_portions *s, const gckpt_call *c,
     return x;
 }
 
-static void gckpti_portion_close(const gckpti_portions *s, const gckpt_call *c, float *x,
-                                 uint16_t *narrow)
-{
-    if (narrow)
-        gckpti_round(s->e, c, 0, x, narrow, gckpti_elements(&c->shape));
-}
-
 /* Portion i, as a call of its own. It knows where its bf16 are, too: fast kernels fetch those of
  * the next one, which lie behind them, meanwhile. */
 static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
@@ -24427,8 +24420,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + at : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + at : NULL;
     c.out = c.out ? c.out + at : gckpti_portion_open(s, &c, c.out_bf16, s->backward, &next);
-    float *g = gckpti_portion_open(s, &c, c.grad_out_bf16, 1, &next);
-    c.grad_out = c.grad_out ? c.grad_out + at : g;
+    c.grad_out =
+        c.grad_out ? c.grad_out + at : gckpti_portion_open(s, &c, c.grad_out_bf16, 1, &next);
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
         if (s->row && k > 0) {
@@ -24441,16 +24434,15 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + at : NULL;
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
         in->low = in->low ? in->low + at : NULL;
-        if (in->grad)
-            in->grad += at;
-        else
-            in->grad = gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
+        in->grad = in->grad ? in->grad + at
+                            : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
     }
     s->kernel(&c);
-    if (!s->backward)
-        gckpti_portion_close(s, &c, c.out, c.out_bf16);
+    if (!s->backward && c.out_bf16)
+        gckpti_round(s->e, &c, 0, c.out, c.out_bf16, n);
     for (int k = 0; k < c.inputs; k++)
-        gckpti_portion_close(s, &c, c.in[k].grad, c.in[k].grad_bf16);
+        if (c.in[k].grad_bf16)
+            gckpti_round(s->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */

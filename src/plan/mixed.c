@@ -10,13 +10,13 @@
  *   by instruction (gckpti_copies_of)  where its kernel finds as floats what is bf16. Such copies
  *       lie in front of the op's own workspace. Without one the kernel takes the bf16 themselves.
  * A run only follows: it widens copies that are read, and rounds what the kernel has left in them.
- * It does so for the rows that a micro-batch has: whatever is bf16 depends on the batch and is as
- * long as its rows, so what has as many elements as something else in a plan has in all of them.
+ * That holds for any rows: what is bf16 depends on the batch, so two of them that are equally long
+ * in the plan are so in a short micro-batch, too.
  *
  * A kernel takes as bf16: nothing; inputs 0 and 1, their gradients, the output and its gradient
  * (GCKPT_TAKES_BF16); or all operands: a backend's fast kernels, and on the processor those with
- * GCKPTI_NARROW, or that run in portions, each widened on the stack. What is rounded by chance is
- * copied all the same: which numbers are drawn depends on the place in the whole. ---- */
+ * GCKPTI_NARROW, or that run in portions, which are widened on the stack. What is rounded by chance
+ * has copies all the same: which numbers are drawn depends on the place in the whole. ---- */
 GCKPTI_FN void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {

@@ -72,13 +72,6 @@ static float *gckpti_portion_open(const gckpti_portions *s, const gckpt_call *c,
     return x;
 }
 
-static void gckpti_portion_close(const gckpti_portions *s, const gckpt_call *c, float *x,
-                                 uint16_t *narrow)
-{
-    if (narrow)
-        gckpti_round(s->e, c, 0, x, narrow, gckpti_elements(&c->shape));
-}
-
 /* Portion i, as a call of its own. It knows where its bf16 are, too: fast kernels fetch those of
  * the next one, which lie behind them, meanwhile. */
 static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
@@ -94,8 +87,8 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
     c.out_bf16 = c.out_bf16 ? c.out_bf16 + at : NULL;
     c.grad_out_bf16 = c.grad_out_bf16 ? c.grad_out_bf16 + at : NULL;
     c.out = c.out ? c.out + at : gckpti_portion_open(s, &c, c.out_bf16, s->backward, &next);
-    float *g = gckpti_portion_open(s, &c, c.grad_out_bf16, 1, &next);
-    c.grad_out = c.grad_out ? c.grad_out + at : g;
+    c.grad_out =
+        c.grad_out ? c.grad_out + at : gckpti_portion_open(s, &c, c.grad_out_bf16, 1, &next);
     for (int k = 0; k < c.inputs; k++) {
         gckpt_arg *in = &c.in[k];
         if (s->row && k > 0) {
@@ -108,16 +101,15 @@ static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
         in->grad_bf16 = in->grad_bf16 ? in->grad_bf16 + at : NULL;
         in->data = in->data ? in->data + at : gckpti_portion_open(s, &c, in->bf16, 1, &next);
         in->low = in->low ? in->low + at : NULL;
-        if (in->grad)
-            in->grad += at;
-        else
-            in->grad = gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
+        in->grad = in->grad ? in->grad + at
+                            : gckpti_portion_open(s, &c, in->grad_bf16, in->accumulate, &next);
     }
     s->kernel(&c);
-    if (!s->backward)
-        gckpti_portion_close(s, &c, c.out, c.out_bf16);
+    if (!s->backward && c.out_bf16)
+        gckpti_round(s->e, &c, 0, c.out, c.out_bf16, n);
     for (int k = 0; k < c.inputs; k++)
-        gckpti_portion_close(s, &c, c.in[k].grad, c.in[k].grad_bf16);
+        if (c.in[k].grad_bf16)
+            gckpti_round(s->e, &c, 0, c.in[k].grad, c.in[k].grad_bf16, n);
 }
 
 /* Fast kernels sum over all rows at once, when all portions are done. */
