@@ -50,12 +50,12 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4725
- *                 exchange, call, backend, checks, memory, crew, rounds, caches, open, host,
- *                 feeds, mixed, debug, instruction, packed, update, picks, advance, step
- *     >>check     gradients against finite differences; what ops cost here; races              705
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4555
+ *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
+ *                 debug, packed, update, picks, advance, step
+ *     >>check     gradients against finite differences; what ops cost here; races              703
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2348
+ *     >>files     safetensors                                                                 2347
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
@@ -583,8 +583,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
  * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
  * made by that, nor by planning, but when something needs them: by gckpt_exec_new for its plan's,
  * by gckpt_store_get, by loading. These say E_MEMORY, with the bytes, when there is no memory. A
- * call that takes a const store allocates nothing and changes nothing: any number of threads may
- * make such calls, and run forwards of executors of their own, while none changes the store. */
+ * call that takes a const store allocates nothing and changes nothing (threads: manual, 13). */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed;
@@ -1914,13 +1913,12 @@ typedef struct {
     gckpt_trial trials[GCKPT_MAX_TRIALS];
     int count, fastest;
 } gckpt_timed;
-/* As gckpt_fit, but of the plans predicted best the one that runs fastest here. Work adds up op by
- * op and cannot show what all that is live does to the caches: smaller micro-batches, or
- * recomputing, may be faster than predicted. So gckpt_fit's plans for fewer and fewer bytes, and
- * those for larger micro-batches, are tried while they have at most a quarter more work; they take
- * turns, slow ones drop out; a gain below 1/64 counts as chance. The choice is this machine's and
- * moment's; results are the same bits. Steps run within the budget on the store's parameters, but
- * do not update: values, state and step stay, bit for bit. Half the limit may go into planning. */
+/* As gckpt_fit, but of the plans predicted best the one that runs fastest here (manual, 7):
+ * gckpt_fit's for fewer and fewer bytes, and those for larger micro-batches, are tried while they
+ * have at most a quarter more work; they take turns, slow ones drop out; a gain below 1/64 counts
+ * as chance. The choice is this machine's and moment's; results are the same bits. Steps run within
+ * the budget on the store's parameters, but do not update: values, state and step stay, bit for
+ * bit. Half the limit may go into planning. */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure measure, gckpt_timed *timed);
@@ -4536,7 +4534,7 @@ typedef struct {
 
 /* Blocks are halved between ranks that differ in bit 0, the halves between those that differ in bit
  * 1, and so on, the first half of each being the larger: so the first rank has the largest share.
- * That is the order in which sums of ranks are added (run/exchange), so each ends where it is
+ * That is the order in which sums of ranks are added (run/crew), so each ends where it is
  * held. */
 GCKPTI_FN gckpti_share gckpti_share_of(int64_t elements, int rank, int ranks);
 
@@ -21316,7 +21314,7 @@ GCKPTI_WARM /* since ask */
  *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
  *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
  *                       the epilogue that turns back to the body while there are rows.
- *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
+ *   gckpti_run_forward  (advance), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
  *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
@@ -21324,14 +21322,13 @@ GCKPTI_WARM /* since ask */
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * Read step, advance and instruction first. The others:
- *   open                an executor is made, bound to a store, and freed; checks: what can be
- *                       refused before
+ * Read step and advance first. The others:
+ *   open                an executor is made, bound to a store, and freed
  *   backend             which one it has, and kernels of it; what that may repeat by itself
  *   memory              what takes how much memory, and lies where in it; that memory itself
  *   call                addresses of operands; calls that have none yet
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
- *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
+ *   crew, rounds        this rank among others, and what they send each other; leaves
  *   debug               what desc.debug asks for
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
@@ -21415,9 +21412,9 @@ struct gckpt_exec {
         int team; /* threads of a run */
     } on;
     struct { /* memory */
-        unsigned char *arena;
-        void *owned, *host, *side; /* owned: arena and canary, when taken here */
-        size_t owned_size, host_size, side_size;
+        unsigned char *host, *own; /* all of it; own: what lies in memory of the backend's own */
+        size_t host_size, own_size;
+        unsigned char *arena, *caches; /* in one of them, unless given, or another's */
         unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
     } blocks;
     struct { /* memory, open; of a leaf or cache, `data` by who has it */
@@ -21426,7 +21423,12 @@ struct gckpt_exec {
     } bound;
     struct {                    /* step, advance: where this step is */
         uint64_t number, packs; /* the store's when it began */
+        int64_t rows;           /* so far, those of all ranks */
+        int64_t first;          /* of this rank's */
         int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+        int64_t stop;           /* end of those of this leaf that are here */
+        int leaf;               /* number of this rank's that is run */
+        int again;              /* a micro-batch is done: the prologue is not run again */
         int state;              /* GCKPTI_IDLE, .. */
         gckpti_goal goal;
         int pc, finished; /* finished: it came to its end */
@@ -21449,15 +21451,15 @@ struct gckpt_exec {
         float *squares; /* square sums by block, of all parameters */
         size_t square_count;
         uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-        int cleared;         /* accumulators of this step are */
-        int begun;           /* a parameter was changed, or the sums were divided */
-        int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+        unsigned char cleared;     /* accumulators of this step are */
+        unsigned char begun;       /* a parameter was changed, or the sums were divided */
+        unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
     struct {                      /* advance: micro-batches that the backend repeats */
         gckpt_loss_scale *scales; /* by term */
-        int possible;             /* it may, */
-        int asked;                /* and is asked to: this run is not in pieces; */
-        int now;                  /* it had none, and is told at this one's end */
+        unsigned char possible;   /* it may, */
+        unsigned char asked;      /* and is asked to: this run is not in pieces; */
+        unsigned char now;        /* it had none, and is told at this one's end */
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
@@ -21471,17 +21473,15 @@ struct gckpt_exec {
 #endif
 #ifndef GCKPT_NO_CACHES
     struct {
-        gckpt_exec *of; /* whose they are: this executor, if they are its own */
-        unsigned char *memory;
+        gckpt_exec *of;         /* whose they are: this executor, if they are its own */
         int64_t capacity, news; /* positions of each; those that a call adds */
         int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
     struct {
-        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-        size_t next_death; /* of plan->lives */
-        size_t touched;    /* GCKPT_DEBUG_MEASURE */
+        uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+        size_t touched;   /* GCKPT_DEBUG_MEASURE */
         int painted_steps;
     } debug;
 #endif
@@ -21536,11 +21536,6 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
 /* ---- run/backend.c ---- */
 /* Until all that was asked of the backend is done. */
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
-
-/* ---- run/checks.c ---- */
-/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
- * header, of the ops that are linked now, or for this build. */
-GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
 
 /* ---- run/memory.c ---- */
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
@@ -21612,12 +21607,11 @@ GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
 GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                                         gckpt_result result);
 
-/* Merges each rank's bytes with those of all others, which come to `heard`, as many. */
-GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
-                                         void (*merge)(void *mine, const void *heard,
-                                                       size_t bytes));
+/* Merges each rank's bytes, 64 KB at most, with those of all others. */
+typedef void (*gckpti_merge)(void *mine, const void *heard, size_t bytes);
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, size_t bytes,
+                                         gckpti_merge merge);
 
-/* ---- run/exchange.c ---- */
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
 #else
@@ -21664,7 +21658,7 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
  * that instructions before `end` add to, with their low parts, start at +0. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
-/* ---- run/exchange.c ---- */
+/* ---- run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -21700,23 +21694,17 @@ typedef struct {
     size_t bytes;
     uint64_t sent;
     gckpti_tree tree;
-    gckpti_meeting told, heard;
+    gckpti_meeting told;
 } gckpti_peers;
 
-/* ---- run/crew.c, run/rounds.c ---- */
 /* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
  * largest of those that other ranks run at this time has micro-batches, one at least; those that
  * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
  * meeting of all. */
 typedef struct gckpti_crew {
     gckpti_peers peers;
-    int64_t rows;       /* of the step, those of all ranks */
-    int64_t first, end; /* this rank's */
-    int64_t stop;       /* end of those of this leaf that are here */
-    int leaf;           /* number of this rank's that is run */
-    int round;          /* rounds of it that are done */
+    int round;          /* rounds of the leaf that are done */
     int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int again;          /* a round of this step is done: the prologue is not run again */
     int last;           /* this round is the last of its leaf */
     int hollow;         /* it has no rows */
     int over;           /* a meeting has ended the call; until the next one begins */
@@ -21726,7 +21714,7 @@ typedef struct gckpti_crew {
     int reducing;       /* a REDUCE is under way, */
     float *shard;       /* and its share goes here in the end; NULL: it stays */
     uint64_t listed;    /* hash of what is run */
-    gckpti_loss_total *totals, *heard;
+    gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
 } gckpti_crew;
 
@@ -21748,10 +21736,9 @@ static inline int gckpti_shares_rows(const gckpt_plan *p)
 }
 
 /* All of these but `tables` and `bind` find the executor complete, and the last three a parameter's
- * pass or values. Whether a step goes on all ranks decide together, where they meet: a rank that
- * fails says so at the next meeting, and up to there goes on without computing. So whatever could
- * end a step on this rank goes through gckpti_drain, or gckpti_meet. An error's text is in the
- * executor or, while that is being made, in its store.
+ * pass or values. Whether a step goes on all ranks decide together (see run.h): whatever could end
+ * it on this one goes through gckpti_drain, or gckpti_meet. An error's text is in the executor or,
+ * while that is being made, in its store.
  *
  * An executor is made: carves e->crew and its tables. */
 GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b);
@@ -21761,11 +21748,6 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
 
 /* It is freed, in a step perhaps: lets the others go on. */
 GCKPTI_FN void gckpti_leave(gckpt_exec *e);
-
-/* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
- * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so it
- * is called twice. */
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
 
 /* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan and
  * hyper must be alike. Then what losses will count is that of all ranks; of a stream, where `rows`
@@ -21821,7 +21803,6 @@ static inline int gckpti_own_leaves(const gckpt_plan *p) { return (void)p, 1; }
 static inline void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline gckpt_result gckpti_crew_bind(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline void gckpti_leave(gckpt_exec *e) { (void)e; }
-static inline int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows) { return (void)e, rows; }
 #define gckpti_crew_begin(e, rows, result) (result)
 static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, GCKPT_OK; }
@@ -21839,9 +21820,8 @@ static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) {
 
 /* ---- run/picks.c ---- */
 #ifndef GCKPT_NO_PICKS
-/* Carve what the host has of picks: tables, and room for what gckpt_fetch returns. */
+/* Carves the table of picks, and beside memory of a backend's own what gckpt_fetch returns. */
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b);
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b);
 
 /* Whether updates must leave divided gradients where they are, since one of them is picked. */
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
@@ -21857,7 +21837,6 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
 #else
 static inline void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
-static inline void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline int gckpti_picks_write_back(const gckpt_plan *p) { return (void)p, 0; }
 #define gckpti_check_collected(e, rows) ((void)(rows), GCKPT_OK)
 static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
@@ -21866,9 +21845,8 @@ static inline void gckpti_add_uses(gckpt_exec *e) { (void)e; }
 
 /* ---- run/caches.c ---- */
 #ifndef GCKPT_NO_CACHES
-/* An executor is made and has all but its arena: takes the caches, or finds another's. */
+/* An executor is made and has its memory: clears the caches, or finds another's. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
-GCKPTI_FN void gckpti_free_caches(gckpt_exec *e);
 
 /* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
@@ -21881,16 +21859,11 @@ static inline int64_t gckpti_position(const gckpt_exec *e)
 
 /* A forward of so many rows has succeeded. */
 GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
-
-/* The place of cache `id` in the caches, to be written. */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
 #else
 static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline void gckpti_free_caches(gckpt_exec *e) { (void)e; }
 #define gckpti_check_caches(...) GCKPT_OK
 static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
-#define gckpti_cache_at(...)     ((void *)0)
 #endif
 
 /* ---- run/mixed.c ---- */
@@ -21982,251 +21955,6 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
 #define gckpti_call_stored(e, node, c, stored) ((void)(stored))
 #endif
 
-/* >>run/exchange */
-#ifndef GCKPT_NO_RANKS
-
-/* =================================================================================================
- * exchange: sums and values of several processes, by exchanges
- *
- * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
- * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
- * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
- * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
- * keep (recursive halving), so that each ends with its share (gckpti_share) of the whole sum;
- * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
- * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
- * one block) are exchanged whole at each level.
- * ============================================================================================== */
-/* ---- exchanges ---- */
-/* There will be no exchange any more; the program is told to give up. */
-GCKPTI_FN void gckpti_break(gckpti_peers *s)
-{
-    if (!s->broken && s->engine->give_up)
-        s->engine->give_up(s->engine->user);
-    s->broken = 1;
-    s->busy = s->tree.bit = 0;
-}
-
-/* Begins to send bytes of the host to a rank, and to receive from it. */
-static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
-                            size_t m)
-{
-    s->peer = peer; /* with or without bytes: an error names it */
-    if (s->broken || n + m == 0)
-        return;
-    s->sent += n;
-    s->busy = 1;
-    if (!s->engine->exchange(s->engine->user, peer, send, n, receive, m))
-        gckpti_break(s);
-}
-
-/* 1: nothing is under way, or (broken) ever will be. */
-static int gckpti_is_done(gckpti_peers *s)
-{
-    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
-    if (done < 0)
-        gckpti_break(s);
-    else if (done && s->busy && s->to)
-        s->on->copy_in(s->on->context, s->to, s->in, s->bytes);
-    if (done)
-        s->busy = 0;
-    return done != 0;
-}
-
-/* Until it is done; 0: it never will be. */
-static int gckpti_wait_for(gckpti_peers *s)
-{
-    const gckpt_ranks *by = s->engine;
-    double start = by && by->clock ? by->clock(by->user) : 0;
-    while (!gckpti_is_done(s))
-        if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
-            gckpti_break(s);
-    return !s->broken;
-}
-
-/* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
- * own sum of the n floats `from` over all ranks, to the same place. */
-static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
-                                   float *to, int64_t m)
-{
-    const gckpt_backend *b = s->on;
-    const int copies = b->own_memory && !s->engine->on_backend;
-    const size_t size = (size_t)n * sizeof *from;
-    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
-    void *in = copies ? (void *)s->in : (void *)to;
-    s->bytes = (size_t)m * sizeof *to;
-    s->to = copies ? to : NULL;
-    if (copies && n)
-        b->copy_out(b->context, out, from, size);
-    else if (b->own_memory)
-        (void)b->finish(b->context); /* what failed it says again in each later call */
-    if (peer >= 0) {
-        gckpti_exchange(s, peer, out, size, in, s->bytes);
-        return;
-    }
-    s->peer = peer;
-    s->busy = 1;
-    if (!s->engine->all_reduce(s->engine->user, (float *)in, (size_t)n))
-        gckpti_break(s);
-}
-
-/* Merges each rank's bytes with those of all others, which come to `heard`, as many. Leaves off
- * where an exchange fails (s->broken). */
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes))
-{
-    s->to = NULL;
-    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
-        gckpti_exchange(s, s->rank ^ bit, mine, bytes, heard, bytes);
-        if (gckpti_wait_for(s))
-            merge(mine, heard, bytes);
-    }
-}
-
-/* ---- large ones, level by level, while something else is computed ---- */
-static void gckpti_tree_level(gckpti_peers *s)
-{
-    gckpti_tree *t = &s->tree;
-    int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
-    /* one block goes whole */
-    const int parts = t->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * t->bit : 1;
-    const gckpti_share own = gckpti_share_of(t->n, s->rank, parts),
-                       other = gckpti_share_of(t->n, peer, parts);
-    const int64_t first = other.first, n = other.count;
-    t->first = own.first;
-    t->count = own.count;
-    if (peer < 0)
-        gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
-    else if (t->kind == GCKPTI_GATHER)
-        gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
-    else
-        gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
-}
-
-/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
- * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
- * it to its end, before anything else is exchanged. */
-GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
-                                 float *work)
-{
-    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
-    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
-    s->tree = begun;
-    if (bit)
-        gckpti_tree_level(s);
-}
-
-/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
-GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
-{
-    gckpti_tree *t = &s->tree;
-    while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
-        if (t->kind == GCKPTI_ENGINE) {
-            t->bit = 0;
-        } else if (t->kind == GCKPTI_GATHER) {
-            t->bit /= 2;
-        } else {
-            s->on->add(c, t->x + t->first, t->work, t->count);
-            t->bit *= 2;
-            if (t->bit == s->ranks) {
-                int shares = t->kind == GCKPTI_SUM_ALL && t->n > GCKPT_UPDATE_BLOCK;
-                t->kind = GCKPTI_GATHER;
-                t->bit = shares ? s->ranks / 2 : 0;
-            }
-        }
-        if (t->bit)
-            gckpti_tree_level(s);
-    }
-    return !t->bit;
-}
-
-GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
-{
-    return exec && exec->crew ? exec->crew->peers.sent : 0;
-}
-
-/* ---- values of which each rank has a share ---- */
-GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
-{
-    int64_t low = 0, high = (elements - 1) / GCKPT_UPDATE_BLOCK + 1;
-    int rank = 0;
-    for (int bit = 1; bit < ranks; bit *= 2) {
-        int64_t middle = low + (high - low + 1) / 2;
-        const int second = at / GCKPT_UPDATE_BLOCK >= middle;
-        *(second ? &low : &high) = middle;
-        rank |= second ? bit : 0;
-    }
-    return rank;
-}
-
-/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
-static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
-                                        float room[GCKPTI_DRAWN], int64_t *n)
-{
-    int64_t end, some;
-    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
-        return gckpti_values_at(e->store, q, at, room, n);
-    gckpti_peers *s = &e->crew->peers;
-    void *out = s->out;
-    const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
-    const gckpti_share share = gckpti_share_of(q->p.elements, owner, e->store->ranks);
-    end = share.first + share.count;
-    *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
-    for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
-        const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
-        some = gckpti_min(some, *n - i);
-        memcpy((float *)out + i, x, (size_t)some * sizeof *x);
-    }
-    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
-        int has = (s->rank ^ owner) < bit, gets = (s->rank ^ bit ^ owner) < bit;
-        gckpti_exchange(s, s->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
-                        gets ? (size_t)*n * sizeof(float) : 0);
-        gckpti_wait_for(s);
-    }
-    return (const float *)out;
-}
-
-/* All values of parameters first..last, where they are wanted. */
-static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
-{
-    float room[GCKPTI_DRAWN];
-    gckpt_result result = GCKPT_OK;
-    if (gckpti_is_under_way(e))
-        return GCKPT_E_ARG;
-    if (first < 0 || last >= (int)e->store->count)
-        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
-    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
-    for (int i = first; i <= last && result == GCKPT_OK; i++) {
-        const gckpti_param *q = &e->store->params[i];
-        for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
-            const float *x = gckpti_gather_piece(e, q, at, room, &n);
-            if (to)
-                memcpy(to + at, x, (size_t)n * sizeof *x);
-            if (hash)
-                *hash = gckpti_hash_floats(*hash, x, n);
-            result = gckpti_drain(e, GCKPT_OK);
-        }
-    }
-    return result == GCKPT_OK ? gckpti_ok(e) : result;
-}
-
-GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
-{
-    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
-}
-
-GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
-{
-    uint64_t all = GCKPTI_FNV_START;
-    if (!exec)
-        return GCKPT_E_ARG;
-    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
-    if (hash)
-        *hash = result == GCKPT_OK ? all : 0;
-    return result;
-}
-#endif
-
 /* >>run/call */
 GCKPTI_FN float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
@@ -22263,15 +21991,7 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    const gckpti_crew *g = gckpti_crew_of(e);
-    int64_t left = (g ? g->stop : e->step.row_end) - e->step.row;
-    return left < e->plan->rows ? left : e->plan->rows;
-}
-
-/* Rows of the step so far, those of all ranks. */
-GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
-{
-    return gckpti_crew_of(e) ? gckpti_crew_of(e)->rows : e->step.row_end;
+    return gckpti_min(e->step.stop - e->step.row, e->plan->rows);
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
@@ -22348,28 +22068,6 @@ GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, i
     gckpti_call_next(e, node, id, rows, c);
 }
 
-/* The values of input i: in the arena, where it has been brought there, else a leaf's. */
-GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
-                                 gckpt_arg *arg)
-{
-    int base = e->plan->nodes[node->in[i]].base;
-    const gckpti_node *q = &e->plan->nodes[base];
-    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->bound.nodes[base].data;
-    if (q->rounding & GCKPTI_NARROW_VALUE)
-        arg->bf16 = (const uint16_t *)data;
-    else if (q->type == GCKPT_I32)
-        arg->index = (const int32_t *)data;
-    else
-        arg->data = (const float *)data;
-}
-
-/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
-GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
-{
-    int on = p->looped && !node->batchless && p->nodes[node->in[i]].batchless;
-    return !(node->sums >> i & 1) ? 0 : on ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
-}
-
 /* >>run/backend */
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 {
@@ -22388,35 +22086,41 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->on.isa : GCKPT_ISA_AUTO;
 }
 
-/* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
- * processor's plain one does it. */
+/* The one that the plan's workspace and bytes are for: the processor's, from the widest vectors on,
+ * or the user's: what that leaves out is as the processor's plain one does it. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
-    gckpt_isa wish = e->desc.isa;
-    if (!GCKPTI_RUNS_BACKENDS && wish <= GCKPT_ISA_PLAIN) {
-        e->on.isa = GCKPT_ISA_PLAIN;
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = e->desc.backend, *plain = &gckpti_backend_plain;
+    const gckpt_isa wish = e->desc.isa;
+    if (p->made_for > GCKPTI_FOR_PLAIN ? !b || gckpti_made_for(b, 0) != p->made_for : b != NULL)
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the plan was made for %s, desc.backend is %s; plan with "
+                            "gckpt_plan_desc.backend = the one that runs it",
+                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
+                            b ? b->name : "NULL");
+    e->on.isa = GCKPT_ISA_PLAIN;
+    if (!GCKPTI_RUNS_BACKENDS && wish <= GCKPT_ISA_PLAIN)
         return GCKPT_OK;
-    }
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
             "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
             gckpti_isa_left_out(wish), gckpt_isa_name(wish));
-    int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
-    if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
-        isa = GCKPT_ISA_PLAIN;
-    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
-    while (!b)
-        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
-    e->on.isa = (gckpt_isa)isa;
-    e->on.backend = *b;
-    e->on.backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
-    if (!e->desc.backend)
-        return GCKPT_OK;
-    const gckpt_backend *plain = &gckpti_backend_plain;
     gckpt_backend *on = &e->on.backend;
-    b = e->desc.backend;
+    if (!b) {
+        int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
+        if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->made_for == GCKPTI_FOR_PLAIN)
+            isa = GCKPT_ISA_PLAIN;
+        const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
+        while (!cpu)
+            cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
+        *on = *cpu;
+        on->unpack = p->packed ? gckpti_packed_unpack : NULL;
+        e->on.isa = (gckpt_isa)isa;
+        return GCKPT_OK;
+    }
     if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
                            (!b->move || (b->host_get && b->host_release && b->join))))
@@ -22424,9 +22128,6 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
                             b->name);
-    e->on.isa = GCKPT_ISA_PLAIN;
-    e->on.kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = on->unpack;
     *on = *b;
     on->writes_back = b->update ? b->writes_back : plain->writes_back;
     on->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
@@ -22437,7 +22138,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     on->convert = b->convert ? b->convert : plain->convert;
     on->update = b->update ? b->update : plain->update;
     on->finish = b->finish ? b->finish : plain->finish;
-    on->unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    if (p->packed && !b->own_memory && !b->unpack)
+        on->unpack = gckpti_packed_unpack;
     return GCKPT_OK;
 }
 
@@ -22497,99 +22199,6 @@ GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
 }
 
-/* >>run/checks */
-GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
-{
-    uint64_t hash = GCKPTI_FNV_START;
-    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: printed by another version of gradckpt.h (format %i, contract "
-                            "%i; here %i, %i): print it again with gckpt_plan_c",
-                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
-    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_MADE; i++)
-        hash = gckpti_hash_planned(hash, p, i);
-    hash = gckpti_hash_leaves(hash, p->leaves);
-    if (GCKPTI_RUNS_MADE &&
-        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
-                                                                  p->leaves) != p->hash)))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: the graph's hash is not what it was made with: an op or the "
-                            "table was changed; print it again with gckpt_plan_c");
-    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
-        p->alignment & (p->alignment - 1))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: %i threads, alignment %z: the table is damaged; print it again "
-                            "with gckpt_plan_c",
-                            p->threads, p->alignment);
-    if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "plan: its workspace is that of the fast kernels, which this build "
-            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
-    return GCKPT_OK;
-}
-
-/* A plan's workspace and bytes are those of what it was made for. */
-GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_backend *backend)
-{
-    if (p->made_for > GCKPTI_FOR_PLAIN ? !backend || gckpti_made_for(backend, 0) != p->made_for
-                                       : backend != NULL)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan was made for %s, desc.backend is %s; plan with "
-                            "gckpt_plan_desc.backend = the one that runs it",
-                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
-                            backend ? backend->name : "NULL");
-    return GCKPT_OK;
-}
-
-/* What can be refused before there is an executor. */
-GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_exec_desc *desc)
-{
-    gckpt_exec_desc d;
-    memset(&d, 0, sizeof d);
-    d = desc ? *desc : d;
-    if (!p)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
-    const gckpti_range ranges[] = { { "isa", (int)d.isa, 0, GCKPT_ISA_COUNT - 1 },
-                                    { "debug", (int64_t)d.debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
-    if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
-        return GCKPT_E_ARG;
-    if (gckpti_check_plan(s, p) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: the plan was made for %i ranks and shard %i, the store is for "
-                            "%i and %i (gckpt_store_ranks): make a new plan",
-                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (gckpti_check_backend(s, p, d.backend) != GCKPT_OK)
-        return GCKPT_E_ARG;
-    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d.own_optimiser)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-    if (d.skip_nonfinite && p->update_in_backward)
-        return gckpti_error(
-            s, GCKPT_E_ARG,
-            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
-            "in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d.copy_feeds || d.own_optimiser || d.parallel_for))
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
-    if (d.debug && !GCKPTI_RUNS_DEBUG)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
-    if (d.caches_of && !GCKPTI_RUNS_CACHES)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
-    if (!d.offload != !d.reload)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "exec: desc.offload and desc.reload come together, or not at all");
-    return GCKPT_OK;
-}
-
 /* >>run/memory */
 GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size)
 {
@@ -22603,26 +22212,6 @@ GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size)
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e)
 {
     return gckpti_on(e)->shortage ? gckpti_on(e)->shortage(gckpti_on(e)->context) : "";
-}
-
-/* Memory where the backend computes; NULL: there is none, or the size was too much to count.
- * alignment: of memory of its own; the host's is as its allocator has it. */
-GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
-{
-    if (bytes >= (size_t)PTRDIFF_MAX / 2)
-        return NULL;
-    if (gckpti_on(e)->own_memory)
-        return gckpti_on(e)->get(gckpti_on(e)->context, bytes, alignment);
-    return gckpti_resize(&e->memory, NULL, 0, bytes);
-}
-
-/* Frees what gckpti_take took; NULL: nothing. */
-GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
-{
-    if (memory && gckpti_on(e)->own_memory)
-        gckpti_on(e)->release(gckpti_on(e)->context, memory, bytes);
-    else
-        gckpti_delete(&e->memory, memory, bytes, 1);
 }
 
 /* Repeats a word over so many bytes, the last ones in part. */
@@ -22655,7 +22244,7 @@ GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
 }
 
 /* Bytes of an executor's own copy of its plan; a constant of the program is not copied. */
-GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p)
+static size_t gckpti_copied_bytes(const gckpt_plan *p)
 {
     return GCKPTI_RUNS_MADE && p->block ? gckpti_plan_copy(NULL, p) : 0;
 }
@@ -22672,35 +22261,6 @@ static size_t gckpti_exec_squares(gckpt_exec *e)
             n += ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     }
     return n;
-}
-
-/* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
- * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
- * which are then copied there. */
-static size_t gckpti_exec_side(gckpt_exec *e, void *base)
-{
-    gckpti_block b = { (unsigned char *)base, 0 };
-    const gckpt_plan *p = e->plan;
-    const size_t leaves = (size_t)gckpti_own_leaves(p), squares = e->update.square_count;
-    e->losses.totals =
-        (gckpti_loss_total *)gckpti_carve(&b, p->term_count * leaves, sizeof *e->losses.totals);
-    e->update.squares = (float *)gckpti_carve(&b, squares, sizeof *e->update.squares);
-    if (e->desc.skip_nonfinite && gckpti_on(e)->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
-        e->update.nonfinite = (uint32_t *)gckpti_carve(&b, 1, sizeof *e->update.nonfinite);
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_node *q = &p->nodes[i];
-        size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
-        void *to = NULL;
-        if (gckpti_on(e)->own_memory && (q->kind == GCKPTI_CONSTANT || gckpti_is_fed(p, i)))
-            to = gckpti_carve(&b, bytes, 1);
-        if (base && q->kind == GCKPTI_INPUT)
-            e->feeds.inputs[q->index].on_backend = (unsigned char *)to;
-        if (base && q->kind == GCKPTI_CONSTANT)
-            e->bound.nodes[i].data = to ? to : q->data;
-        if (to && q->kind == GCKPTI_CONSTANT)
-            gckpti_to_backend(e, to, q->data, bytes);
-    }
-    return b.used + !b.used; /* for a pointer that is not NULL */
 }
 
 /* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
@@ -22737,61 +22297,91 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
-/* As gckpti_exec_side, of what the host has: *tables bytes of tables; behind these, copies: with
- * desc.copy_feeds the whole batch of every input that is fed; beside memory of a backend's own what
- * gckpti_on_host and gckpti_borrow, and what gckpt_fetch returns, take; what is offloaded. */
-static size_t gckpti_exec_host(gckpt_exec *e, void *base, size_t *tables)
+/* The host's copy of the plan, and the tables. */
+static void gckpti_exec_tables(gckpt_exec *e, gckpti_block *b)
 {
-    gckpti_block b = { (unsigned char *)base, 0 };
     const gckpt_plan *p = e->plan;
-    const size_t terms = p->term_count, rows = (size_t)gckpt_plan_share(p, p->batch, 0, NULL);
-    e->bound.nodes = (gckpti_exec_node *)gckpti_carve(&b, p->node_count, sizeof *e->bound.nodes);
-    e->bound.params =
-        (gckpti_exec_param *)gckpti_carve(&b, p->param_count, sizeof *e->bound.params);
-    e->feeds.inputs = (gckpti_exec_input *)gckpti_carve(&b, p->inputs, sizeof *e->feeds.inputs);
-    e->losses.terms = (gckpti_exec_term *)gckpti_carve(&b, terms, sizeof *e->losses.terms);
-    e->recording.scales = (gckpt_loss_scale *)gckpti_carve(&b, terms, sizeof *e->recording.scales);
-    gckpti_hash_tables(e, &b);
-    gckpti_picks_tables(e, &b);
-    gckpti_crew_tables(e, &b);
-    *tables = b.used;
-    if (!GCKPTI_RUNS_BACKENDS)
-        return b.used;
-    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
-        const gckpti_node *q = &p->nodes[i];
-        void *to = gckpti_is_fed(p, i) ? gckpti_carve(&b, rows, gckpti_row_bytes(p, q)) : NULL;
-        if (to)
-            e->feeds.inputs[q->index].copy = (unsigned char *)to;
-    }
-    const size_t borrowed = gckpti_on(e)->own_memory ? gckpti_borrow_bytes(e) : 0;
-    e->blocks.borrowed = (unsigned char *)gckpti_carve(&b, borrowed, 1);
-    gckpti_picks_copies(e, &b);
-    if (!e->offload.moves && !e->desc.offload)
-        e->offload.far = (unsigned char *)gckpti_carve(&b, p->offloaded, 1);
-    return b.used;
+    const size_t terms = p->term_count;
+    (void)gckpti_carve(b, gckpti_copied_bytes(p), 1);
+    e->bound.nodes = (gckpti_exec_node *)gckpti_carve(b, p->node_count, sizeof *e->bound.nodes);
+    e->bound.params = (gckpti_exec_param *)gckpti_carve(b, p->param_count, sizeof *e->bound.params);
+    e->feeds.inputs = (gckpti_exec_input *)gckpti_carve(b, p->inputs, sizeof *e->feeds.inputs);
+    e->losses.terms = (gckpti_exec_term *)gckpti_carve(b, terms, sizeof *e->losses.terms);
+    e->recording.scales = (gckpt_loss_scale *)gckpti_carve(b, terms, sizeof *e->recording.scales);
+    e->update.square_count = gckpti_exec_squares(e);
+    gckpti_hash_tables(e, b);
+    gckpti_picks_tables(e, b);
+    gckpti_crew_tables(e, b);
 }
 
-/* What it will take, piece by piece; returns the bytes that a block has to have for those that the
- * host has, with structures counted so many times. Needs no tables. */
-static size_t gckpti_exec_sizes(gckpt_exec *e, size_t times)
+/* What nodes are to a run: inputs that must be fed, with room for the batch (desc.copy_feeds), in
+ * memory of the backend's own for a micro-batch; constants, which are copied there; kernels. */
+static void gckpti_exec_nodes(gckpt_exec *e, gckpti_block *host, gckpti_block *on)
 {
     const gckpt_plan *p = e->plan;
-    const gckpt_backend *b = gckpti_on(e);
-    const size_t host = !b->own_memory;
-    size_t used = 0, tables;
-    e->update.square_count = gckpti_exec_squares(e);
-    e->offload.moves = b->own_memory && b->move && !e->desc.offload && p->offloaded;
-    e->blocks.host_size = gckpti_exec_host(e, NULL, &tables);
-    e->blocks.side_size = gckpti_exec_side(e, NULL);
-    e->blocks.owned_size = e->desc.arena ? 0 : p->arena + p->alignment + GCKPTI_CANARY;
-    gckpti_count_piece(&used, times, sizeof *e);
-    gckpti_count_piece(&used, 1, gckpti_copied_bytes(p));
-    gckpti_count_piece(&used, times, tables);
-    gckpti_count_piece(&used, 1, e->blocks.host_size - tables);
-    gckpti_count_piece(&used, host, e->blocks.side_size);
-    gckpti_count_piece(&used, host, e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES]);
-    gckpti_count_piece(&used, host, e->blocks.owned_size);
-    return gckpti_count_block(used);
+    const int own = gckpti_on(e)->own_memory;
+    const int copies = GCKPTI_RUNS_BACKENDS && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
+    const size_t rows = (size_t)gckpt_plan_share(p, p->batch, 0, NULL);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        const int fed = gckpti_is_fed(p, i), constant = q->kind == GCKPTI_CONSTANT;
+        const size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        void *copy = copies && fed ? gckpti_carve(host, rows, gckpti_row_bytes(p, q)) : NULL;
+        void *to = own && (fed || constant) ? gckpti_carve(on, bytes, 1) : NULL;
+        if (!host->base)
+            continue;
+        if (q->kind == GCKPTI_INPUT) {
+            const gckpti_exec_input in = { fed ? (int)i : -1, NULL, (unsigned char *)copy,
+                                           (unsigned char *)to };
+            e->feeds.inputs[q->index] = in;
+        } else if (q->kind == GCKPTI_OP && q->index >= 0) {
+            e->bound.nodes[i] = gckpti_bind_kernels(e, q);
+        } else if (constant) {
+            e->bound.nodes[i].data = to ? to : q->data;
+            if (to)
+                gckpti_to_backend(e, to, q->data, bytes);
+        }
+    }
+}
+
+/* All it has beside itself, counted, or carved from two blocks: the host's, and where the backend
+ * computes: the same one, but for memory of its own. There lie what losses and updates leave for
+ * the host, the caches, the arena, unless one was given, and a canary, which a kernel changes that
+ * writes too far. Returns the bytes of plan and tables, which come first. */
+static size_t gckpti_exec_pieces(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *by = gckpti_on(e);
+    const int apart = GCKPTI_RUNS_BACKENDS && by->own_memory;
+    const size_t arena = e->desc.arena ? 0 : p->arena + GCKPTI_CANARY;
+    const size_t cached = e->desc.caches_of ? 0 : p->kind_bytes[GCKPT_BYTES_CACHES];
+    const size_t caches = gckpti_round_up(cached, p->alignment);
+    gckpti_block host = { e->blocks.host, 0 }, own = { e->blocks.own, 0 };
+    gckpti_block *on = apart ? &own : &host;
+    e->offload.moves = apart && by->move && !e->desc.offload && p->offloaded;
+    gckpti_exec_tables(e, &host);
+    const size_t tables = host.used;
+    gckpti_exec_nodes(e, &host, on);
+    if (apart)
+        e->blocks.borrowed = (unsigned char *)gckpti_carve(&host, gckpti_borrow_bytes(e), 1);
+    if (GCKPTI_RUNS_BACKENDS && !e->offload.moves && !e->desc.offload)
+        e->offload.far = (unsigned char *)gckpti_carve(&host, p->offloaded, 1);
+    e->losses.totals = (gckpti_loss_total *)gckpti_carve(
+        on, p->term_count * (size_t)gckpti_own_leaves(p), sizeof *e->losses.totals);
+    e->update.squares =
+        (float *)gckpti_carve(on, e->update.square_count, sizeof *e->update.squares);
+    if (e->desc.skip_nonfinite && by->nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->update.nonfinite = (uint32_t *)gckpti_carve(on, 1, sizeof *e->update.nonfinite);
+    unsigned char *at = (unsigned char *)gckpti_carve(on, arena + caches ? p->alignment : 0, 1);
+    (void)gckpti_carve(on, caches, 1);
+    (void)gckpti_carve(on, arena, 1);
+    if (at)
+        at += (p->alignment - (uintptr_t)at % p->alignment) % p->alignment;
+    e->blocks.caches = at;
+    e->blocks.arena = e->desc.arena ? (unsigned char *)e->desc.arena : at ? at + caches : NULL;
+    e->blocks.host_size = host.used;
+    e->blocks.own_size = own.used;
+    return tables;
 }
 
 GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc, size_t times)
@@ -22804,10 +22394,13 @@ GCKPTI_FN size_t gckpti_exec_need(const gckpt_plan *plan, const gckpt_exec_desc 
     e.store = &none;
     if (desc)
         e.desc = *desc;
-    if (!plan || gckpti_check_backend(&none, plan, e.desc.backend) != GCKPT_OK ||
-        gckpti_choose_backend(&e) != GCKPT_OK)
+    if (!plan || gckpti_choose_backend(&e) != GCKPT_OK)
         return SIZE_MAX;
-    return gckpti_exec_sizes(&e, times);
+    const size_t tables = gckpti_exec_pieces(&e);
+    size_t used = 0;
+    gckpti_count_piece(&used, times, sizeof e);
+    gckpti_count_piece(&used, 1, e.blocks.host_size + (times - 1) * tables);
+    return gckpti_count_block(used);
 }
 
 GCKPT_API size_t gckpt_exec_need(const gckpt_plan *plan, const gckpt_exec_desc *desc)
@@ -22833,15 +22426,16 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
         q.elements = plan->params[i].elements;
         q.storage = (gckpt_storage)plan->params[i].storage;
         if (q.storage == GCKPT_STORED_F32)
-            q.elements = gckpti_shared(q.elements, 0, plan->ranks, plan->shard,
-                                       GCKPT_SHARD_VALUES).room;
+            q.elements =
+                gckpti_shared(q.elements, 0, plan->ranks, plan->shard, GCKPT_SHARD_VALUES).room;
         gckpti_count_piece(&used, !plan->params[i].external, gckpti_values_bytes(&q));
     }
     for (size_t i = 0; i < n; i++)
         for (int slot = 0; slot < plan->state_slots && plan->params[i].trained; slot++)
             gckpti_count_piece(&used,
                                (size_t)gckpti_shared(plan->params[i].elements, 0, plan->ranks,
-                                                     plan->shard, GCKPT_SHARD_STATE).room,
+                                                     plan->shard, GCKPT_SHARD_STATE)
+                                   .room,
                                sizeof(float));
     if (plan && plan->made_for > GCKPTI_FOR_PLAIN) /* its backend may have memory of its own */
         gckpti_count_piece(&used, n, sizeof(gckpti_mirror));
@@ -22850,84 +22444,54 @@ GCKPTI_FN size_t gckpti_store_need(const gckpt_plan *plan, size_t times)
 
 GCKPT_API size_t gckpt_store_need(const gckpt_plan *plan) { return gckpti_store_need(plan, 1); }
 
-/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
- * far changes. */
-static gckpt_result gckpti_exec_arena(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    unsigned char canary[GCKPTI_CANARY];
-    e->blocks.arena = (unsigned char *)e->desc.arena;
-    if (e->desc.arena)
-        return e->desc.arena_size >= p->arena && (uintptr_t)e->desc.arena % p->alignment == 0
-                   ? GCKPT_OK
-                   : gckpti_error(
-                         e->store, GCKPT_E_ARG,
-                         "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
-                         e->desc.arena_size, p->arena, p->alignment);
-    e->blocks.owned =
-        p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->blocks.owned_size, p->alignment) : NULL;
-    if (!e->blocks.owned)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for the step arena of %z bytes%s", p->arena,
-                            gckpti_shortage(e));
-    size_t past = (size_t)((uintptr_t)e->blocks.owned % p->alignment);
-    e->blocks.arena = (unsigned char *)e->blocks.owned + (past ? p->alignment - past : 0);
-    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
-    gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
-    return GCKPT_OK;
-}
-
-/* What nodes are to a run: inputs that must be fed, the kernels of ops. */
-static void gckpti_bind_nodes(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->node_count; i++) {
-        const gckpti_node *node = &p->nodes[i];
-        if (node->kind == GCKPTI_INPUT)
-            e->feeds.inputs[node->index].node = gckpti_is_fed(p, i) ? (int)i : -1;
-        else if (node->kind == GCKPTI_OP && node->index >= 0)
-            e->bound.nodes[i] = gckpti_bind_kernels(e, node);
-    }
-}
-
 /* All memory a run will need, and what is known of nodes. */
 GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
-    (void)gckpti_exec_sizes(e, 1);
-    size_t size = e->blocks.host_size, moved = e->offload.moves ? e->plan->offloaded : 0, tables;
-    const int large = size >= (size_t)PTRDIFF_MAX / 2;
-    e->blocks.host = large ? NULL : gckpti_new(&e->memory, size, 1);
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = gckpti_on(e);
+    const size_t most = (size_t)PTRDIFF_MAX / 2, tables = gckpti_exec_pieces(e);
+    const size_t host = e->blocks.host_size, own = e->blocks.own_size;
+    unsigned char canary[GCKPTI_CANARY];
+    if (e->desc.arena && (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
+                            e->desc.arena_size, p->arena, p->alignment);
+    if (host < most)
+        e->blocks.host = (unsigned char *)gckpti_resize(&e->memory, NULL, 0, host);
     if (!e->blocks.host)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            large ? "exec: copies of the feeds are too large"
-                                  : "exec: no memory for %z bytes of copied feeds and operands, "
-                                    "and of tables",
-                            size);
-    (void)gckpti_exec_host(e, e->blocks.host, &tables);
-    gckpti_bind_nodes(e);
-    (void)gckpti_exec_squares(e);
-    if (moved)
-        e->offload.far = (unsigned char *)gckpti_on(e)->host_get(gckpti_on(e)->context, moved);
-    if (moved && !e->offload.far)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
-                            gckpti_on(e)->name, moved);
-    e->blocks.side = gckpti_take(e, e->blocks.side_size, GCKPTI_ALIGN);
-    if (!e->blocks.side)
+                            "exec: no memory for %z bytes of tables, copied feeds and operands%s",
+                            host, own ? "" : ", and the step arena");
+    if (own && own < most)
+        e->blocks.own = (unsigned char *)b->get(b->context, own, p->alignment);
+    if (own && !e->blocks.own)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants%s",
-                            e->blocks.side_size, gckpti_shortage(e));
-    (void)gckpti_exec_side(e, e->blocks.side);
-    gckpt_result result = gckpti_bind_caches(e);
-    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
+                            "exec: no memory for %z bytes of arena, sums, feeds, caches%s", own,
+                            gckpti_shortage(e));
+    if (e->offload.moves)
+        e->offload.far = (unsigned char *)b->host_get(b->context, p->offloaded);
+    if (e->offload.moves && !e->offload.far)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
+                            b->name, p->offloaded);
+    memset(e->blocks.host, 0, tables);
+    if (gckpti_copied_bytes(p)) {
+        gckpti_plan_copy(e->blocks.host, p);
+        e->plan = (const gckpt_plan *)(const void *)e->blocks.host;
+    }
+    (void)gckpti_exec_pieces(e);
+    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
+    if (!e->desc.arena)
+        gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
+    return gckpti_bind_caches(e);
 }
 
-/* That nothing was written behind it. */
+/* That nothing was written behind the arena. */
 GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
-    if (e->blocks.owned)
+    if (!e->desc.arena)
         gckpti_from_backend(e, canary, e->blocks.arena + e->plan->arena, sizeof canary);
-    for (size_t i = 0; e->blocks.owned && i < sizeof canary; i++)
+    for (size_t i = 0; !e->desc.arena && i < sizeof canary; i++)
         if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "step: a kernel wrote behind the arena of %z bytes",
@@ -22938,6 +22502,160 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
 /* >>run/crew */
 #ifndef GCKPT_NO_RANKS
 
+/* =================================================================================================
+ * crew: sums and values of several processes, by exchanges
+ *
+ * There are N = 2^k ranks. What is added up over all of them goes by a fixed binary tree: first the
+ * sums of ranks that differ in bit 0 of their number, then those that differ in bit 1, and so on
+ * (two numbers have the same sum either way round, so each rank adds its partner's to its own). Of
+ * a gradient of P elements a rank sends its partner, at each level, the half that the partner will
+ * keep (recursive halving), so that each ends with its share (gckpti_share) of the whole sum;
+ * shares are brought together the way back (recursive doubling). Each way a rank sends P (N - 1) /
+ * N elements, the least possible. Small things (losses, counts, results, square sums, tensors of
+ * one block) are exchanged whole at each level.
+ * ============================================================================================== */
+/* ---- exchanges ---- */
+/* There will be no exchange any more; the program is told to give up. */
+static void gckpti_break(gckpti_peers *s)
+{
+    if (!s->broken && s->engine->give_up)
+        s->engine->give_up(s->engine->user);
+    s->broken = 1;
+    s->busy = s->tree.bit = 0;
+}
+
+/* Begins to send bytes of the host to a rank, and to receive from it. */
+static void gckpti_exchange(gckpti_peers *s, int peer, const void *send, size_t n, void *receive,
+                            size_t m)
+{
+    s->peer = peer; /* with or without bytes: an error names it */
+    if (s->broken || n + m == 0)
+        return;
+    s->sent += n;
+    s->busy = 1;
+    if (!s->engine->exchange(s->engine->user, peer, send, n, receive, m))
+        gckpti_break(s);
+}
+
+/* 1: nothing is under way, or (broken) ever will be. */
+static int gckpti_is_done(gckpti_peers *s)
+{
+    int done = !s->busy || !s->engine->done ? 1 : s->engine->done(s->engine->user);
+    if (done < 0)
+        gckpti_break(s);
+    else if (done && s->busy && s->to)
+        s->on->copy_in(s->on->context, s->to, s->in, s->bytes);
+    if (done)
+        s->busy = 0;
+    return done != 0;
+}
+
+/* Until it is done; 0: it never will be. */
+static int gckpti_wait_for(gckpti_peers *s)
+{
+    const gckpt_ranks *by = s->engine;
+    double start = by && by->clock ? by->clock(by->user) : 0;
+    while (!gckpti_is_done(s))
+        if (by->clock && by->timeout > 0 && by->clock(by->user) - start > by->timeout)
+            gckpti_break(s);
+    return !s->broken;
+}
+
+/* Begins to send n floats from where the backend has them, and to receive m; peer -1: the engine's
+ * own sum of the n floats `from` over all ranks, to the same place. */
+static void gckpti_exchange_floats(gckpti_peers *s, int peer, const float *from, int64_t n,
+                                   float *to, int64_t m)
+{
+    const gckpt_backend *b = s->on;
+    const int copies = b->own_memory && !s->engine->on_backend;
+    const size_t size = (size_t)n * sizeof *from;
+    void *out = !copies ? (void *)(uintptr_t)from : peer < 0 ? s->in : s->out;
+    void *in = copies ? (void *)s->in : (void *)to;
+    s->bytes = (size_t)m * sizeof *to;
+    s->to = copies ? to : NULL;
+    if (copies && n)
+        b->copy_out(b->context, out, from, size);
+    else if (b->own_memory)
+        (void)b->finish(b->context); /* what failed it says again in each later call */
+    if (peer >= 0) {
+        gckpti_exchange(s, peer, out, size, in, s->bytes);
+        return;
+    }
+    s->peer = peer;
+    s->busy = 1;
+    if (!s->engine->all_reduce(s->engine->user, (float *)in, (size_t)n))
+        gckpti_break(s);
+}
+
+/* Leaves off where an exchange fails (s->broken). */
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, size_t bytes, gckpti_merge merge)
+{
+    s->to = NULL;
+    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
+        gckpti_exchange(s, s->rank ^ bit, mine, bytes, s->in, bytes);
+        if (gckpti_wait_for(s))
+            merge(mine, s->in, bytes);
+    }
+}
+
+/* ---- large ones, level by level, while something else is computed ---- */
+static void gckpti_tree_level(gckpti_peers *s)
+{
+    gckpti_tree *t = &s->tree;
+    int peer = t->kind == GCKPTI_ENGINE ? -1 : s->rank ^ t->bit;
+    /* one block goes whole */
+    const int parts = t->n > GCKPT_UPDATE_BLOCK && peer >= 0 ? 2 * t->bit : 1;
+    const gckpti_share own = gckpti_share_of(t->n, s->rank, parts),
+                       other = gckpti_share_of(t->n, peer, parts);
+    const int64_t first = other.first, n = other.count;
+    t->first = own.first;
+    t->count = own.count;
+    if (peer < 0)
+        gckpti_exchange_floats(s, peer, t->x, n, t->x, n);
+    else if (t->kind == GCKPTI_GATHER)
+        gckpti_exchange_floats(s, peer, t->x + t->first, t->count, t->x + first, n);
+    else
+        gckpti_exchange_floats(s, peer, t->x + first, n, t->work, t->count);
+}
+
+/* Begins a sum of n floats, or brings their shares together; one at a time. Sums, but for
+ * ENGINE, need `work`: floats of the larger half, or n where that is one block. Who began it polls
+ * it to its end, before anything else is exchanged. */
+GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
+                                 float *work)
+{
+    const int bit = s->broken ? 0 : kind == GCKPTI_GATHER ? s->ranks / 2 : 1;
+    const gckpti_tree begun = { kind, x, work, n, 0, n, bit };
+    s->tree = begun;
+    if (bit)
+        gckpti_tree_level(s);
+}
+
+/* Goes on as far as it can without waiting, or to its end. 1: it is over. */
+GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait)
+{
+    gckpti_tree *t = &s->tree;
+    while (t->bit && (wait ? gckpti_wait_for(s) : gckpti_is_done(s)) && t->bit) {
+        if (t->kind == GCKPTI_ENGINE) {
+            t->bit = 0;
+        } else if (t->kind == GCKPTI_GATHER) {
+            t->bit /= 2;
+        } else {
+            s->on->add(c, t->x + t->first, t->work, t->count);
+            t->bit *= 2;
+            if (t->bit == s->ranks) {
+                int shares = t->kind == GCKPTI_SUM_ALL && t->n > GCKPT_UPDATE_BLOCK;
+                t->kind = GCKPTI_GATHER;
+                t->bit = shares ? s->ranks / 2 : 0;
+            }
+        }
+        if (t->bit)
+            gckpti_tree_level(s);
+    }
+    return !t->bit;
+}
+
+/* ---- an executor among others ---- */
 /* Bytes of host memory for exchanges, each way: small things and, where floats do not go from and
  * to where they are, half of the largest array. */
 GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
@@ -22946,7 +22664,9 @@ GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e)
     const gckpt_ranks *by = e->desc.ranks;
     const int copies = gckpti_on(e)->own_memory && by && !by->on_backend;
     size_t most = 16 * GCKPT_UPDATE_BLOCK, squares = e->update.square_count * sizeof(float);
+    const size_t totals = (p->term_count + 1) * sizeof(gckpti_loss_total);
     most = most > squares ? most : squares;
+    most = most > totals ? most : totals;
     for (size_t id = 0; id < p->node_count && copies; id++) {
         int64_t n = gckpti_elements(&p->nodes[id].shape);
         if (n > GCKPT_UPDATE_BLOCK && !e->desc.fast_reduce)
@@ -22963,39 +22683,15 @@ GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
         return;
     const gckpt_plan *p = e->plan;
     const size_t several = p->ranks > 1, leaves = (size_t)gckpti_own_leaves(p);
-    size_t room = several ? gckpti_crew_room(e) : 0, totals = p->term_count + 1;
-    gckpti_crew *g = (gckpti_crew *)gckpti_carve(b, 1, sizeof *g);
-    void *out = gckpti_carve(b, room, 1), *in = gckpti_carve(b, room, 1);
-    void *sums = gckpti_carve(b, totals > leaves ? totals : leaves, sizeof *g->totals);
-    void *heard = gckpti_carve(b, totals, sizeof *g->heard);
-    if (!b->base)
-        return;
+    const size_t totals = p->term_count + 1;
+    gckpti_crew counted, *g = (gckpti_crew *)gckpti_carve(b, 1, sizeof *g);
     e->crew = g;
-    g->peers.out = (unsigned char *)out;
-    g->peers.in = (unsigned char *)in;
-    g->room = room;
-    g->totals = (gckpti_loss_total *)sums;
-    g->heard = (gckpti_loss_total *)heard;
-}
-
-/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
- * may be skipped, or look at their gradients, exchange square sums earlier than others. */
-static uint64_t gckpti_hash_listed(const gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
-                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
-                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
-    uint64_t hash = p->check;
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
-        hash = gckpti_fnv_number(hash, some[i]);
-    for (size_t i = 0; i < p->term_count; i++) {
-        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
-        hash = gckpti_fnv_number(hash, p->terms[i].weight);
-    }
-    for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
-    return hash;
+    g = g ? g : &counted;
+    g->room = several ? gckpti_crew_room(e) : 0;
+    g->peers.out = (unsigned char *)gckpti_carve(b, g->room, 1);
+    g->peers.in = (unsigned char *)gckpti_carve(b, g->room, 1);
+    g->totals =
+        (gckpti_loss_total *)gckpti_carve(b, totals > leaves ? totals : leaves, sizeof *g->totals);
 }
 
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
@@ -23016,7 +22712,6 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
     s->ranks = p->ranks;
-    e->crew->listed = gckpti_hash_listed(e);
     return GCKPT_OK;
 }
 
@@ -23117,7 +22812,7 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
     (void)gckpti_drain(e, result);
     gckpti_go_on(e, 1);
     s->told.alike[0] += (uint64_t)++g->meetings << 8;
-    gckpti_merge_all(s, &s->told, &s->heard, sizeof s->told, gckpti_merge_meetings);
+    gckpti_merge_all(s, &s->told, sizeof s->told, gckpti_merge_meetings);
     const gckpti_meeting met = s->told;
     memset(&s->told, 0, sizeof s->told);
     s->told.rank = s->rank;
@@ -23132,14 +22827,113 @@ GCKPTI_FN gckpt_result gckpti_meet(gckpt_exec *e, gckpt_result result)
                : gckpti_error(e, (gckpt_result)met.result, "rank %i: %s", (int)met.rank, met.text);
 }
 
-GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
-                                         void (*merge)(void *mine, const void *heard, size_t bytes))
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, size_t bytes,
+                                         gckpti_merge merge)
 {
     if (!e->crew)
         return GCKPT_OK;
-    gckpti_merge_all(&e->crew->peers, mine, heard, bytes, merge);
+    gckpti_merge_all(&e->crew->peers, mine, bytes, merge);
     return gckpti_drain(e, GCKPT_OK);
 }
+
+GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
+                                        gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
+    e->crew->over = 0;
+    memcpy(e->crew->peers.told.alike, same, sizeof same);
+    return gckpti_meet(e, result);
+}
+
+GCKPT_API uint64_t gckpt_exec_sent(const gckpt_exec *exec)
+{
+    return exec && exec->crew ? exec->crew->peers.sent : 0;
+}
+
+/* ---- values of which each rank has a share ---- */
+GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks)
+{
+    int rank = 0;
+    for (gckpti_share s; rank + 1 < ranks; rank++) {
+        s = gckpti_share_of(elements, rank, ranks);
+        if (at >= s.first && at - s.first < s.count)
+            break;
+    }
+    return rank;
+}
+
+/* The next values of a parameter from element `at` on, *n of them, on all ranks. */
+static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, int64_t at,
+                                        float room[GCKPTI_DRAWN], int64_t *n)
+{
+    int64_t end, some;
+    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
+        return gckpti_values_at(e->store, q, at, room, n);
+    gckpti_peers *s = &e->crew->peers;
+    void *out = s->out;
+    const int owner = gckpti_holder(q->p.elements, at, e->store->ranks);
+    const gckpti_share share = gckpti_share_of(q->p.elements, owner, e->store->ranks);
+    end = share.first + share.count;
+    *n = gckpti_min(end - at, (int64_t)(e->crew->room / sizeof(float)));
+    for (int64_t i = 0; i < *n && owner == s->rank; i += some) {
+        const float *x = gckpti_values_at(e->store, q, at + i, room, &some);
+        some = gckpti_min(some, *n - i);
+        memcpy((float *)out + i, x, (size_t)some * sizeof *x);
+    }
+    for (int bit = 1; bit < s->ranks && !s->broken; bit *= 2) {
+        int has = (s->rank ^ owner) < bit, gets = (s->rank ^ bit ^ owner) < bit;
+        gckpti_exchange(s, s->rank ^ bit, out, has ? (size_t)*n * sizeof(float) : 0, out,
+                        gets ? (size_t)*n * sizeof(float) : 0);
+        gckpti_wait_for(s);
+    }
+    return (const float *)out;
+}
+
+/* All values of parameters first..last, where they are wanted. */
+static gckpt_result gckpti_gather_all(gckpt_exec *e, int first, int last, float *to, uint64_t *hash)
+{
+    float room[GCKPTI_DRAWN];
+    gckpt_result result = GCKPT_OK;
+    if (gckpti_is_under_way(e))
+        return GCKPT_E_ARG;
+    if (first < 0 || last >= (int)e->store->count)
+        result = gckpti_error(e, GCKPT_E_ARG, "gather: no parameter has index %i", first);
+    result = gckpti_crew_call(e, GCKPTI_CALL_GATHER, first, result);
+    for (int i = first; i <= last && result == GCKPT_OK; i++) {
+        const gckpti_param *q = &e->store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements && result == GCKPT_OK; at += n) {
+            const float *x = gckpti_gather_piece(e, q, at, room, &n);
+            if (to)
+                memcpy(to + at, x, (size_t)n * sizeof *x);
+            if (hash)
+                *hash = gckpti_hash_floats(*hash, x, n);
+            result = gckpti_drain(e, GCKPT_OK);
+        }
+    }
+    return result == GCKPT_OK ? gckpti_ok(e) : result;
+}
+
+GCKPT_API gckpt_result gckpt_gather_values(gckpt_exec *exec, int index, float *to)
+{
+    return exec ? gckpti_gather_all(exec, index, index, to, NULL) : GCKPT_E_ARG;
+}
+
+GCKPT_API gckpt_result gckpt_gather_hash(gckpt_exec *exec, uint64_t *hash)
+{
+    uint64_t all = GCKPTI_FNV_START;
+    if (!exec)
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_gather_all(exec, 0, (int)exec->store->count - 1, NULL, &all);
+    if (hash)
+        *hash = result == GCKPT_OK ? all : 0;
+    return result;
+}
+#endif
+
+/* >>run/rounds */
+#ifndef GCKPT_NO_RANKS
 
 static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
 {
@@ -23151,27 +22945,48 @@ static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
     }
 }
 
-/* Totals of all ranks that have rows of their own, and one more count. */
-GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e)
+/* Totals of all ranks that have rows of their own, and behind them their rows. */
+static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
 {
     gckpti_crew *g = e->crew;
+    const gckpti_loss_total last = { 0, rows };
+    g->totals[e->plan->term_count] = last;
     if (gckpti_shares_rows(e->plan))
-        gckpti_merge_all(&g->peers, g->totals, g->heard,
-                         (e->plan->term_count + 1) * sizeof *g->totals, gckpti_merge_totals);
+        gckpti_merge_all(&g->peers, g->totals, (e->plan->term_count + 1) * sizeof *g->totals,
+                         gckpti_merge_totals);
 }
 
 /* What the losses will count on all ranks, and the rows they have. */
-GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
 {
     gckpti_crew *g = e->crew;
-    size_t n = e->plan->term_count;
-    memset(g->totals, 0, (n + 1) * sizeof *g->totals);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < e->plan->term_count; i++) {
+        g->totals[i].sum = 0;
         g->totals[i].count = e->losses.terms[i].expected;
-    g->totals[n].count = rows;
-    gckpti_sum_totals(e);
-    for (size_t i = 0; i < n; i++)
+    }
+    gckpti_sum_totals(e, rows);
+    for (size_t i = 0; i < e->plan->term_count; i++)
         e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
 }
 
 /* A hash of values and state that all ranks have whole. */
@@ -23187,9 +23002,8 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
         hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_values_here(e, q, slot);
-            const int whole =
-                q->p.storage == GCKPT_STORED_F32 &&
-                !gckpti_is_cut(gckpti_array_share(e->store, q, slot));
+            const int whole = q->p.storage == GCKPT_STORED_F32 &&
+                              !gckpti_is_cut(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
@@ -23201,54 +23015,18 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
     return hash;
 }
 
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows)
-{
-    if (!e->crew)
-        return rows;
-    gckpti_crew *g = e->crew;
-    int64_t n = gckpt_plan_share(e->plan, rows, g->peers.rank, &g->first);
-    g->end = g->first + n;
-    e->step.row = e->step.row_end = e->feeds.first = g->stop = g->first;
-    g->rows = rows;
-    g->leaf = g->round = g->again = g->squared = 0;
-    g->in_body = 1;
-    return n;
-}
-
-GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
-{
-    if (!e->crew)
-        return (rows + e->plan->rows - 1) / e->plan->rows;
-    const gckpt_plan *p = e->plan;
-    const int64_t batch = gckpti_leaf_batch(p, e->crew->rows), end = e->step.row_end;
-    int64_t n = 0, at = end - rows; /* what is before it is counted */
-    for (int leaf = 0; leaf < p->leaves; leaf++) {
-        int64_t to = gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), end);
-        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
-        at = to > at ? to : at;
-    }
-    return n;
-}
-
-GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
-                                        gckpt_result result)
-{
-    if (!e->crew)
-        return result;
-    const uint64_t same[2] = { (uint64_t)call, (uint64_t)number };
-    e->crew->over = 0;
-    memcpy(e->crew->peers.told.alike, same, sizeof same);
-    return gckpti_meet(e, result);
-}
-
 GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
 {
     if (!e->crew)
         return result;
     gckpti_crew *g = e->crew;
     uint64_t *alike = g->peers.told.alike;
+    g->round = g->squared = 0;
+    g->in_body = 1;
     alike[2] = e->store->step;
     alike[3] = e->store->seed;
+    if (!g->same)
+        g->listed = gckpti_hash_listed(e);
     alike[4] = g->listed;
     alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
     if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
@@ -23262,18 +23040,27 @@ GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_resu
         gckpti_sum_counts(e, 0);
     return gckpti_drain(e, GCKPT_OK);
 }
-#endif
 
-/* >>run/rounds */
-#ifndef GCKPT_NO_RANKS
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const int64_t batch = gckpti_leaf_batch(p, e->step.rows), end = e->step.row_end;
+    int64_t n = 0, at = end - rows; /* what is before it is counted */
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t to = gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+        at = to > at ? to : at;
+    }
+    return n;
+}
 
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
 static int gckpti_rounds(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    int64_t most = 1, leaf = e->step.leaf, step = gckpti_own_leaves(p);
     for (; leaf < p->leaves; leaf += step) {
-        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        int64_t n = (gckpti_leaf_rows(p, e->step.rows, leaf) + p->rows - 1) / p->rows;
         most = n > most ? n : most;
     }
     return (int)most;
@@ -23289,21 +23076,21 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
     const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
-    if (g->leaf == leaves)
+    if (e->step.leaf == leaves)
         return 0;
-    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
-                                  g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->step.row_end);
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, e->step.rows), p->leaves,
+                                  g->peers.rank * before + e->step.leaf + 1);
+    e->step.stop = gckpti_min(end, e->step.row_end);
     if (!gckpti_streams(e))
         g->last = g->round + 1 == gckpti_rounds(e);
     else if (e->step.state == GCKPTI_STREAMING)
-        g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+        g->last = e->step.row + gckpti_micro_rows(e) == end && e->step.leaf + 1 < leaves;
     else
         g->last = 1;
-    g->hollow = e->step.row == g->stop;
+    g->hollow = e->step.row == e->step.stop;
     if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
         return 0;
-    e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->step.pc = e->step.again && p->mode != GCKPT_INFERENCE ? p->body : 0;
     if (!g->hollow)
         gckpti_feed_rows(e);
     return 1;
@@ -23317,23 +23104,20 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     gckpti_go_on(e, 1);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
-        int n = gckpti_own_leaves(p);
+        const size_t n = (size_t)gckpti_own_leaves(p);
         gckpti_loss_total *t = g->totals;
-        gckpti_from_backend(e, t, &e->losses.totals[i * (size_t)n], (size_t)n * sizeof *t);
-        for (; n > 1; n /= 2)
-            for (int k = 0; k < n / 2; k++) {
-                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
-                t[k].count = t[2 * k].count + t[2 * k + 1].count;
-            }
+        gckpti_from_backend(e, t, &e->losses.totals[i * n], n * sizeof *t);
+        for (size_t far = 1; far < n; far *= 2) /* the tree's levels */
+            for (size_t k = 0; k < n; k += 2 * far)
+                gckpti_merge_totals(&t[k], &t[k + far], sizeof *t);
         e->losses.terms[i].seen = *t;
     }
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
     for (size_t i = 0; i < p->term_count; i++)
         g->totals[i] = e->losses.terms[i].seen;
-    gckpti_sum_totals(e);
+    gckpti_sum_totals(e, 0);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].seen = g->totals[i];
     return gckpti_drain(e, GCKPT_OK);
@@ -23347,12 +23131,12 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (!g->in_body)
         return GCKPT_OK;
     e->step.row += gckpti_micro_rows(e);
-    g->again = 1;
+    e->step.again = 1;
     g->round++;
     if (g->last) {
-        g->leaf++;
+        e->step.leaf++;
         g->round = 0;
-        if (g->leaf < gckpti_own_leaves(e->plan))
+        if (e->step.leaf < gckpti_own_leaves(e->plan))
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (gckpti_set_round(e))
@@ -23360,9 +23144,7 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    gckpt_result result = gckpti_sum_losses(e);
-    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
-    return result;
+    return gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -23371,18 +23153,19 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
         return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t own = e->step.row_end - g->first;
+    int64_t own = e->step.row_end - e->step.first;
     gckpt_result result = gckpti_meet(e, GCKPT_OK);
     if (result != GCKPT_OK)
         return result;
     gckpti_sum_counts(e, own);
-    g->rows = g->totals[p->term_count].count;
+    e->step.rows = g->totals[p->term_count].count;
     result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_share)",
-                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL))
+        result =
+            gckpti_error(e, GCKPT_E_ARG,
+                         "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                         "%I are this rank's (gckpt_plan_share)",
+                         own, e->step.rows, gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL));
     result = gckpti_meet(e, result);
     if (result == GCKPT_OK)
         gckpti_set_round(e);
@@ -23402,8 +23185,8 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_cut(gckpti_array_share(e->store, gckpti_param_of(e, node->index),
-                                          GCKPTI_VALUES))))
+         gckpti_is_cut(
+             gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
@@ -23415,7 +23198,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
     int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
-    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    int level = 0, last = e->step.leaf + 1 == gckpti_own_leaves(p);
     gckpti_operands o;
     gckpt_call c;
     gckpti_bare_call(e, &c);
@@ -23427,7 +23210,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
         gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (; g->leaf >> level & 1; level++)
+    for (; e->step.leaf >> level & 1; level++)
         gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
@@ -23523,7 +23306,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
             if (k < first || k >= last)
                 squares[e->bound.params[i].square + (size_t)k] = 0;
     }
-    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    gckpti_merge_all(&g->peers, squares, bytes, gckpti_merge_floats);
     gckpti_to_backend(e, e->update.squares, squares, bytes);
 }
 #endif
@@ -23541,16 +23324,10 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     int fit = e->caches.of == e ||
               (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.of == e && bytes) {
-        e->caches.memory = (unsigned char *)gckpti_take(e, bytes, p->alignment);
-        if (!e->caches.memory)
-            return gckpti_error(e->store, GCKPT_E_MEMORY,
-                                "exec: no memory for %z bytes of caches%s", bytes,
-                                gckpti_shortage(e));
-        gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+    if (e->caches.of == e && bytes)
+        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
-    }
-    gckpti_block caches = { e->caches.of->caches.memory, 0 };
+    gckpti_block caches = { e->caches.of->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (!gckpti_is_cache(node->op))
@@ -23567,11 +23344,6 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
                               "exec: desc.caches_of has other caches than this plan: both need the "
                               "same backend, store and rows, and caches of the same shapes in the "
                               "same order");
-}
-
-GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
-{
-    gckpti_give(e, e->caches.memory, e->plan->kind_bytes[GCKPT_BYTES_CACHES]);
 }
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
@@ -23607,13 +23379,6 @@ GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
     e->caches.of->caches.rows = rows;
 }
 
-/* Nodes' data are const, since leaves' are. */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
-{
-    unsigned char *caches = e->caches.of->caches.memory;
-    return caches + ((const unsigned char *)e->bound.nodes[id].data - caches);
-}
-
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
 {
     return exec ? exec->caches.of->caches.position : 0;
@@ -23632,6 +23397,84 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 #endif
 
 /* >>run/open */
+/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
+ * header, of the ops that are linked now, or for this build. */
+static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: printed by another version of gradckpt.h (format %i, contract "
+                            "%i; here %i, %i): print it again with gckpt_plan_c",
+                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_MADE; i++)
+        hash = gckpti_hash_planned(hash, p, i);
+    hash = gckpti_hash_leaves(hash, p->leaves);
+    if (GCKPTI_RUNS_MADE &&
+        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
+                                                                  p->leaves) != p->hash)))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: the graph's hash is not what it was made with: an op or the "
+                            "table was changed; print it again with gckpt_plan_c");
+    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
+        p->alignment & (p->alignment - 1))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: %i threads, alignment %z: the table is damaged; print it again "
+                            "with gckpt_plan_c",
+                            p->threads, p->alignment);
+    if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "plan: its workspace is that of the fast kernels, which this build "
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+    return GCKPT_OK;
+}
+
+/* What can be refused before there is an executor. */
+static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                         const gckpt_exec_desc *desc)
+{
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d = desc ? *desc : d;
+    if (!p)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    const gckpti_range ranges[] = { { "isa", (int)d.isa, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", (int64_t)d.debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
+    if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
+    if (gckpti_check_plan(s, p) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %i ranks and shard %i, the store is for "
+                            "%i and %i (gckpt_store_ranks): make a new plan",
+                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d.own_optimiser)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (d.skip_nonfinite && p->update_in_backward)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
+            "in the backward (desc.update_in_backward)");
+    if (!GCKPTI_RUNS_BACKENDS && (d.copy_feeds || d.own_optimiser || d.parallel_for))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (d.debug && !GCKPTI_RUNS_DEBUG)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
+    if (d.caches_of && !GCKPTI_RUNS_CACHES)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
+    if (!d.offload != !d.reload)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.offload and desc.reload come together, or not at all");
+    return GCKPT_OK;
+}
+
 GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
 {
     const gckpti_plan_param *planned = &e->plan->params[i];
@@ -23693,8 +23536,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Bytes of the store's block that would do for the values and states that are still missing. */
-static size_t gckpti_bind_needs(const gckpt_exec *e)
+/* What the store's memory ends with when the values and states that are still missing are there. */
+static size_t gckpti_bind_needs(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_store *s = e->store;
@@ -23705,11 +23548,12 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        int slots = p->params[i].trained ? p->state_slots : 0;
-        for (int slot = gckpti_state_slots(q); slot < slots; slot++)
+        const int had = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
+        e->bound.params[i].had = had;
+        for (int slot = had; slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
     }
-    return gckpti_count_block(used + s->memory.names);
+    return used;
 }
 
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
@@ -23719,14 +23563,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
-    size_t bytes = 0, states = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = gckpti_param_of(e, (int)i);
-        int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
-        bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
-        bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
-        e->bound.params[i].had = had;
-    }
+    const size_t needs = gckpti_bind_needs(e), bytes = needs - s->memory.used;
+    size_t states = 0;
     if (bytes && !gckpti_has_room(&s->memory, bytes))
         result =
             gckpti_error(s, GCKPT_E_MEMORY,
@@ -23747,7 +23585,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_values_draw(s);
         return GCKPT_OK;
     }
-    gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
+    gckpti_tell_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.names));
     while (states-- > 0)
         gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->bound.params[states].had);
     gckpti_values_undo(s);
@@ -23792,34 +23630,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     }
     gckpti_store_shrink(store, before);
     return result;
-}
-
-/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
-static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
-                                     const gckpt_exec_desc *desc)
-{
-    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
-    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = gckpti_copied_bytes(plan);
-    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
-    if (!e || (tables && !block)) {
-        gckpti_delete(&a, e, 1, sizeof *e);
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
-        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
-        return NULL;
-    }
-    if (GCKPTI_RUNS_MADE && block)
-        gckpti_plan_copy(block, plan);
-    e->object.magic = GCKPTI_MAGIC;
-    e->memory = a;
-    e->plan = block ? (gckpt_plan *)block : plan;
-    e->store = store;
-    if (desc)
-        e->desc = *desc;
-    e->on.runner.parallel_for = e->desc.parallel_for;
-    e->on.runner.user = e->desc.user;
-    e->offload.due = INT32_MAX;
-    return e;
 }
 
 /* Binds it: a backend, memory, values and state, and these to where the backend has them. */
@@ -23870,9 +23680,22 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 {
     if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
         return NULL;
-    gckpt_exec *e = gckpti_exec_start(plan, store, desc);
-    if (!e)
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
+    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
+    if (!e) {
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
+        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
         return NULL;
+    }
+    e->object.magic = GCKPTI_MAGIC;
+    e->memory = a;
+    e->plan = plan;
+    e->store = store;
+    if (desc)
+        e->desc = *desc;
+    e->on.runner.parallel_for = e->desc.parallel_for;
+    e->on.runner.user = e->desc.user;
+    e->offload.due = INT32_MAX;
     if (gckpti_exec_bind(e) != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
@@ -23892,17 +23715,15 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     if (!exec)
         return;
     gckpti_allocator a = exec->memory;
-    const gckpt_plan *p = exec->plan;
+    const gckpt_backend *b = gckpti_on(exec);
     gckpti_leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->on.binding);
     if (GCKPTI_RUNS_BACKENDS && exec->offload.moves && exec->offload.far)
-        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
-    gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
-    gckpti_free_caches(exec);
-    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
+        b->host_release(b->context, exec->offload.far, exec->plan->offloaded);
+    if (GCKPTI_RUNS_BACKENDS && exec->blocks.own)
+        b->release(b->context, exec->blocks.own, exec->blocks.own_size);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
-    gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
@@ -23927,7 +23748,8 @@ typedef struct {
     } pieces[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_borrowing;
 
-/* The host's copy of an operand; the same one for the same address. */
+/* The host's copy of an operand, which goes back to `to`, if that is not NULL; the same one for the
+ * same address. */
 static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -23947,11 +23769,6 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     return s->pieces[i].here;
 }
 
-static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
-{
-    return gckpti_borrow(s, at, at, bytes);
-}
-
 /* Runs an op's own kernel on copies of its operands. */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
@@ -23967,17 +23784,17 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
-        arg->grad = (float *)gckpti_borrow_out(&s, arg->grad, size * 4);
-        arg->low = (float *)gckpti_borrow_out(&s, arg->low, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_borrow_out(&s, arg->grad_bf16, size * 2);
+        arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
+        arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
     }
     c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_borrow_out(&s, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_borrow_out(&s, c.out_bf16, n * 2);
-    c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
-    c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
+    c.out = (float *)gckpti_borrow(&s, c.out, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_borrow(&s, c.out_bf16, c.out_bf16, n * 2);
+    c.aux = gckpti_borrow(&s, c.aux, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.loss_sum = (double *)gckpti_borrow(&s, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_borrow(&s, c.loss_count, c.loss_count, sizeof *c.loss_count);
     c.work = c.work ? s.room.base + s.room.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
@@ -24192,12 +24009,12 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = gckpti_crew_of(e) && !p->terms[term].regulariser ? gckpti_crew_of(e)->leaf : 0;
+    int leaf = p->terms[term].regulariser ? 0 : e->step.leaf;
     return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
-GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
+static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
     gckpt_result result = gckpti_wait(e);
     if (result != GCKPT_OK)
@@ -24233,32 +24050,26 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
 
-/* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
- * counted once a micro-batch. */
-static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[id];
-    const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-    int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
-    if (!q->batchless && n % p->rows == 0) {
-        n = n / p->rows * rows;
-        times = 1;
-    }
-    for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
-        ignored += gckpti_indices(e, q)[k] < 0;
-    return (n - ignored) / unit * times;
-}
-
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). What
+ * does not depend on the batch, or mixes its rows, is counted once a micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->term_count; i++)
-        if (e->losses.terms[i].expected >= 0)
-            e->losses.terms[i].expected +=
-                gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
+    for (size_t i = 0; i < p->term_count; i++) {
+        const gckpti_node *node = &p->nodes[p->terms[i].id];
+        if (e->losses.terms[i].expected < 0)
+            continue;
+        const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
+        int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
+        if (!q->batchless && n % p->rows == 0) {
+            n = n / p->rows * rows;
+            times = 1;
+        }
+        for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
+            ignored += gckpti_indices(e, q)[k] < 0;
+        e->losses.terms[i].expected += (n - ignored) / p->terms[i].unit * times;
+    }
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
@@ -24299,11 +24110,14 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* In a step that changes anything, losses count what the feeds say. */
+/* What losses counted and summed up; in a step that changes anything, what the feeds say. */
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->losses.terms[0].seen.count);
+    const gckpt_result result = gckpti_read_losses(e);
+    if (result != GCKPT_OK || p->mode == GCKPT_INFERENCE)
+        return result;
+    int trains = gckpti_count(e) || e->losses.terms[0].seen.count;
     for (size_t i = 0; i < p->term_count && trains; i++)
         if (e->losses.terms[i].expected >= 0 &&
             e->losses.terms[i].expected != e->losses.terms[i].seen.count)
@@ -24327,8 +24141,6 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
         promised = promised && (p->terms[i].regulariser ||
                                 p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
     if (!e->losses.settled && !promised)
-        result = gckpti_read_losses(e);
-    if (!e->losses.settled && !promised && result == GCKPT_OK)
         result = gckpti_check_counts(e);
     e->losses.settled = result == GCKPT_OK;
     return result;
@@ -24521,14 +24333,10 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
                                       const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { NULL, NULL };
-    int64_t n[2];
-    data[0] = narrow ? (const void *)narrow : c->out;
-    data[1] = c->aux;
-    n[0] = gckpti_elements(&c->shape);
-    n[1] = (int64_t)(node->aux_bytes / 4);
-    if (!node->batchless)
-        n[1] = n[1] / e->plan->rows * c->rows;
+    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->aux };
+    const int64_t aux = (int64_t)(node->aux_bytes / 4);
+    const int64_t n[2] = { gckpti_elements(&c->shape),
+                           node->batchless ? aux : aux / e->plan->rows * c->rows };
     for (int k = 0; k < 2; k++) {
         uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
@@ -24556,16 +24364,13 @@ enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    size_t *next = &e->debug.next_death;
+    const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
         return;
     gckpti_join(e);
-    if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
-        *next = 0;
-    while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
-        const gckpt_buffer *life = &p->lives[(*next)++];
-        if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
-                                         e->step.pc >= p->body && e->step.pc < p->epilogue))
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *life = &p->lives[i];
+        if (life->end == e->step.pc && !(loops && life->start < p->body))
             gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
     }
 }
@@ -24627,17 +24432,12 @@ enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
 
 /* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
 typedef struct {
+    const gckpt_exec *e;
     unsigned kinds, sought;
     int id, gradient; /* the node whose value or gradient has it; -1: there is none */
     int64_t at;       /* its element; -1: the sum of a loss */
     double value;
 } gckpti_look;
-
-static gckpti_look gckpti_look_for(unsigned sought)
-{
-    const gckpti_look s = { 0, sought, -1, 0, 0, 0 };
-    return s;
-}
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -24653,17 +24453,17 @@ static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t a
 
 /* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
  * parameter's, as ops read it. */
-static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
-                           int64_t n, int id, int gradient)
+static void gckpti_see_all(gckpti_look *s, const void *x, int narrow, int64_t n, int id,
+                           int gradient)
 {
-    const gckpti_node *node = &e->plan->nodes[id];
-    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(e, node->index) : NULL;
+    const gckpti_node *node = &s->e->plan->nodes[id];
+    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(s->e, node->index) : NULL;
     int stored = !x && !gradient && q && gckpti_is_packed((int)q->p.storage);
     float piece[64];
     n = stored ? q->p.elements : x ? n : 0;
     for (int64_t at = 0, count = 64; at < n; at += count) {
         if (!stored)
-            count = gckpti_debug_piece(e, x, narrow, at, n, piece);
+            count = gckpti_debug_piece(s->e, x, narrow, at, n, piece);
         else
             gckpti_unpack_piece(q, at, count = gckpti_min(n - at, 64), piece);
         for (int64_t i = 0; i < count; i++)
@@ -24672,20 +24472,19 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
 }
 
 /* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
-static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
-                            int gradient, int scratch)
+static void gckpti_see_node(gckpti_look *s, const void *x, int id, int gradient, int scratch)
 {
-    const gckpti_node *q = &e->plan->nodes[id];
-    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    const gckpti_node *q = &s->e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(s->e, q, gckpti_micro_rows(s->e));
     int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
     if (q->type == GCKPT_F32)
-        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+        gckpti_see_all(s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
 /* What an instruction is about to read, or has written. */
-static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                int written)
+static void gckpti_see_operands(gckpti_look *s, const gckpti_ins *ins, int written)
 {
+    const gckpt_exec *e = s->e;
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
@@ -24700,24 +24499,24 @@ static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpt
         gckpti_from_backend(e, &sum, gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
-                        ins->id, 0, 0);
+        gckpti_see_node(s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id,
+                        0, 0);
     }
     if (backward && !written)
-        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+        gckpti_see_node(s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
     for (int u = 1; u < ins->uses && !written; u++)
-        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+        gckpti_see_node(s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
     for (int i = 0; i < node->inputs; i++) {
         int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
         if (!written && needs & GCKPT_IN(i))
-            gckpti_see_node(e, s,
+            gckpti_see_node(s,
                             o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
                                                          : e->bound.nodes[id].data,
                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
-            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+            gckpti_see_node(s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
         if (backward)
-            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+            gckpti_see_node(s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
     }
 }
 
@@ -24748,21 +24547,21 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
 
 GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
 {
-    gckpti_look s = gckpti_look_for(0);
+    gckpti_look s = { e, 0, 0, -1, 0, 0, 0 };
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD)
-        gckpti_see_operands(e, &s, ins, 0);
+        gckpti_see_operands(&s, ins, 0);
     return s.kinds;
 }
 
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
-    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_node *node = &e->plan->nodes[ins->id];
     if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
         s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
-    gckpti_see_operands(e, &s, ins, 1);
+    gckpti_see_operands(&s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
@@ -24779,15 +24578,15 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
         return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
     gckpt_pass pass;
     gckpti_pass_start(e, ins, &pass);
     if (!done)
-        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
+        gckpti_see_all(&s, pass.gradient, 0, pass.elements, id, 1);
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && s.id < 0; slot++)
-        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+        gckpti_see_all(&s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
                        pass.elements, id, 0);
     s.at += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
@@ -24808,10 +24607,10 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
         const int cut = q && gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES));
-        gckpti_look s = gckpti_look_for(GCKPTI_A_NAN);
+        gckpti_look s = { e, 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
         s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_see_all(e, &s,
+            gckpti_see_all(&s,
                            q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
                            0, cut ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
         if (s.id >= 0)
@@ -24844,146 +24643,6 @@ GCKPTI_FN gckpt_result gckpti_check_fed(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 #endif
-
-/* >>run/instruction */
-static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
-{
-    const gckpti_exec_node *n = &e->bound.nodes[ins->id];
-    const gckpt_op *op = e->plan->nodes[ins->id].op;
-    gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
-    if (e->plan->nodes[ins->id].rounding & GCKPTI_PORTIONS)
-        gckpti_run_portions(e, ins, c, kernel);
-    else if (!GCKPTI_RUNS_BACKENDS || kernel)
-        kernel(c);
-    else
-        gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
-}
-
-/* A parameter's version in the arena: a copy, or what packed values stand for. */
-static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
-{
-    const gckpti_param *q = gckpti_param_of(e, node->index);
-    const gckpt_backend *b = gckpti_on(e);
-    const float *here = gckpti_values_here(e, q, -1);
-    if (gckpti_run_gather(e, q, here, to))
-        return;
-    if (gckpti_is_packed((int)q->p.storage))
-        gckpti_run_unpack(e, q, here, to, c);
-    else
-        b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);
-}
-
-/* A parameter comes into the arena, or an op is computed. */
-GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    gckpti_operands o;
-    gckpt_unpacking stored;
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    if (node->kind == GCKPTI_PARAM) {
-        gckpti_run_stage(e, node, gckpti_at(e, o.out), c);
-        return GCKPT_OK;
-    }
-    int prologue = ins < p->list + p->body; /* which inference repeats */
-    const gckpti_crew *g = gckpti_crew_of(e);
-    int first = ins->first && !(prologue && (g ? g->again : e->step.row > 0));
-    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
-    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
-    gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
-    c->out = (float *)out;
-    c->aux = gckpti_at(e, o.aux);
-    c->work = gckpti_at(e, o.work);
-    for (int i = 0; i < node->inputs; i++)
-        gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-    if (p->packed)
-        gckpti_call_stored(e, node, c, &stored);
-    if (gckpti_plan_rounds(p))
-        gckpti_mixed_operands(e, ins, &o, c);
-    if (term >= 0) {
-        c->loss_sum = &gckpti_loss_at(e, term)->sum;
-        c->loss_count = &gckpti_loss_at(e, term)->count;
-    }
-    gckpti_run_kernel(e, ins, c);
-    if (c->out && node->rounding & GCKPTI_ROUNDED)
-        gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
-    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
-}
-
-/* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
-static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                  gckpt_call *c, int i)
-{
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    gckpt_arg *arg = &c->in[i];
-    int64_t n = gckpti_elements(&arg->shape);
-    arg->accumulate = (ins->accumulate >> i) & 1;
-    arg->grad = gckpti_at(e, o->in[i].gradient);
-    int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
-    if ((ins->zero >> i) & 1)
-        gckpti_on(e)->fill(c, arg->grad, 0, n);
-    if (sums == GCKPTI_SUM_HERE) {
-        arg->low = (float *)c->work;
-        c->work = (unsigned char *)c->work + gckpti_round_up((size_t)n * sizeof(float), 64);
-        gckpti_on(e)->fill(c, arg->low, 0, n);
-    } else if (arg->grad && sums == GCKPTI_SUM_ON)
-        arg->low = arg->grad + n;
-}
-
-/* What remains to do with it: rounding, and adding what was computed apart. */
-static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
-                                gckpt_call *c, int i)
-{
-    if (!gckpti_plan_rounds(e->plan) && o->in[i].total == GCKPTI_NONE)
-        return;
-    const gckpti_node *node = &e->plan->nodes[ins->id];
-    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-    int64_t n = gckpti_elements(&c->in[i].shape);
-    float *x = c->in[i].grad;
-    size_t to = o->in[i].total != GCKPTI_NONE ? o->in[i].total : o->in[i].gradient;
-    uint16_t *narrow = q->rounding & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, to) : NULL;
-    if (o->in[i].total != GCKPTI_NONE && narrow) {
-        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
-    } else if (o->in[i].total != GCKPTI_NONE) {
-        gckpti_on(e)->add(c, gckpti_at(e, to), x, n);
-        x = gckpti_at(e, to);
-    }
-    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
-        gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
-}
-
-/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
-GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[ins->id];
-    gckpti_operands o;
-    gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
-    c->out = gckpti_at(e, o.out);
-    c->aux = gckpti_at(e, o.aux);
-    c->work = gckpti_at(e, o.work);
-    float *grad_out = gckpti_at(e, o.gradient);
-    for (int u = 1; u < ins->uses; u++)
-        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
-    c->grad_out = grad_out;
-    GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
-    for (int i = 0; i < node->inputs; i++) {
-        gckpti_call_value(e, node, i, o.in[i].value, &c->in[i]);
-        gckpti_gradient_start(e, ins, &o, c, i);
-    }
-    if (gckpti_plan_rounds(p))
-        gckpti_mixed_operands(e, ins, &o, c);
-    if (node->op->flags & GCKPT_LOSS) {
-        int term = gckpti_term_of(p, ins->id);
-        c->loss_scale = gckpti_loss_scale(e, term);
-        c->loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
-    }
-    gckpti_run_kernel(e, ins, c);
-    for (int i = 0; i < node->inputs; i++)
-        gckpti_gradient_end(e, ins, &o, c, i);
-}
 
 /* >>run/packed */
 #ifndef GCKPT_NO_PACK
@@ -25060,7 +24719,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->base = e->blocks.arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
-    pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
+    pass->count = q->measured ? (float)(q->measured * e->step.rows) : (float)gckpti_count(e);
     pass->write_back = e->update.writes_back;
     pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
     pass->values = gckpti_values_here(e, gckpti_param_of(e, ins->id), -1);
@@ -25245,18 +24904,25 @@ static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pic
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
 
+/* Whether node `user` is of an op that reads node `id`, or a view of it. */
+static int gckpti_uses_node(const gckpt_plan *p, int user, int id)
+{
+    for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
+        if (p->nodes[p->nodes[user].in[i]].base == id)
+            return 1;
+    return 0;
+}
+
 /* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
  * batch axis, whether it adds all parts up. */
 static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
-    int own = gckpti_ins_tensor(p, ins), reads = 0;
+    int own = gckpti_ins_tensor(p, ins);
     int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
     if (!gradient)
         return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
                p->operands[ins->operands] != GCKPTI_NONE;
-    for (int i = 0; i < p->nodes[own].inputs; i++)
-        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
-    return backward && (p->nodes[id].batchless ? own == id : reads);
+    return backward && (p->nodes[id].batchless ? own == id : gckpti_uses_node(p, own, id));
 }
 
 /* The instruction that a pick is complete with; the plan's length: the end of the step. */
@@ -25271,10 +24937,6 @@ static int gckpti_pick_ready(const gckpt_plan *p, const gckpti_plan_pick *pick)
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b)
 {
     e->picks = (gckpti_exec_pick *)gckpti_carve(b, e->plan->pick_count, sizeof *e->picks);
-}
-
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b)
-{
     for (size_t k = 0; k < e->plan->pick_count && gckpti_on(e)->own_memory; k++) {
         void *copy = gckpti_carve(b, gckpti_pick_bytes(e->plan, &e->plan->picks[k]), 1);
         if (copy)
@@ -25371,10 +25033,9 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
-        int64_t at = gckpti_elements_of(p, n, e->step.row - first);
+        int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picks[k].to)
             gckpti_from_backend(e, e->picks[k].to + at, e->blocks.arena + p->picks[k].offset,
@@ -25383,23 +25044,14 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
-static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+static void gckpti_add_use(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[user];
-    const gckpti_ins *ins = p->list;
+    const gckpti_node *node = &p->nodes[backward->id];
     gckpti_operands o;
     gckpt_call c;
-    int reads = 0;
-    for (int i = 0; i < node->inputs && node->op; i++)
-        reads = reads || p->nodes[node->in[i]].base == id;
-    for (size_t x = 0; x < p->length && reads; x++, ins++)
-        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
-            break;
-    if (!reads || ins == p->list + p->length)
-        return;
     gckpti_bare_call(e, &c);
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    gckpti_operands_of(p->operands, backward, node->inputs, &o);
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
@@ -25413,7 +25065,7 @@ static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
+    for (size_t k = 0; k < p->pick_count && p->looped && e->step.rows > 0; k++) {
         int id = p->nodes[p->picks[k].id].base, done = 0;
         float *sum = gckpti_at(e, p->picks[k].offset);
         for (size_t i = 0; i < k; i++) /* picked twice */
@@ -25423,19 +25075,203 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
             continue;
         for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
-            if (p->nodes[user].batchless == (i >= p->node_count))
-                gckpti_add_use(e, user, id, sum);
+            const int now = p->nodes[user].batchless == (i >= p->node_count);
+            for (size_t x = 0; x < p->length && now && gckpti_uses_node(p, user, id); x++)
+                if (p->list[x].kind == GCKPT_BACKWARD && p->list[x].id == user)
+                    gckpti_add_use(e, &p->list[x], id, sum);
         }
     }
 }
 #endif
 
 /* >>run/advance */
+/* ---- an op, forward and backward ---- */
+/* The call of an op's instruction: shapes and attributes, its operands, and where they are; values
+ * in the arena, where they have been brought there, else a leaf's. */
+static inline void gckpti_call_of(const gckpt_exec *e, const gckpti_ins *ins, gckpti_operands *o,
+                                  gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    gckpti_operands_of(p->operands, ins, node->inputs, o);
+    gckpti_call_next(e, node, ins->id, gckpti_micro_rows(e), c);
+    c->out = gckpti_at(e, o->out);
+    c->aux = gckpti_at(e, o->aux);
+    c->work = gckpti_at(e, o->work);
+    for (int i = 0; i < node->inputs; i++) {
+        const int base = p->nodes[node->in[i]].base;
+        const void *data = o->in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o->in[i].value)
+                                                         : e->bound.nodes[base].data;
+        if (p->nodes[base].rounding & GCKPTI_NARROW_VALUE)
+            c->in[i].bf16 = (const uint16_t *)data;
+        else if (p->nodes[base].type == GCKPT_I32)
+            c->in[i].index = (const int32_t *)data;
+        else
+            c->in[i].data = (const float *)data;
+    }
+}
+
+static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
+{
+    const gckpti_exec_node *n = &e->bound.nodes[ins->id];
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
+    gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
+    if (e->plan->nodes[ins->id].rounding & GCKPTI_PORTIONS)
+        gckpti_run_portions(e, ins, c, kernel);
+    else if (!GCKPTI_RUNS_BACKENDS || kernel)
+        kernel(c);
+    else
+        gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
+}
+
+/* A parameter's version in the arena: a copy, or what packed values stand for. */
+static void gckpti_run_stage(gckpt_exec *e, const gckpti_node *node, float *to, gckpt_call *c)
+{
+    const gckpti_param *q = gckpti_param_of(e, node->index);
+    const gckpt_backend *b = gckpti_on(e);
+    const float *here = gckpti_values_here(e, q, -1);
+    if (gckpti_run_gather(e, q, here, to))
+        return;
+    if (gckpti_is_packed((int)q->p.storage))
+        gckpti_run_unpack(e, q, here, to, c);
+    else
+        b->copy(b->context, to, here, (size_t)q->p.elements * sizeof *to);
+}
+
+/* A parameter comes into the arena, or an op is computed. */
+static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpt_unpacking stored;
+    if (node->kind == GCKPTI_PARAM) {
+        gckpti_run_stage(e, node, gckpti_at(e, p->operands[ins->operands]), c);
+        return GCKPT_OK;
+    }
+    gckpti_call_of(e, ins, &o, c);
+    int prologue = ins < p->list + p->body; /* which inference repeats */
+    int first = ins->first && !(prologue && e->step.again);
+    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
+    if (gckpti_is_cache(node->op)) /* data are const, since leaves' are */
+        c->out = (float *)(uintptr_t)e->bound.nodes[ins->id].data;
+    void *out = c->out;
+    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
+    if (p->packed)
+        gckpti_call_stored(e, node, c, &stored);
+    if (gckpti_plan_rounds(p))
+        gckpti_mixed_operands(e, ins, &o, c);
+    if (term >= 0) {
+        c->loss_sum = &gckpti_loss_at(e, term)->sum;
+        c->loss_count = &gckpti_loss_at(e, term)->count;
+    }
+    gckpti_run_kernel(e, ins, c);
+    if (c->out && node->rounding & GCKPTI_ROUNDED)
+        gckpti_round(e, c, gckpti_stream(ins->id, 0), c->out, narrow, gckpti_elements(&c->shape));
+    return gckpti_debug(e) & GCKPT_DEBUG_RECOMPUTE ? gckpti_compare(e, ins, c, narrow) : GCKPT_OK;
+}
+
+/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
+static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
+{
+    int on = p->looped && !node->batchless && p->nodes[node->in[i]].batchless;
+    return !(node->sums >> i & 1) ? 0 : on ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
+}
+
+/* Where the gradient of input i goes, and its low part: the next of the workspace, or behind it. */
+static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                  gckpt_call *c, int i)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    gckpt_arg *arg = &c->in[i];
+    int64_t n = gckpti_elements(&arg->shape);
+    arg->accumulate = (ins->accumulate >> i) & 1;
+    arg->grad = gckpti_at(e, o->in[i].gradient);
+    int sums = o->in[i].gradient != GCKPTI_NONE ? gckpti_sums_of(e->plan, node, i) : 0;
+    if ((ins->zero >> i) & 1)
+        gckpti_on(e)->fill(c, arg->grad, 0, n);
+    if (sums == GCKPTI_SUM_HERE) {
+        arg->low = (float *)c->work;
+        c->work = (unsigned char *)c->work + gckpti_round_up((size_t)n * sizeof(float), 64);
+        gckpti_on(e)->fill(c, arg->low, 0, n);
+    } else if (arg->grad && sums == GCKPTI_SUM_ON)
+        arg->low = arg->grad + n;
+}
+
+/* What remains to do with it: rounding, and adding what was computed apart. */
+static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                gckpt_call *c, int i)
+{
+    if (!gckpti_plan_rounds(e->plan) && o->in[i].total == GCKPTI_NONE)
+        return;
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    int64_t n = gckpti_elements(&c->in[i].shape);
+    float *x = c->in[i].grad;
+    size_t to = o->in[i].total != GCKPTI_NONE ? o->in[i].total : o->in[i].gradient;
+    uint16_t *narrow = q->rounding & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, to) : NULL;
+    if (o->in[i].total != GCKPTI_NONE && narrow) {
+        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+    } else if (o->in[i].total != GCKPTI_NONE) {
+        gckpti_on(e)->add(c, gckpti_at(e, to), x, n);
+        x = gckpti_at(e, to);
+    }
+    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
+        gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
+}
+
+/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
+static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    gckpti_operands o;
+    gckpti_call_of(e, ins, &o, c);
+    float *grad_out = gckpti_at(e, o.gradient);
+    for (int u = 1; u < ins->uses; u++)
+        gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+    c->grad_out = grad_out;
+    GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_gradient_start(e, ins, &o, c, i);
+    if (gckpti_plan_rounds(p))
+        gckpti_mixed_operands(e, ins, &o, c);
+    if (node->op->flags & GCKPT_LOSS) {
+        int term = gckpti_term_of(p, ins->id);
+        c->loss_scale = gckpti_loss_scale(e, term);
+        c->loss_sum = node->op->flags & GCKPTI_LATE ? &gckpti_loss_at(e, term)->sum : NULL;
+    }
+    gckpti_run_kernel(e, ins, c);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_gradient_end(e, ins, &o, c, i);
+}
+
+/* ---- through the list ---- */
+GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t x = 0; x < end && p->looped; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+            const gckpti_node *q = &p->nodes[node->in[i]];
+            float *sum = gckpti_at(e, o.in[i].gradient);
+            int64_t n = gckpti_elements(&q->shape);
+            if (sum && q->batchless)
+                gckpti_fill(e, sum, 0,
+                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
+        }
+    }
+}
+
 GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e)
 {
     if (e->step.row == e->step.row_end)
         return GCKPT_OK;
     e->step.row += gckpti_micro_rows(e);
+    e->step.again = 1;
     if (e->step.row == e->step.row_end)
         return e->step.state == GCKPTI_STREAMING ? GCKPT_MORE : GCKPT_OK;
     e->step.pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
@@ -25491,13 +25327,10 @@ static gckpt_result gckpti_ask(gckpt_exec *e, const gckpti_ins *ins)
     };
     if (!e->desc.progress(e->desc.user, &progress) || e->update.begun)
         return GCKPT_OK;
-    gckpt_result result = gckpti_error(e, GCKPT_CANCELLED,
-                                       "cancelled by the progress callback before instruction %i; "
-                                       "nothing was changed",
-                                       e->step.pc);
-    result = gckpti_drain(e, result);
-    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
-    return result;
+    return gckpti_drain(e, gckpti_error(e, GCKPT_CANCELLED,
+                                        "cancelled by the progress callback before instruction "
+                                        "%i; nothing was changed",
+                                        e->step.pc));
 }
 
 /* An update; before the first one of a step that clips, may be skipped or looks at its gradients,
@@ -25596,7 +25429,9 @@ GCKPTI_FN gckpt_result gckpti_advance(gckpt_exec *e, gckpt_call *c)
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     switch (gckpti_what_next(e, &result)) {
-    case GCKPTI_THEN_STOPS: return result;
+    case GCKPTI_THEN_STOPS:
+        e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
+        return result;
     case GCKPTI_THEN_REPEATED: gckpti_collect_rows(e); return GCKPT_MORE;
     case GCKPTI_THEN_RUNS: result = gckpti_run_instruction(e, &p->list[e->step.pc], c); break;
     case GCKPTI_THEN_PASSES: break;
@@ -25651,31 +25486,38 @@ GCKPTI_FN gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions)
 }
 
 /* >>run/step */
+/* This rank's of so many rows of a step, from *first on. */
+static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
+{
+    *first = 0;
+    return gckpti_crew_of(e) ? gckpt_plan_share(e->plan, rows, e->store->rank, first) : rows;
+}
+
 /* As many rows as the plan takes in a step or call. */
 static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    const gckpti_crew *g = gckpti_crew_of(e);
-    int64_t end = gckpti_streams(e) && g ? g->end : p->batch, own = rows;
-    if (rows < 1 || (!inference && rows > end - e->step.row_end))
-        return gckpti_error(
-            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
-            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
+    const int streams = gckpti_streams(e);
+    int64_t first, most = p->batch, before = e->step.row_end - e->step.first;
+    if (streams)
+        most = gckpti_own_rows(e, most, &first) - before;
+    if (rows < 1 || (!inference && rows > most))
+        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
+                            rows, p->batch,
+                            before ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (gckpti_streams(e) || !mixer || !gckpti_hands_in(mixer));
+    int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
-        rest = gckpti_leaf_rows(p, gckpti_streams(e) ? p->batch : rows, leaf) % p->rows;
+    for (int leaf = 0; leaf < p->leaves && gckpti_crew_of(e) && !rest; leaf++)
+        rest = gckpti_leaf_rows(p, streams ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (!gckpti_streams(e))
-        own = gckpti_crew_rows(e, rows);
-    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
+    return gckpti_check_collected(e, before + (streams ? rows : gckpti_own_rows(e, rows, &first)));
 }
 
 /* Finite and in range, each of them. */
@@ -25722,10 +25564,12 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 
 /* What is asked for fits the plan, and all that belongs to a step is as before its first
  * instruction. */
-static gckpt_result gckpti_begin(gckpt_exec *e, gckpti_goal goal, const gckpt_hyper *hyper)
+static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
+                                 const gckpt_hyper *hyper)
 {
     const gckpt_plan *p = e->plan;
     const int inference = goal == GCKPTI_FORWARD;
+    const int64_t all = goal == GCKPTI_STREAM ? p->batch : rows;
     e->step.state = GCKPTI_IDLE;
     e->step.goal = goal;
     gckpti_join(e); /* of a step that was abandoned */
@@ -25753,29 +25597,13 @@ static gckpt_result gckpti_begin(gckpt_exec *e, gckpti_goal goal, const gckpt_hy
     e->step.packs = e->store->packs;
     e->losses.settled = 0;
     e->update.begun = 0;
-    e->step.row = e->step.row_end = e->feeds.first = 0;
+    e->step.rows = gckpti_crew_of(e) ? all : 0;
+    (void)gckpti_own_rows(e, all, &e->step.first);
+    e->step.row = e->step.row_end = e->step.stop = e->feeds.first = e->step.first;
+    e->step.leaf = e->step.again = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
     return gckpti_ok(e);
-}
-
-GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t x = 0; x < end && p->looped; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-        gckpti_operands o;
-        gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
-            const gckpti_node *q = &p->nodes[node->in[i]];
-            float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
-            if (sum && q->batchless)
-                gckpti_fill(e, sum, 0,
-                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
-        }
-    }
 }
 
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
@@ -25809,7 +25637,9 @@ static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int 
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
-    e->step.row_end += rows;
+    e->step.stop = e->step.row_end += rows;
+    if (!gckpti_crew_of(e))
+        e->step.rows = e->step.row_end;
     gckpti_expect_counts(e, rows);
     return GCKPT_OK;
 }
@@ -25820,13 +25650,13 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
     const int streams = goal == GCKPTI_STREAM;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_begin(e, goal, hyper);
+    gckpt_result result = gckpti_begin(e, rows, goal, hyper);
     if (result == GCKPT_OK)
         result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !streams)
         result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
-        int64_t own = gckpti_crew_rows(e, streams ? e->plan->batch : rows);
+        int64_t first, own = gckpti_own_rows(e, rows, &first);
         gckpti_start_counts(e);
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
@@ -25864,9 +25694,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
     gckpti_add_uses(e);
-    gckpt_result result = gckpti_read_losses(e);
-    if (result == GCKPT_OK)
-        result = gckpti_check_counts(e);
+    gckpt_result result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
@@ -25878,7 +25706,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->step.finished = gckpti_step_rows(e) > 0;
+    e->step.finished = e->step.rows > 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
         const gckpti_loss_total *seen = &e->losses.terms[i].seen;
@@ -25975,7 +25803,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
         return next;
     const gckpti_crew *g = gckpti_crew_of(exec);
     int more = exec->step.pc == exec->plan->epilogue &&
-               (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
+               (g ? g->in_body && !(g->last && exec->step.leaf + 1 == gckpti_own_leaves(exec->plan))
                   : exec->step.row_end - exec->step.row > exec->plan->rows);
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
@@ -26023,7 +25851,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;
-    if (gckpti_step_rows(exec) > 0)
+    if (exec->step.rows > 0)
         return gckpti_run_step(exec, INT64_MAX, report);
     exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
@@ -26070,7 +25898,7 @@ GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
 static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
-    const int keeps = b->e->update.writes_back;
+    const unsigned char keeps = b->e->update.writes_back;
     gckpt_result result = gckpti_batch_begin(b, GCKPTI_GRADIENTS);
     if (result == GCKPT_OK)
         result = gckpti_run(b->e, INT64_MAX);
@@ -26113,9 +25941,7 @@ typedef struct {
     float *g, *w;      /* the gradient and the values, copied */
     double loss;       /* there */
     double gap;        /* relative: between slope and gradient */
-    double spread;     /* relative: what the losses themselves disagree by about the slope */
-    double rounding;   /* relative: what rounding of the losses to f32 may make of it */
-    double resolution; /* what of these two counts */
+    double resolution; /* relative: what cannot be seen */
     double change;     /* of the loss, as the gradient has it, at width 1 */
     double noise;      /* of the loss: its rounding */
     int is;            /* GCKPTI_RIGHT, ... */
@@ -26202,19 +26028,19 @@ static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, 
     t->change = gckpti_size(v.expected) * h / width;
     t->gap = gckpti_size(found - v.expected);
     int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
-                               gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
+    /* what the losses themselves disagree by about the slope, what rounding them may make of it */
+    double spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
+                                   gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
     double scale = gckpti_greater(gckpti_size(found), gckpti_size(v.expected));
     scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
-    t->spread /= scale;
-    t->rounding = t->noise / h / scale;
-    double doubt = gckpti_greater(t->spread, t->rounding);
-    t->is = flat                                                            ? GCKPTI_FLAT
-            : t->gap <= 0.01 && (t->rounding <= 0.005 || t->spread <= 0.01) ? GCKPTI_RIGHT
-            : t->gap <= (width > 1 ? 4 : 2) * doubt                         ? GCKPTI_COARSE
-                                                                            : GCKPTI_WRONG;
-    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : t->spread;
+    spread /= scale;
+    double rounding = t->noise / h / scale, doubt = gckpti_greater(spread, rounding);
+    t->is = flat                                                      ? GCKPTI_FLAT
+            : t->gap <= 0.01 && (rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
+            : t->gap <= (width > 1 ? 4 : 2) * doubt                   ? GCKPTI_COARSE
+                                                                      : GCKPTI_WRONG;
+    t->resolution = t->is != GCKPTI_RIGHT ? doubt : rounding <= 0.005 ? rounding : spread;
     return result;
 }
 
@@ -29062,14 +28888,13 @@ static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 {
     gckpti_rank_save x;
-    int64_t heard;
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
     gckpt_result result =
         gckpti_rank_save_meet(exec, 1, gckpti_rank_save_start(&x, exec->store, path));
     x.number = x.part.rank ? 0 : x.number; /* that of rank 0 counts */
     if (result == GCKPT_OK)
-        result = gckpti_crew_merge(exec, &x.number, &heard, sizeof heard, gckpti_merge_numbers);
+        result = gckpti_crew_merge(exec, &x.number, sizeof x.number, gckpti_merge_numbers);
     if (result == GCKPT_OK) {
         result = gckpti_rank_save_meet(exec, 2, gckpti_rank_save_part(&x));
         if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */
@@ -30028,7 +29853,6 @@ GCKPTI_WARM /* since check */
 #undef gckpti_pass_share
 #undef gckpti_check_collected
 #undef gckpti_check_caches
-#undef gckpti_cache_at
 #undef gckpti_mixed_operands
 #undef gckpti_run_portions
 #undef gckpti_compare

@@ -139,8 +139,7 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
  * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
  * made by that, nor by planning, but when something needs them: by gckpt_exec_new for its plan's,
  * by gckpt_store_get, by loading. These say E_MEMORY, with the bytes, when there is no memory. A
- * call that takes a const store allocates nothing and changes nothing: any number of threads may
- * make such calls, and run forwards of executors of their own, while none changes the store. */
+ * call that takes a const store allocates nothing and changes nothing (threads: manual, 13). */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed;
@@ -1470,13 +1469,12 @@ typedef struct {
     gckpt_trial trials[GCKPT_MAX_TRIALS];
     int count, fastest;
 } gckpt_timed;
-/* As gckpt_fit, but of the plans predicted best the one that runs fastest here. Work adds up op by
- * op and cannot show what all that is live does to the caches: smaller micro-batches, or
- * recomputing, may be faster than predicted. So gckpt_fit's plans for fewer and fewer bytes, and
- * those for larger micro-batches, are tried while they have at most a quarter more work; they take
- * turns, slow ones drop out; a gain below 1/64 counts as chance. The choice is this machine's and
- * moment's; results are the same bits. Steps run within the budget on the store's parameters, but
- * do not update: values, state and step stay, bit for bit. Half the limit may go into planning. */
+/* As gckpt_fit, but of the plans predicted best the one that runs fastest here (manual, 7):
+ * gckpt_fit's for fewer and fewer bytes, and those for larger micro-batches, are tried while they
+ * have at most a quarter more work; they take turns, slow ones drop out; a gain below 1/64 counts
+ * as chance. The choice is this machine's and moment's; results are the same bits. Steps run within
+ * the budget on the store's parameters, but do not update: values, state and step stay, bit for
+ * bit. Half the limit may go into planning. */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure measure, gckpt_timed *timed);

@@ -1,8 +1,4 @@
 #include "check/own.h"
-#include "base/base.h"
-#include "store/store.h"
-#include "plan/plan.h"
-#include "run/run.h"
 
 #ifndef GCKPT_NO_CHECK
 /* ---- what ops cost on this machine ---- */

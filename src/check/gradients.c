@@ -1,9 +1,5 @@
 #include "check/own.h"
-#include "base/base.h"
 #include "num/num.h"
-#include "store/store.h"
-#include "plan/plan.h"
-#include "run/run.h"
 
 #ifndef GCKPT_NO_CHECK
 GCKPTI_FN gckpt_result gckpti_batch_begin(const gckpti_batch *b, gckpti_goal goal)
@@ -26,7 +22,7 @@ GCKPTI_FN gckpt_result gckpti_batch_end(const gckpti_batch *b, const char *who,
 static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
 {
     gckpt_report report = { 0, 0, 0, 0 };
-    const int keeps = b->e->update.writes_back;
+    const unsigned char keeps = b->e->update.writes_back;
     gckpt_result result = gckpti_batch_begin(b, GCKPTI_GRADIENTS);
     if (result == GCKPT_OK)
         result = gckpti_run(b->e, INT64_MAX);
@@ -69,9 +65,7 @@ typedef struct {
     float *g, *w;      /* the gradient and the values, copied */
     double loss;       /* there */
     double gap;        /* relative: between slope and gradient */
-    double spread;     /* relative: what the losses themselves disagree by about the slope */
-    double rounding;   /* relative: what rounding of the losses to f32 may make of it */
-    double resolution; /* what of these two counts */
+    double resolution; /* relative: what cannot be seen */
     double change;     /* of the loss, as the gradient has it, at width 1 */
     double noise;      /* of the loss: its rounding */
     int is;            /* GCKPTI_RIGHT, ... */
@@ -158,19 +152,19 @@ static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, 
     t->change = gckpti_size(v.expected) * h / width;
     t->gap = gckpti_size(found - v.expected);
     int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
-                               gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
+    /* what the losses themselves disagree by about the slope, what rounding them may make of it */
+    double spread = gckpti_greater(gckpti_size(v.slope[1] - v.slope[0]),
+                                   gckpti_size(v.even[0] - 4 * v.even[1]) / (4 * h));
     double scale = gckpti_greater(gckpti_size(found), gckpti_size(v.expected));
     scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
-    t->spread /= scale;
-    t->rounding = t->noise / h / scale;
-    double doubt = gckpti_greater(t->spread, t->rounding);
-    t->is = flat                                                            ? GCKPTI_FLAT
-            : t->gap <= 0.01 && (t->rounding <= 0.005 || t->spread <= 0.01) ? GCKPTI_RIGHT
-            : t->gap <= (width > 1 ? 4 : 2) * doubt                         ? GCKPTI_COARSE
-                                                                            : GCKPTI_WRONG;
-    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : t->spread;
+    spread /= scale;
+    double rounding = t->noise / h / scale, doubt = gckpti_greater(spread, rounding);
+    t->is = flat                                                      ? GCKPTI_FLAT
+            : t->gap <= 0.01 && (rounding <= 0.005 || spread <= 0.01) ? GCKPTI_RIGHT
+            : t->gap <= (width > 1 ? 4 : 2) * doubt                   ? GCKPTI_COARSE
+                                                                      : GCKPTI_WRONG;
+    t->resolution = t->is != GCKPTI_RIGHT ? doubt : rounding <= 0.005 ? rounding : spread;
     return result;
 }
 

@@ -1,8 +1,5 @@
 #include "check/own.h"
-#include "base/base.h"
-#include "store/store.h"
 #include "ask/ask.h"
-#include "run/run.h"
 
 #if !defined(GCKPT_NO_CHECK) && !defined(GCKPT_NO_FIT)
 /* ---- the fastest plan here: those predicted best take turns on the clock ---- */

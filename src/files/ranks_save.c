@@ -291,14 +291,13 @@ static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)
 {
     gckpti_rank_save x;
-    int64_t heard;
     if (!exec || gckpti_is_under_way(exec))
         return GCKPT_E_ARG;
     gckpt_result result =
         gckpti_rank_save_meet(exec, 1, gckpti_rank_save_start(&x, exec->store, path));
     x.number = x.part.rank ? 0 : x.number; /* that of rank 0 counts */
     if (result == GCKPT_OK)
-        result = gckpti_crew_merge(exec, &x.number, &heard, sizeof heard, gckpti_merge_numbers);
+        result = gckpti_crew_merge(exec, &x.number, sizeof x.number, gckpti_merge_numbers);
     if (result == GCKPT_OK) {
         result = gckpti_rank_save_meet(exec, 2, gckpti_rank_save_part(&x));
         if (result != GCKPT_OK && result != GCKPT_E_PEER) /* which leaves open what others do */

@@ -17,35 +17,41 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->on.isa : GCKPT_ISA_AUTO;
 }
 
-/* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
- * processor's plain one does it. */
+/* The one that the plan's workspace and bytes are for: the processor's, from the widest vectors on,
+ * or the user's: what that leaves out is as the processor's plain one does it. */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
-    gckpt_isa wish = e->desc.isa;
-    if (!GCKPTI_RUNS_BACKENDS && wish <= GCKPT_ISA_PLAIN) {
-        e->on.isa = GCKPT_ISA_PLAIN;
+    const gckpt_plan *p = e->plan;
+    const gckpt_backend *b = e->desc.backend, *plain = &gckpti_backend_plain;
+    const gckpt_isa wish = e->desc.isa;
+    if (p->made_for > GCKPTI_FOR_PLAIN ? !b || gckpti_made_for(b, 0) != p->made_for : b != NULL)
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: the plan was made for %s, desc.backend is %s; plan with "
+                            "gckpt_plan_desc.backend = the one that runs it",
+                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
+                            b ? b->name : "NULL");
+    e->on.isa = GCKPT_ISA_PLAIN;
+    if (!GCKPTI_RUNS_BACKENDS && wish <= GCKPT_ISA_PLAIN)
         return GCKPT_OK;
-    }
     if (!gckpt_isa_available(wish))
         return gckpti_error(
             e->store, GCKPT_E_ARG,
             "exec: this processor or build%s has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
             gckpti_isa_left_out(wish), gckpt_isa_name(wish));
-    int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
-    if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
-        isa = GCKPT_ISA_PLAIN;
-    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
-    while (!b)
-        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
-    e->on.isa = (gckpt_isa)isa;
-    e->on.backend = *b;
-    e->on.backend.unpack = e->plan->packed ? gckpti_packed_unpack : NULL;
-    if (!e->desc.backend)
-        return GCKPT_OK;
-    const gckpt_backend *plain = &gckpti_backend_plain;
     gckpt_backend *on = &e->on.backend;
-    b = e->desc.backend;
+    if (!b) {
+        int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
+        if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->made_for == GCKPTI_FOR_PLAIN)
+            isa = GCKPT_ISA_PLAIN;
+        const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
+        while (!cpu)
+            cpu = gckpti_cpu_backend((gckpt_isa)--isa, &e->on.kernels);
+        *on = *cpu;
+        on->unpack = p->packed ? gckpti_packed_unpack : NULL;
+        e->on.isa = (gckpt_isa)isa;
+        return GCKPT_OK;
+    }
     if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
                            (!b->move || (b->host_get && b->host_release && b->join))))
@@ -53,9 +59,6 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
                             b->name);
-    e->on.isa = GCKPT_ISA_PLAIN;
-    e->on.kernels = NULL;
-    void (*unpack)(const gckpt_call *, const gckpt_unpacking *) = on->unpack;
     *on = *b;
     on->writes_back = b->update ? b->writes_back : plain->writes_back;
     on->copy_in = b->copy_in ? b->copy_in : plain->copy_in;
@@ -66,7 +69,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
     on->convert = b->convert ? b->convert : plain->convert;
     on->update = b->update ? b->update : plain->update;
     on->finish = b->finish ? b->finish : plain->finish;
-    on->unpack = b->unpack || b->own_memory ? b->unpack : unpack;
+    if (p->packed && !b->own_memory && !b->unpack)
+        on->unpack = gckpti_packed_unpack;
     return GCKPT_OK;
 }
 

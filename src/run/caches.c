@@ -12,16 +12,10 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     int fit = e->caches.of == e ||
               (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.of == e && bytes) {
-        e->caches.memory = (unsigned char *)gckpti_take(e, bytes, p->alignment);
-        if (!e->caches.memory)
-            return gckpti_error(e->store, GCKPT_E_MEMORY,
-                                "exec: no memory for %z bytes of caches%s", bytes,
-                                gckpti_shortage(e));
-        gckpti_fill(e, e->caches.memory, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
+    if (e->caches.of == e && bytes)
+        gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
-    }
-    gckpti_block caches = { e->caches.of->caches.memory, 0 };
+    gckpti_block caches = { e->caches.of->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
         if (!gckpti_is_cache(node->op))
@@ -38,11 +32,6 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
                               "exec: desc.caches_of has other caches than this plan: both need the "
                               "same backend, store and rows, and caches of the same shapes in the "
                               "same order");
-}
-
-GCKPTI_FN void gckpti_free_caches(gckpt_exec *e)
-{
-    gckpti_give(e, e->caches.memory, e->plan->kind_bytes[GCKPT_BYTES_CACHES]);
 }
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
@@ -76,13 +65,6 @@ GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows)
         return;
     e->caches.of->caches.position += e->caches.news;
     e->caches.of->caches.rows = rows;
-}
-
-/* Nodes' data are const, since leaves' are. */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id)
-{
-    unsigned char *caches = e->caches.of->caches.memory;
-    return caches + ((const unsigned char *)e->bound.nodes[id].data - caches);
 }
 
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)

@@ -36,15 +36,7 @@ GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *
 
 GCKPTI_FN int64_t gckpti_micro_rows(const gckpt_exec *e)
 {
-    const gckpti_crew *g = gckpti_crew_of(e);
-    int64_t left = (g ? g->stop : e->step.row_end) - e->step.row;
-    return left < e->plan->rows ? left : e->plan->rows;
-}
-
-/* Rows of the step so far, those of all ranks. */
-GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e)
-{
-    return gckpti_crew_of(e) ? gckpti_crew_of(e)->rows : e->step.row_end;
+    return gckpti_min(e->step.stop - e->step.row, e->plan->rows);
 }
 
 /* A call without op or inputs, for what is done between ops. Of inputs only that there are none is
@@ -119,26 +111,4 @@ GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, i
     if (!GCKPTI_LEAN)
         gckpti_bare_call(e, c);
     gckpti_call_next(e, node, id, rows, c);
-}
-
-/* The values of input i: in the arena, where it has been brought there, else a leaf's. */
-GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
-                                 gckpt_arg *arg)
-{
-    int base = e->plan->nodes[node->in[i]].base;
-    const gckpti_node *q = &e->plan->nodes[base];
-    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->bound.nodes[base].data;
-    if (q->rounding & GCKPTI_NARROW_VALUE)
-        arg->bf16 = (const uint16_t *)data;
-    else if (q->type == GCKPT_I32)
-        arg->index = (const int32_t *)data;
-    else
-        arg->data = (const float *)data;
-}
-
-/* Of the gradient of input i: GCKPTI_SUM_HERE, _ON or 0. */
-GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
-{
-    int on = p->looped && !node->batchless && p->nodes[node->in[i]].batchless;
-    return !(node->sums >> i & 1) ? 0 : on ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
 }

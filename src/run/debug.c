@@ -40,14 +40,10 @@ GCKPTI_FN gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, cons
                                       const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const void *data[2] = { NULL, NULL };
-    int64_t n[2];
-    data[0] = narrow ? (const void *)narrow : c->out;
-    data[1] = c->aux;
-    n[0] = gckpti_elements(&c->shape);
-    n[1] = (int64_t)(node->aux_bytes / 4);
-    if (!node->batchless)
-        n[1] = n[1] / e->plan->rows * c->rows;
+    const void *data[2] = { narrow ? (const void *)narrow : c->out, c->aux };
+    const int64_t aux = (int64_t)(node->aux_bytes / 4);
+    const int64_t n[2] = { gckpti_elements(&c->shape),
+                           node->batchless ? aux : aux / e->plan->rows * c->rows };
     for (int k = 0; k < 2; k++) {
         uint64_t *seen = &e->debug.hashes[2 * ins->id + k];
         if (ins->first)
@@ -75,16 +71,13 @@ enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 GCKPTI_FN void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    size_t *next = &e->debug.next_death;
+    const int loops = p->looped && e->step.pc >= p->body && e->step.pc < p->epilogue;
     if (!(gckpti_debug(e) & GCKPT_DEBUG_PAINT))
         return;
     gckpti_join(e);
-    if (*next && p->lives[*next - 1].end >= e->step.pc) /* another micro-batch, or step */
-        *next = 0;
-    while (*next < p->life_count && p->lives[*next].end <= e->step.pc) {
-        const gckpt_buffer *life = &p->lives[(*next)++];
-        if (life->end == e->step.pc && !(p->looped && life->start < p->body &&
-                                         e->step.pc >= p->body && e->step.pc < p->epilogue))
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *life = &p->lives[i];
+        if (life->end == e->step.pc && !(loops && life->start < p->body))
             gckpti_fill(e, e->blocks.arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
     }
 }
@@ -146,17 +139,12 @@ enum { GCKPTI_A_NAN = 1, GCKPTI_AN_INFINITY = 2 };
 
 /* A look at arrays: what kinds there are, and the first element that is of a kind sought. */
 typedef struct {
+    const gckpt_exec *e;
     unsigned kinds, sought;
     int id, gradient; /* the node whose value or gradient has it; -1: there is none */
     int64_t at;       /* its element; -1: the sum of a loss */
     double value;
 } gckpti_look;
-
-static gckpti_look gckpti_look_for(unsigned sought)
-{
-    const gckpti_look s = { 0, sought, -1, 0, 0, 0 };
-    return s;
-}
 
 static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t at)
 {
@@ -172,17 +160,17 @@ static void gckpti_see(gckpti_look *s, double x, int id, int gradient, int64_t a
 
 /* All n floats of an array of the backend's, or as many bf16. NULL: none, or, as a value, a packed
  * parameter's, as ops read it. */
-static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, int narrow,
-                           int64_t n, int id, int gradient)
+static void gckpti_see_all(gckpti_look *s, const void *x, int narrow, int64_t n, int id,
+                           int gradient)
 {
-    const gckpti_node *node = &e->plan->nodes[id];
-    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(e, node->index) : NULL;
+    const gckpti_node *node = &s->e->plan->nodes[id];
+    const gckpti_param *q = node->kind == GCKPTI_PARAM ? gckpti_param_of(s->e, node->index) : NULL;
     int stored = !x && !gradient && q && gckpti_is_packed((int)q->p.storage);
     float piece[64];
     n = stored ? q->p.elements : x ? n : 0;
     for (int64_t at = 0, count = 64; at < n; at += count) {
         if (!stored)
-            count = gckpti_debug_piece(e, x, narrow, at, n, piece);
+            count = gckpti_debug_piece(s->e, x, narrow, at, n, piece);
         else
             gckpti_unpack_piece(q, at, count = gckpti_min(n - at, 64), piece);
         for (int64_t i = 0; i < count; i++)
@@ -191,20 +179,19 @@ static void gckpti_see_all(const gckpt_exec *e, gckpti_look *s, const void *x, i
 }
 
 /* A node's value or gradient in this micro-batch; scratch: as floats, whatever the plan keeps. */
-static void gckpti_see_node(const gckpt_exec *e, gckpti_look *s, const void *x, int id,
-                            int gradient, int scratch)
+static void gckpti_see_node(gckpti_look *s, const void *x, int id, int gradient, int scratch)
 {
-    const gckpti_node *q = &e->plan->nodes[id];
-    gckpt_shape shape = gckpti_node_shape(e, q, gckpti_micro_rows(e));
+    const gckpti_node *q = &s->e->plan->nodes[id];
+    gckpt_shape shape = gckpti_node_shape(s->e, q, gckpti_micro_rows(s->e));
     int narrow = q->rounding & (gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE);
     if (q->type == GCKPT_F32)
-        gckpti_see_all(e, s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
+        gckpti_see_all(s, x, narrow && !scratch, gckpti_elements(&shape), id, gradient);
 }
 
 /* What an instruction is about to read, or has written. */
-static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpti_ins *ins,
-                                int written)
+static void gckpti_see_operands(gckpti_look *s, const gckpti_ins *ins, int written)
 {
+    const gckpt_exec *e = s->e;
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     int backward = ins->kind == GCKPT_BACKWARD, cache = gckpti_is_cache(node->op);
@@ -219,24 +206,24 @@ static void gckpti_see_operands(const gckpt_exec *e, gckpti_look *s, const gckpt
         gckpti_from_backend(e, &sum, gckpti_loss_at(e, gckpti_term_of(p, ins->id)), sizeof sum);
         gckpti_see(s, sum.sum, ins->id, 0, -1);
     } else if (!loss && written != backward) { /* a forward's; a backward reads it, perhaps */
-        gckpti_see_node(e, s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out),
-                        ins->id, 0, 0);
+        gckpti_see_node(s, cache ? e->bound.nodes[ins->id].data : gckpti_at_any(e, o.out), ins->id,
+                        0, 0);
     }
     if (backward && !written)
-        gckpti_see_node(e, s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
+        gckpti_see_node(s, gckpti_at_any(e, o.gradient), ins->id, 1, 0);
     for (int u = 1; u < ins->uses && !written; u++)
-        gckpti_see_node(e, s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
+        gckpti_see_node(s, gckpti_at_any(e, o.more[u - 1]), ins->id, 1, 0);
     for (int i = 0; i < node->inputs; i++) {
         int id = p->nodes[node->in[i]].base, apart = o.in[i].total != GCKPTI_NONE;
         if (!written && needs & GCKPT_IN(i))
-            gckpti_see_node(e, s,
+            gckpti_see_node(s,
                             o.in[i].value != GCKPTI_NONE ? gckpti_at_any(e, o.in[i].value)
                                                          : e->bound.nodes[id].data,
                             id, 0, 0);
         if (backward && (written || (ins->accumulate & ~ins->zero) >> i & 1))
-            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
+            gckpti_see_node(s, gckpti_at_any(e, o.in[i].gradient), id, 1, apart);
         if (backward)
-            gckpti_see_node(e, s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
+            gckpti_see_node(s, gckpti_at_any(e, o.in[i].total), id, 1, 0);
     }
 }
 
@@ -267,21 +254,21 @@ static gckpt_result gckpti_not_finite(gckpt_exec *e, const gckpti_look *s, const
 
 GCKPTI_FN unsigned gckpti_kinds_read(const gckpt_exec *e, const gckpti_ins *ins)
 {
-    gckpti_look s = gckpti_look_for(0);
+    gckpti_look s = { e, 0, 0, -1, 0, 0, 0 };
     if (gckpti_debug(e) & GCKPT_DEBUG_FINITE && ins->kind <= GCKPT_BACKWARD)
-        gckpti_see_operands(e, &s, ins, 0);
+        gckpti_see_operands(&s, ins, 0);
     return s.kinds;
 }
 
 GCKPTI_FN gckpt_result gckpti_check_finite(gckpt_exec *e, const gckpti_ins *ins, unsigned read)
 {
-    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     if (!(gckpti_debug(e) & GCKPT_DEBUG_FINITE) || ins->kind > GCKPT_BACKWARD)
         return GCKPT_OK;
     const gckpti_node *node = &e->plan->nodes[ins->id];
     if (read || node->kind == GCKPTI_PARAM) /* a NaN may come of a NaN, an infinity of either */
         s.sought = read & GCKPTI_A_NAN ? 0u : (unsigned)GCKPTI_A_NAN;
-    gckpti_see_operands(e, &s, ins, 1);
+    gckpti_see_operands(&s, ins, 1);
     if (s.id < 0)
         return GCKPT_OK;
     const char *why = read ? "it read infinities, but no NaN; nothing was changed"
@@ -298,15 +285,15 @@ GCKPTI_FN gckpt_result gckpti_check_update(gckpt_exec *e, const gckpti_ins *ins,
         return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpti_param *q = gckpti_param_of(e, ins->id);
-    gckpti_look s = gckpti_look_for(GCKPTI_A_NAN | GCKPTI_AN_INFINITY);
+    gckpti_look s = { e, 0, GCKPTI_A_NAN | GCKPTI_AN_INFINITY, -1, 0, 0, 0 };
     int id = p->params[ins->id].node;
     gckpt_pass pass;
     gckpti_pass_start(e, ins, &pass);
     if (!done)
-        gckpti_see_all(e, &s, pass.gradient, 0, pass.elements, id, 1);
+        gckpti_see_all(&s, pass.gradient, 0, pass.elements, id, 1);
     int slot = done ? -1 : p->state_slots;
     for (; slot < p->state_slots && s.id < 0; slot++)
-        gckpti_see_all(e, &s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
+        gckpti_see_all(&s, slot < 0 ? pass.values : gckpti_values_here(e, q, slot), 0,
                        pass.elements, id, 0);
     s.at += pass.elements < q->p.elements ? q->p.first : 0;
     const char *who = !done      ? "the batch"
@@ -327,10 +314,10 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
         const int cut = q && gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES));
-        gckpti_look s = gckpti_look_for(GCKPTI_A_NAN);
+        gckpti_look s = { e, 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
         s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
-            gckpti_see_all(e, &s,
+            gckpti_see_all(&s,
                            q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
                            0, cut ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
         if (s.id >= 0)

@@ -119,12 +119,12 @@ GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id)
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term)
 {
     const gckpt_plan *p = e->plan;
-    int leaf = gckpti_crew_of(e) && !p->terms[term].regulariser ? gckpti_crew_of(e)->leaf : 0;
+    int leaf = p->terms[term].regulariser ? 0 : e->step.leaf;
     return &e->losses.totals[term * gckpti_own_leaves(p) + leaf];
 }
 
 /* What the losses counted and summed up so far; the backend is waited for. */
-GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e)
+static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
     gckpt_result result = gckpti_wait(e);
     if (result != GCKPT_OK)
@@ -160,32 +160,26 @@ GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term)
     return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
 
-/* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
- * counted once a micro-batch. */
-static int64_t gckpti_expected_count(const gckpt_exec *e, int id, int64_t unit, int64_t rows)
-{
-    const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[id];
-    const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
-    int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
-    if (!q->batchless && n % p->rows == 0) {
-        n = n / p->rows * rows;
-        times = 1;
-    }
-    for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
-        ignored += gckpti_indices(e, q)[k] < 0;
-    return (n - ignored) / unit * times;
-}
-
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). What
+ * does not depend on the batch, or mixes its rows, is counted once a micro-batch. */
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->term_count; i++)
-        if (e->losses.terms[i].expected >= 0)
-            e->losses.terms[i].expected +=
-                gckpti_expected_count(e, p->terms[i].id, p->terms[i].unit, rows);
+    for (size_t i = 0; i < p->term_count; i++) {
+        const gckpti_node *node = &p->nodes[p->terms[i].id];
+        if (e->losses.terms[i].expected < 0)
+            continue;
+        const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
+        int64_t n = gckpti_elements(&q->shape), times = gckpti_crew_batches(e, rows), ignored = 0;
+        if (!q->batchless && n % p->rows == 0) {
+            n = n / p->rows * rows;
+            times = 1;
+        }
+        for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
+            ignored += gckpti_indices(e, q)[k] < 0;
+        e->losses.terms[i].expected += (n - ignored) / p->terms[i].unit * times;
+    }
 }
 
 /* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
@@ -226,11 +220,14 @@ GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* In a step that changes anything, losses count what the feeds say. */
+/* What losses counted and summed up; in a step that changes anything, what the feeds say. */
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->losses.terms[0].seen.count);
+    const gckpt_result result = gckpti_read_losses(e);
+    if (result != GCKPT_OK || p->mode == GCKPT_INFERENCE)
+        return result;
+    int trains = gckpti_count(e) || e->losses.terms[0].seen.count;
     for (size_t i = 0; i < p->term_count && trains; i++)
         if (e->losses.terms[i].expected >= 0 &&
             e->losses.terms[i].expected != e->losses.terms[i].seen.count)
@@ -254,8 +251,6 @@ GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e)
         promised = promised && (p->terms[i].regulariser ||
                                 p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
     if (!e->losses.settled && !promised)
-        result = gckpti_read_losses(e);
-    if (!e->losses.settled && !promised && result == GCKPT_OK)
         result = gckpti_check_counts(e);
     e->losses.settled = result == GCKPT_OK;
     return result;

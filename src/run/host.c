@@ -20,7 +20,8 @@ typedef struct {
     } pieces[4 * GCKPT_MAX_INPUTS + 8];
 } gckpti_borrowing;
 
-/* The host's copy of an operand; the same one for the same address. */
+/* The host's copy of an operand, which goes back to `to`, if that is not NULL; the same one for the
+ * same address. */
 static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size_t bytes)
 {
     int i = 0;
@@ -40,11 +41,6 @@ static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size
     return s->pieces[i].here;
 }
 
-static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
-{
-    return gckpti_borrow(s, at, at, bytes);
-}
-
 /* Runs an op's own kernel on copies of its operands. */
 GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
@@ -60,17 +56,17 @@ GCKPTI_FN void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, cons
         arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
         arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
         arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
-        arg->grad = (float *)gckpti_borrow_out(&s, arg->grad, size * 4);
-        arg->low = (float *)gckpti_borrow_out(&s, arg->low, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_borrow_out(&s, arg->grad_bf16, size * 2);
+        arg->grad = (float *)gckpti_borrow(&s, arg->grad, arg->grad, size * 4);
+        arg->low = (float *)gckpti_borrow(&s, arg->low, arg->low, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_borrow(&s, arg->grad_bf16, arg->grad_bf16, size * 2);
     }
     c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
     c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_borrow_out(&s, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_borrow_out(&s, c.out_bf16, n * 2);
-    c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
-    c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
+    c.out = (float *)gckpti_borrow(&s, c.out, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_borrow(&s, c.out_bf16, c.out_bf16, n * 2);
+    c.aux = gckpti_borrow(&s, c.aux, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.loss_sum = (double *)gckpti_borrow(&s, c.loss_sum, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_borrow(&s, c.loss_count, c.loss_count, sizeof *c.loss_count);
     c.work = c.work ? s.room.base + s.room.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;

@@ -2,6 +2,84 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
+/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
+ * header, of the ops that are linked now, or for this build. */
+static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: printed by another version of gradckpt.h (format %i, contract "
+                            "%i; here %i, %i): print it again with gckpt_plan_c",
+                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+    for (size_t i = 0; i < p->node_count && GCKPTI_RUNS_MADE; i++)
+        hash = gckpti_hash_planned(hash, p, i);
+    hash = gckpti_hash_leaves(hash, p->leaves);
+    if (GCKPTI_RUNS_MADE &&
+        (hash != p->check || (p->node_count && gckpti_hash_leaves(p->told[p->node_count - 1].hash,
+                                                                  p->leaves) != p->hash)))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: the graph's hash is not what it was made with: an op or the "
+                            "table was changed; print it again with gckpt_plan_c");
+    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
+        p->alignment & (p->alignment - 1))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: %i threads, alignment %z: the table is damaged; print it again "
+                            "with gckpt_plan_c",
+                            p->threads, p->alignment);
+    if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "plan: its workspace is that of the fast kernels, which this build "
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+    return GCKPT_OK;
+}
+
+/* What can be refused before there is an executor. */
+static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                         const gckpt_exec_desc *desc)
+{
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d = desc ? *desc : d;
+    if (!p)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    const gckpti_range ranges[] = { { "isa", (int)d.isa, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", (int64_t)d.debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
+    if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
+        return GCKPT_E_ARG;
+    if (gckpti_check_plan(s, p) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    if (p->ranks != s->ranks || (p->ranks > 1 && p->shard != s->shard))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %i ranks and shard %i, the store is for "
+                            "%i and %i (gckpt_store_ranks): make a new plan",
+                            p->ranks, (int)p->shard, s->ranks, (int)s->shard);
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d.own_optimiser)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (d.skip_nonfinite && p->update_in_backward)
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
+            "in the backward (desc.update_in_backward)");
+    if (!GCKPTI_RUNS_BACKENDS && (d.copy_feeds || d.own_optimiser || d.parallel_for))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
+    if (d.debug && !GCKPTI_RUNS_DEBUG)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
+    if (d.caches_of && !GCKPTI_RUNS_CACHES)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
+    if (!d.offload != !d.reload)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: desc.offload and desc.reload come together, or not at all");
+    return GCKPT_OK;
+}
+
 GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
 {
     const gckpti_plan_param *planned = &e->plan->params[i];
@@ -63,8 +141,8 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
-/* Bytes of the store's block that would do for the values and states that are still missing. */
-static size_t gckpti_bind_needs(const gckpt_exec *e)
+/* What the store's memory ends with when the values and states that are still missing are there. */
+static size_t gckpti_bind_needs(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_store *s = e->store;
@@ -75,11 +153,12 @@ static size_t gckpti_bind_needs(const gckpt_exec *e)
     }
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_param *q = gckpti_param_of(e, (int)i);
-        int slots = p->params[i].trained ? p->state_slots : 0;
-        for (int slot = gckpti_state_slots(q); slot < slots; slot++)
+        const int had = gckpti_state_slots(q), slots = p->params[i].trained ? p->state_slots : 0;
+        e->bound.params[i].had = had;
+        for (int slot = had; slot < slots; slot++)
             gckpti_count_piece(&used, gckpti_array_bytes(s, q, 1), 1);
     }
-    return gckpti_count_block(used + s->memory.names);
+    return used;
 }
 
 /* Values, and optimiser state for what the plan trains: what is not there yet, all or none. Values
@@ -89,14 +168,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpt_store *s = e->store;
     gckpt_result result = GCKPT_OK;
-    size_t bytes = 0, states = 0;
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = gckpti_param_of(e, (int)i);
-        int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
-        bytes += gckpti_array_bytes(s, q, 1) * (size_t)(wanted > had ? wanted - had : 0);
-        bytes += gckpti_is_made(q) ? 0 : gckpti_array_bytes(s, q, 0);
-        e->bound.params[i].had = had;
-    }
+    const size_t needs = gckpti_bind_needs(e), bytes = needs - s->memory.used;
+    size_t states = 0;
     if (bytes && !gckpti_has_room(&s->memory, bytes))
         result =
             gckpti_error(s, GCKPT_E_MEMORY,
@@ -117,7 +190,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         gckpti_values_draw(s);
         return GCKPT_OK;
     }
-    gckpti_tell_block(s, "store", &s->memory, gckpti_bind_needs(e));
+    gckpti_tell_block(s, "store", &s->memory, gckpti_count_block(needs + s->memory.names));
     while (states-- > 0)
         gckpti_state_shrink(s, gckpti_param_of(e, (int)states), e->bound.params[states].had);
     gckpti_values_undo(s);
@@ -162,34 +235,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     }
     gckpti_store_shrink(store, before);
     return result;
-}
-
-/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
-static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
-                                     const gckpt_exec_desc *desc)
-{
-    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
-    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = gckpti_copied_bytes(plan);
-    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
-    if (!e || (tables && !block)) {
-        gckpti_delete(&a, e, 1, sizeof *e);
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
-        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
-        return NULL;
-    }
-    if (GCKPTI_RUNS_MADE && block)
-        gckpti_plan_copy(block, plan);
-    e->object.magic = GCKPTI_MAGIC;
-    e->memory = a;
-    e->plan = block ? (gckpt_plan *)block : plan;
-    e->store = store;
-    if (desc)
-        e->desc = *desc;
-    e->on.runner.parallel_for = e->desc.parallel_for;
-    e->on.runner.user = e->desc.user;
-    e->offload.due = INT32_MAX;
-    return e;
 }
 
 /* Binds it: a backend, memory, values and state, and these to where the backend has them. */
@@ -240,9 +285,22 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 {
     if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
         return NULL;
-    gckpt_exec *e = gckpti_exec_start(plan, store, desc);
-    if (!e)
+    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
+    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
+    if (!e) {
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
+        gckpti_tell_block(store, "executor", &a, gckpt_exec_need(plan, desc));
         return NULL;
+    }
+    e->object.magic = GCKPTI_MAGIC;
+    e->memory = a;
+    e->plan = plan;
+    e->store = store;
+    if (desc)
+        e->desc = *desc;
+    e->on.runner.parallel_for = e->desc.parallel_for;
+    e->on.runner.user = e->desc.user;
+    e->offload.due = INT32_MAX;
     if (gckpti_exec_bind(e) != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
@@ -262,16 +320,14 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     if (!exec)
         return;
     gckpti_allocator a = exec->memory;
-    const gckpt_plan *p = exec->plan;
+    const gckpt_backend *b = gckpti_on(exec);
     gckpti_leave(exec);
     gckpti_forget(exec);
     gckpti_unbind(&exec->on.binding);
     if (GCKPTI_RUNS_BACKENDS && exec->offload.moves && exec->offload.far)
-        gckpti_on(exec)->host_release(gckpti_on(exec)->context, exec->offload.far, p->offloaded);
-    gckpti_give(exec, exec->blocks.owned, exec->blocks.owned_size);
-    gckpti_free_caches(exec);
-    gckpti_give(exec, exec->blocks.side, exec->blocks.side_size);
+        b->host_release(b->context, exec->offload.far, exec->plan->offloaded);
+    if (GCKPTI_RUNS_BACKENDS && exec->blocks.own)
+        b->release(b->context, exec->blocks.own, exec->blocks.own_size);
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
-    gckpti_delete(&a, p->block, gckpti_copied_bytes(p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }

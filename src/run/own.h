@@ -38,7 +38,7 @@ GCKPTI_FN gckpt_result gckpti_next_rows(gckpt_exec *e);
  * that instructions before `end` add to, with their low parts, start at +0. */
 GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end);
 
-/* ---- run/exchange.c ---- */
+/* ---- run/crew.c, run/rounds.c ---- */
 enum { GCKPTI_ALIKE = 7 };
 
 /* What ranks tell each other when they meet: the first failure of all, or what must be alike: the
@@ -74,23 +74,17 @@ typedef struct {
     size_t bytes;
     uint64_t sent;
     gckpti_tree tree;
-    gckpti_meeting told, heard;
+    gckpti_meeting told;
 } gckpti_peers;
 
-/* ---- run/crew.c, run/rounds.c ---- */
 /* Where a step of several leaves is, and this rank among others. A leaf takes as many rounds as the
  * largest of those that other ranks run at this time has micro-batches, one at least; those that
  * are `hollow` run only what takes part in exchanges. So does a rank that failed, to the next
  * meeting of all. */
 typedef struct gckpti_crew {
     gckpti_peers peers;
-    int64_t rows;       /* of the step, those of all ranks */
-    int64_t first, end; /* this rank's */
-    int64_t stop;       /* end of those of this leaf that are here */
-    int leaf;           /* number of this rank's that is run */
-    int round;          /* rounds of it that are done */
+    int round;          /* rounds of the leaf that are done */
     int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int again;          /* a round of this step is done: the prologue is not run again */
     int last;           /* this round is the last of its leaf */
     int hollow;         /* it has no rows */
     int over;           /* a meeting has ended the call; until the next one begins */
@@ -100,7 +94,7 @@ typedef struct gckpti_crew {
     int reducing;       /* a REDUCE is under way, */
     float *shard;       /* and its share goes here in the end; NULL: it stays */
     uint64_t listed;    /* hash of what is run */
-    gckpti_loss_total *totals, *heard;
+    gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
 } gckpti_crew;
 
@@ -122,10 +116,9 @@ static inline int gckpti_shares_rows(const gckpt_plan *p)
 }
 
 /* All of these but `tables` and `bind` find the executor complete, and the last three a parameter's
- * pass or values. Whether a step goes on all ranks decide together, where they meet: a rank that
- * fails says so at the next meeting, and up to there goes on without computing. So whatever could
- * end a step on this rank goes through gckpti_drain, or gckpti_meet. An error's text is in the
- * executor or, while that is being made, in its store.
+ * pass or values. Whether a step goes on all ranks decide together (see run.h): whatever could end
+ * it on this one goes through gckpti_drain, or gckpti_meet. An error's text is in the executor or,
+ * while that is being made, in its store.
  *
  * An executor is made: carves e->crew and its tables. */
 GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b);
@@ -135,11 +128,6 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e);
 
 /* It is freed, in a step perhaps: lets the others go on. */
 GCKPTI_FN void gckpti_leave(gckpt_exec *e);
-
-/* Puts e and its crew to the beginning of a step of so many rows, all ranks' (of a stream the
- * plan's batch); returns how many are this rank's. A step's rows are checked with it before, so it
- * is called twice. */
-GCKPTI_FN int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows);
 
 /* Before the first instruction: all meet, with what it has come to here; rows, step, seed, plan and
  * hyper must be alike. Then what losses will count is that of all ranks; of a stream, where `rows`
@@ -195,7 +183,6 @@ static inline int gckpti_own_leaves(const gckpt_plan *p) { return (void)p, 1; }
 static inline void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline gckpt_result gckpti_crew_bind(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 static inline void gckpti_leave(gckpt_exec *e) { (void)e; }
-static inline int64_t gckpti_crew_rows(gckpt_exec *e, int64_t rows) { return (void)e, rows; }
 #define gckpti_crew_begin(e, rows, result) (result)
 static inline gckpt_result gckpti_drain(gckpt_exec *e, gckpt_result r) { return (void)e, r; }
 static inline gckpt_result gckpti_failed_here(gckpt_exec *e) { return (void)e, GCKPT_OK; }
@@ -213,9 +200,8 @@ static inline void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q) {
 
 /* ---- run/picks.c ---- */
 #ifndef GCKPT_NO_PICKS
-/* Carve what the host has of picks: tables, and room for what gckpt_fetch returns. */
+/* Carves the table of picks, and beside memory of a backend's own what gckpt_fetch returns. */
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b);
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b);
 
 /* Whether updates must leave divided gradients where they are, since one of them is picked. */
 GCKPTI_FN int gckpti_picks_write_back(const gckpt_plan *p);
@@ -231,7 +217,6 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e);
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e);
 #else
 static inline void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
-static inline void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b) { (void)e, (void)b; }
 static inline int gckpti_picks_write_back(const gckpt_plan *p) { return (void)p, 0; }
 #define gckpti_check_collected(e, rows) ((void)(rows), GCKPT_OK)
 static inline void gckpti_collect_rows(gckpt_exec *e) { (void)e; }
@@ -240,9 +225,8 @@ static inline void gckpti_add_uses(gckpt_exec *e) { (void)e; }
 
 /* ---- run/caches.c ---- */
 #ifndef GCKPT_NO_CACHES
-/* An executor is made and has all but its arena: takes the caches, or finds another's. */
+/* An executor is made and has its memory: clears the caches, or finds another's. */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e);
-GCKPTI_FN void gckpti_free_caches(gckpt_exec *e);
 
 /* Before a forward takes its feeds: is there room for what it adds? Changes nothing. */
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows);
@@ -255,16 +239,11 @@ static inline int64_t gckpti_position(const gckpt_exec *e)
 
 /* A forward of so many rows has succeeded. */
 GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
-
-/* The place of cache `id` in the caches, to be written. */
-GCKPTI_FN void *gckpti_cache_at(const gckpt_exec *e, int id);
 #else
 static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
-static inline void gckpti_free_caches(gckpt_exec *e) { (void)e; }
 #define gckpti_check_caches(...) GCKPT_OK
 static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
-#define gckpti_cache_at(...)     ((void *)0)
 #endif
 
 /* ---- run/mixed.c ---- */
@@ -361,34 +340,24 @@ GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, 
  * order, and need no prototypes. What each does is said where it is defined. */
 
 #ifndef GCKPT_NO_RANKS
-/* run/exchange.c */
-GCKPTI_FN void gckpti_break(gckpti_peers *s);
-GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, void *heard, size_t bytes,
-                                void (*merge)(void *mine, const void *heard, size_t bytes));
+/* run/crew.c */
+GCKPTI_FN void gckpti_merge_all(gckpti_peers *s, void *mine, size_t bytes, gckpti_merge merge);
 GCKPTI_FN void gckpti_tree_begin(gckpti_peers *s, gckpti_tree_kind kind, float *x, int64_t n,
                                  float *work);
 GCKPTI_FN int gckpti_tree_poll(gckpti_peers *s, const gckpt_call *c, int wait);
-
-/* run/crew.c */
 GCKPTI_FN size_t gckpti_crew_room(const gckpt_exec *e);
 GCKPTI_FN void gckpti_go_on(gckpt_exec *e, int wait);
-GCKPTI_FN void gckpti_sum_totals(gckpt_exec *e);
-GCKPTI_FN void gckpti_sum_counts(gckpt_exec *e, int64_t rows);
 #endif
 
 /* run/call.c */
 GCKPTI_FN void *gckpti_at_any(const gckpt_exec *e, size_t offset);
 GCKPTI_FN uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset);
 GCKPTI_FN gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows);
-GCKPTI_FN int64_t gckpti_step_rows(const gckpt_exec *e);
 GCKPTI_FN void gckpti_call_between(const gckpt_exec *e, gckpt_call *c);
 GCKPTI_FN void gckpti_call_next(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                 gckpt_call *c);
 GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                                  gckpt_call *c);
-GCKPTI_FN void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
-                                 gckpt_arg *arg);
-GCKPTI_FN int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i);
 
 /* run/backend.c */
 GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e);
@@ -396,18 +365,9 @@ GCKPTI_FN gckpti_exec_node gckpti_bind_kernels(const gckpt_exec *e, const gckpti
 GCKPTI_FN int gckpti_repeatable(const gckpt_exec *e);
 GCKPTI_FN void gckpti_forget(const gckpt_exec *e);
 
-/* run/checks.c */
-GCKPTI_FN gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_backend *backend);
-GCKPTI_FN gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                            const gckpt_exec_desc *desc);
-
 /* run/memory.c */
 GCKPTI_FN size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q);
-GCKPTI_FN size_t gckpti_copied_bytes(const gckpt_plan *p);
 GCKPTI_FN const char *gckpti_shortage(const gckpt_exec *e);
-GCKPTI_FN void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment);
-GCKPTI_FN void gckpti_give(gckpt_exec *e, void *memory, size_t bytes);
 GCKPTI_FN void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes);
 GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e);
@@ -422,17 +382,12 @@ GCKPTI_FN gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds,
                                          int64_t rows);
 GCKPTI_FN int gckpti_term_of(const gckpt_plan *p, int id);
 GCKPTI_FN gckpti_loss_total *gckpti_loss_at(const gckpt_exec *e, int term);
-GCKPTI_FN gckpt_result gckpti_read_losses(gckpt_exec *e);
 GCKPTI_FN float gckpti_loss_scale(gckpt_exec *e, int term);
 GCKPTI_FN void gckpti_expect_counts(gckpt_exec *e, int64_t rows);
 GCKPTI_FN void gckpti_start_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_same_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_check_counts(gckpt_exec *e);
 GCKPTI_FN gckpt_result gckpti_settle_counts(gckpt_exec *e);
-
-/* run/instruction.c */
-GCKPTI_FN gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
-GCKPTI_FN void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c);
 
 /* run/update.c */
 GCKPTI_FN const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e);

@@ -7,18 +7,25 @@ static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pic
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
 }
 
+/* Whether node `user` is of an op that reads node `id`, or a view of it. */
+static int gckpti_uses_node(const gckpt_plan *p, int user, int id)
+{
+    for (int i = 0; i < p->nodes[user].inputs && p->nodes[user].op; i++)
+        if (p->nodes[p->nodes[user].in[i]].base == id)
+            return 1;
+    return 0;
+}
+
 /* Whether an instruction makes the value of node `id`, or a part of its gradient; of what has no
  * batch axis, whether it adds all parts up. */
 static int gckpti_makes(const gckpt_plan *p, const gckpti_ins *ins, int id, int gradient)
 {
-    int own = gckpti_ins_tensor(p, ins), reads = 0;
+    int own = gckpti_ins_tensor(p, ins);
     int backward = ins->kind == GCKPT_BACKWARD || ins->kind == GCKPT_UPDATE;
     if (!gradient)
         return own == id && (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) &&
                p->operands[ins->operands] != GCKPTI_NONE;
-    for (int i = 0; i < p->nodes[own].inputs; i++)
-        reads = reads || p->nodes[p->nodes[own].in[i]].base == id;
-    return backward && (p->nodes[id].batchless ? own == id : reads);
+    return backward && (p->nodes[id].batchless ? own == id : gckpti_uses_node(p, own, id));
 }
 
 /* The instruction that a pick is complete with; the plan's length: the end of the step. */
@@ -33,10 +40,6 @@ static int gckpti_pick_ready(const gckpt_plan *p, const gckpti_plan_pick *pick)
 GCKPTI_FN void gckpti_picks_tables(gckpt_exec *e, gckpti_block *b)
 {
     e->picks = (gckpti_exec_pick *)gckpti_carve(b, e->plan->pick_count, sizeof *e->picks);
-}
-
-GCKPTI_FN void gckpti_picks_copies(gckpt_exec *e, gckpti_block *b)
-{
     for (size_t k = 0; k < e->plan->pick_count && gckpti_on(e)->own_memory; k++) {
         void *copy = gckpti_carve(b, gckpti_pick_bytes(e->plan, &e->plan->picks[k]), 1);
         if (copy)
@@ -133,10 +136,9 @@ GCKPT_API gckpt_result gckpt_collect(gckpt_exec *exec, int id, int gradient, flo
 GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t first = gckpti_crew_of(e) ? gckpti_crew_of(e)->first : 0;
     for (size_t k = 0; k < p->pick_count; k++) {
         int64_t n = gckpti_elements(&p->nodes[p->picks[k].id].shape);
-        int64_t at = gckpti_elements_of(p, n, e->step.row - first);
+        int64_t at = gckpti_elements_of(p, n, e->step.row - e->step.first);
         size_t count = (size_t)gckpti_elements_of(p, n, gckpti_micro_rows(e));
         if (e->picks[k].to)
             gckpti_from_backend(e, e->picks[k].to + at, e->blocks.arena + p->picks[k].offset,
@@ -145,23 +147,14 @@ GCKPTI_FN void gckpti_collect_rows(gckpt_exec *e)
 }
 
 /* Adds the accumulators of node `id` that a user's backward wrote, but for `sum` itself, to it. */
-static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
+static void gckpti_add_use(gckpt_exec *e, const gckpti_ins *backward, int id, float *sum)
 {
     const gckpt_plan *p = e->plan;
-    const gckpti_node *node = &p->nodes[user];
-    const gckpti_ins *ins = p->list;
+    const gckpti_node *node = &p->nodes[backward->id];
     gckpti_operands o;
     gckpt_call c;
-    int reads = 0;
-    for (int i = 0; i < node->inputs && node->op; i++)
-        reads = reads || p->nodes[node->in[i]].base == id;
-    for (size_t x = 0; x < p->length && reads; x++, ins++)
-        if (ins->kind == GCKPT_BACKWARD && ins->id == user)
-            break;
-    if (!reads || ins == p->list + p->length)
-        return;
     gckpti_bare_call(e, &c);
-    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    gckpti_operands_of(p->operands, backward, node->inputs, &o);
     for (int i = 0; i < node->inputs; i++) {
         float *more = gckpti_at(e, o.in[i].gradient);
         if (p->nodes[node->in[i]].base == id && more != sum)
@@ -175,7 +168,7 @@ static void gckpti_add_use(gckpt_exec *e, int user, int id, float *sum)
 GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t k = 0; k < p->pick_count && p->looped && gckpti_step_rows(e) > 0; k++) {
+    for (size_t k = 0; k < p->pick_count && p->looped && e->step.rows > 0; k++) {
         int id = p->nodes[p->picks[k].id].base, done = 0;
         float *sum = gckpti_at(e, p->picks[k].offset);
         for (size_t i = 0; i < k; i++) /* picked twice */
@@ -185,8 +178,10 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
             continue;
         for (size_t i = gckpti_crew_of(e) ? p->node_count : 0; i < 2 * p->node_count; i++) {
             int user = (int)(p->node_count - 1 - i % p->node_count);
-            if (p->nodes[user].batchless == (i >= p->node_count))
-                gckpti_add_use(e, user, id, sum);
+            const int now = p->nodes[user].batchless == (i >= p->node_count);
+            for (size_t x = 0; x < p->length && now && gckpti_uses_node(p, user, id); x++)
+                if (p->list[x].kind == GCKPT_BACKWARD && p->list[x].id == user)
+                    gckpti_add_use(e, &p->list[x], id, sum);
         }
     }
 }

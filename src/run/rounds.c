@@ -3,13 +3,132 @@
 #include "num/num.h"
 #include "graph/graph.h"
 
+static void gckpti_merge_totals(void *mine, const void *heard, size_t bytes)
+{
+    gckpti_loss_total *a = (gckpti_loss_total *)mine;
+    const gckpti_loss_total *b = (const gckpti_loss_total *)heard;
+    for (size_t i = 0; i < bytes / sizeof *a; i++) {
+        a[i].sum += b[i].sum;
+        a[i].count += b[i].count;
+    }
+}
+
+/* Totals of all ranks that have rows of their own, and behind them their rows. */
+static void gckpti_sum_totals(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    const gckpti_loss_total last = { 0, rows };
+    g->totals[e->plan->term_count] = last;
+    if (gckpti_shares_rows(e->plan))
+        gckpti_merge_all(&g->peers, g->totals, (e->plan->term_count + 1) * sizeof *g->totals,
+                         gckpti_merge_totals);
+}
+
+/* What the losses will count on all ranks, and the rows they have. */
+static void gckpti_sum_counts(gckpt_exec *e, int64_t rows)
+{
+    gckpti_crew *g = e->crew;
+    for (size_t i = 0; i < e->plan->term_count; i++) {
+        g->totals[i].sum = 0;
+        g->totals[i].count = e->losses.terms[i].expected;
+    }
+    gckpti_sum_totals(e, rows);
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        e->losses.terms[i].expected = e->losses.terms[i].expected < 0 ? -1 : g->totals[i].count;
+}
+
+/* A hash of what exchanges, and what they bring, depend on: of the plan and of the desc. Steps that
+ * may be skipped, or look at their gradients, exchange square sums earlier than others. */
+static uint64_t gckpti_hash_listed(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const uint64_t some[] = { (uint64_t)p->batch,          (uint64_t)p->precision,
+                              (uint64_t)p->optimiser,      e->desc.fast_reduce != 0,
+                              e->desc.skip_nonfinite != 0, gckpti_debug(e) & GCKPT_DEBUG_FINITE };
+    uint64_t hash = p->check;
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        hash = gckpti_fnv_number(hash, some[i]);
+    for (size_t i = 0; i < p->term_count; i++) {
+        hash = gckpti_fnv_number(hash, (uint64_t)p->terms[i].id);
+        hash = gckpti_fnv_number(hash, p->terms[i].weight);
+    }
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_fnv_number(hash, (uint64_t)p->list[x].id * 8 + (uint64_t)p->list[x].kind);
+    return hash;
+}
+
+/* A hash of values and state that all ranks have whole. */
+static uint64_t gckpti_hash_same(gckpt_exec *e)
+{
+    const gckpti_crew *g = e->crew;
+    void *out = g->peers.out;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; i < e->plan->param_count; i++) {
+        const gckpti_param *q = gckpti_param_of(e, (int)i);
+        hash = gckpti_fnv_number(hash, q->updates);
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.lr_scale));
+        hash = gckpti_fnv_number(hash, gckpti_bits(q->p.decay_scale));
+        for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
+            const float *x = gckpti_values_here(e, q, slot);
+            const int whole = q->p.storage == GCKPT_STORED_F32 &&
+                              !gckpti_is_cut(gckpti_array_share(e->store, q, slot));
+            for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
+                n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
+                gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
+                for (int64_t k = 0; k < n; k++)
+                    hash = (hash ^ gckpti_bits(((const float *)out)[k])) * UINT64_C(0x100000001b3);
+            }
+        }
+    }
+    return hash;
+}
+
+GCKPTI_FN gckpt_result gckpti_crew_begin(gckpt_exec *e, int64_t rows, gckpt_result result)
+{
+    if (!e->crew)
+        return result;
+    gckpti_crew *g = e->crew;
+    uint64_t *alike = g->peers.told.alike;
+    g->round = g->squared = 0;
+    g->in_body = 1;
+    alike[2] = e->store->step;
+    alike[3] = e->store->seed;
+    if (!g->same)
+        g->listed = gckpti_hash_listed(e);
+    alike[4] = g->listed;
+    alike[5] = gckpti_fnv(GCKPTI_FNV_START, &e->update.hyper, sizeof e->update.hyper);
+    if (!g->same && g->peers.ranks > 1 && result == GCKPT_OK)
+        alike[6] = gckpti_hash_same(e);
+    result = gckpti_crew_call(e, gckpti_streams(e) ? GCKPTI_CALL_STREAM : GCKPTI_CALL_STEP, rows,
+                              result);
+    if (result != GCKPT_OK)
+        return result;
+    g->same = 1;
+    if (rows > 0)
+        gckpti_sum_counts(e, 0);
+    return gckpti_drain(e, GCKPT_OK);
+}
+
+GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const int64_t batch = gckpti_leaf_batch(p, e->step.rows), end = e->step.row_end;
+    int64_t n = 0, at = end - rows; /* what is before it is counted */
+    for (int leaf = 0; leaf < p->leaves; leaf++) {
+        int64_t to = gckpti_min(gckpti_leaf_row(batch, p->leaves, leaf + 1), end);
+        n += to > at ? (to - at + p->rows - 1) / p->rows : 0;
+        at = to > at ? to : at;
+    }
+    return n;
+}
+
 /* Rounds of a leaf: as many as the rank has micro-batches whose leaf it is that has most rows. */
 static int gckpti_rounds(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    int64_t most = 1, leaf = e->crew->leaf, step = gckpti_own_leaves(p);
+    int64_t most = 1, leaf = e->step.leaf, step = gckpti_own_leaves(p);
     for (; leaf < p->leaves; leaf += step) {
-        int64_t n = (gckpti_leaf_rows(p, e->crew->rows, leaf) + p->rows - 1) / p->rows;
+        int64_t n = (gckpti_leaf_rows(p, e->step.rows, leaf) + p->rows - 1) / p->rows;
         most = n > most ? n : most;
     }
     return (int)most;
@@ -25,21 +144,21 @@ GCKPTI_FN int gckpti_set_round(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
     const int leaves = gckpti_own_leaves(p), before = gckpti_shares_rows(p) ? leaves : 0;
-    if (g->leaf == leaves)
+    if (e->step.leaf == leaves)
         return 0;
-    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, g->rows), p->leaves,
-                                  g->peers.rank * before + g->leaf + 1);
-    g->stop = gckpti_min(end, e->step.row_end);
+    int64_t end = gckpti_leaf_row(gckpti_leaf_batch(p, e->step.rows), p->leaves,
+                                  g->peers.rank * before + e->step.leaf + 1);
+    e->step.stop = gckpti_min(end, e->step.row_end);
     if (!gckpti_streams(e))
         g->last = g->round + 1 == gckpti_rounds(e);
     else if (e->step.state == GCKPTI_STREAMING)
-        g->last = e->step.row + gckpti_micro_rows(e) == end && g->leaf + 1 < leaves;
+        g->last = e->step.row + gckpti_micro_rows(e) == end && e->step.leaf + 1 < leaves;
     else
         g->last = 1;
-    g->hollow = e->step.row == g->stop;
+    g->hollow = e->step.row == e->step.stop;
     if (g->hollow && !g->last && e->step.state == GCKPTI_STREAMING)
         return 0;
-    e->step.pc = g->again && p->mode != GCKPT_INFERENCE ? p->body : 0;
+    e->step.pc = e->step.again && p->mode != GCKPT_INFERENCE ? p->body : 0;
     if (!g->hollow)
         gckpti_feed_rows(e);
     return 1;
@@ -53,23 +172,20 @@ static gckpt_result gckpti_sum_losses(gckpt_exec *e)
     gckpti_go_on(e, 1);
     gckpt_result result = gckpti_wait(e);
     for (size_t i = 0; i < p->term_count; i++) {
-        int n = gckpti_own_leaves(p);
+        const size_t n = (size_t)gckpti_own_leaves(p);
         gckpti_loss_total *t = g->totals;
-        gckpti_from_backend(e, t, &e->losses.totals[i * (size_t)n], (size_t)n * sizeof *t);
-        for (; n > 1; n /= 2)
-            for (int k = 0; k < n / 2; k++) {
-                t[k].sum = t[2 * k].sum + t[2 * k + 1].sum;
-                t[k].count = t[2 * k].count + t[2 * k + 1].count;
-            }
+        gckpti_from_backend(e, t, &e->losses.totals[i * n], n * sizeof *t);
+        for (size_t far = 1; far < n; far *= 2) /* the tree's levels */
+            for (size_t k = 0; k < n; k += 2 * far)
+                gckpti_merge_totals(&t[k], &t[k + far], sizeof *t);
         e->losses.terms[i].seen = *t;
     }
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    memset(g->totals, 0, (p->term_count + 1) * sizeof *g->totals);
     for (size_t i = 0; i < p->term_count; i++)
         g->totals[i] = e->losses.terms[i].seen;
-    gckpti_sum_totals(e);
+    gckpti_sum_totals(e, 0);
     for (size_t i = 0; i < p->term_count; i++)
         e->losses.terms[i].seen = g->totals[i];
     return gckpti_drain(e, GCKPT_OK);
@@ -83,12 +199,12 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (!g->in_body)
         return GCKPT_OK;
     e->step.row += gckpti_micro_rows(e);
-    g->again = 1;
+    e->step.again = 1;
     g->round++;
     if (g->last) {
-        g->leaf++;
+        e->step.leaf++;
         g->round = 0;
-        if (g->leaf < gckpti_own_leaves(e->plan))
+        if (e->step.leaf < gckpti_own_leaves(e->plan))
             gckpti_clear_accumulators(e, (size_t)e->plan->epilogue);
     }
     if (gckpti_set_round(e))
@@ -96,9 +212,7 @@ GCKPTI_FN gckpt_result gckpti_next_round(gckpt_exec *e)
     if (e->step.state == GCKPTI_STREAMING)
         return GCKPT_MORE;
     g->in_body = 0;
-    gckpt_result result = gckpti_sum_losses(e);
-    e->step.state = result == GCKPT_OK ? e->step.state : GCKPTI_IDLE;
-    return result;
+    return gckpti_sum_losses(e);
 }
 
 GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
@@ -107,18 +221,19 @@ GCKPTI_FN gckpt_result gckpti_end_stream(gckpt_exec *e)
         return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
-    int64_t own = e->step.row_end - g->first;
+    int64_t own = e->step.row_end - e->step.first;
     gckpt_result result = gckpti_meet(e, GCKPT_OK);
     if (result != GCKPT_OK)
         return result;
     gckpti_sum_counts(e, own);
-    g->rows = g->totals[p->term_count].count;
+    e->step.rows = g->totals[p->term_count].count;
     result = gckpti_drain(e, GCKPT_OK);
-    if (result == GCKPT_OK && own != gckpt_plan_share(p, g->rows, g->peers.rank, NULL))
-        result = gckpti_error(e, GCKPT_E_ARG,
-                              "step_end: %I rows streamed in here, %I on all ranks; of so many "
-                              "%I are this rank's (gckpt_plan_share)",
-                              own, g->rows, gckpt_plan_share(p, g->rows, g->peers.rank, NULL));
+    if (result == GCKPT_OK && own != gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL))
+        result =
+            gckpti_error(e, GCKPT_E_ARG,
+                         "step_end: %I rows streamed in here, %I on all ranks; of so many "
+                         "%I are this rank's (gckpt_plan_share)",
+                         own, e->step.rows, gckpt_plan_share(p, e->step.rows, g->peers.rank, NULL));
     result = gckpti_meet(e, result);
     if (result == GCKPT_OK)
         gckpti_set_round(e);
@@ -138,8 +253,8 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_cut(gckpti_array_share(e->store, gckpti_param_of(e, node->index),
-                                          GCKPTI_VALUES))))
+         gckpti_is_cut(
+             gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
 }
@@ -151,7 +266,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     gckpti_crew *g = e->crew;
     int64_t n = gckpti_elements(&p->nodes[ins->id].shape);
-    int level = 0, last = g->leaf + 1 == gckpti_own_leaves(p);
+    int level = 0, last = e->step.leaf + 1 == gckpti_own_leaves(p);
     gckpti_operands o;
     gckpt_call c;
     gckpti_bare_call(e, &c);
@@ -163,7 +278,7 @@ GCKPTI_FN void gckpti_run_reduce(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_on(e)->fill(&c, sum, 0, n);
     for (int u = 1; u < ins->uses && (p->looped || !g->hollow); u++)
         gckpti_on(e)->add(&c, sum, gckpti_at(e, o.more[u - 1]), n);
-    for (; g->leaf >> level & 1; level++)
+    for (; e->step.leaf >> level & 1; level++)
         gckpti_on(e)->add(&c, sum, gckpti_at(e, waits[level]), n);
     if (!last)
         gckpti_on(e)->copy(c.backend, gckpti_at(e, waits[level]), sum, (size_t)n * sizeof *sum);
@@ -259,7 +374,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
             if (k < first || k >= last)
                 squares[e->bound.params[i].square + (size_t)k] = 0;
     }
-    gckpti_merge_all(&g->peers, squares, g->peers.in, bytes, gckpti_merge_floats);
+    gckpti_merge_all(&g->peers, squares, bytes, gckpti_merge_floats);
     gckpti_to_backend(e, e->update.squares, squares, bytes);
 }
 #endif

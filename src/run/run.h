@@ -16,7 +16,7 @@ GCKPTI_WARM /* since ask */
  *                       gckpti_take_feeds (feeds) checks the rows and counts what losses will.
  *   gckpti_run          (advance) wakes a team of threads and calls gckpti_advance to the end; at
  *                       the epilogue that turns back to the body while there are rows.
- *   gckpti_run_forward  (instruction), _backward: call fills in shapes and addresses, mixed has f32
+ *   gckpti_run_forward  (advance), _backward: call fills in shapes and addresses, mixed has f32
  *                       copies of bf16 operands. The op's kernel runs, perhaps in pieces (portions)
  *                       or, where the backend has none, on copies (host).
  *   gckpti_run_copies   (host) OFFLOAD, RELOAD; gckpti_run_reduce (rounds) REDUCE.
@@ -24,14 +24,13 @@ GCKPTI_WARM /* since ask */
  *                       what was counted, and a step that clips finishes all gradients.
  *   gckpti_finish_step  (step) waits for the backend, reads the losses, takes the norm, reports.
  *
- * Read step, advance and instruction first. The others:
- *   open                an executor is made, bound to a store, and freed; checks: what can be
- *                       refused before
+ * Read step and advance first. The others:
+ *   open                an executor is made, bound to a store, and freed
  *   backend             which one it has, and kernels of it; what that may repeat by itself
  *   memory              what takes how much memory, and lies where in it; that memory itself
  *   call                addresses of operands; calls that have none yet
  *   picks, caches       gckpt_fetch and gckpt_collect; what attention keeps of earlier positions
- *   crew, rounds        leaves, and this rank among others; exchange: what they send each other
+ *   crew, rounds        this rank among others, and what they send each other; leaves
  *   debug               what desc.debug asks for
  *
  * What lies in the arena, or where the backend has a parameter, a feed or a loss's sum, is read and
@@ -115,9 +114,9 @@ struct gckpt_exec {
         int team; /* threads of a run */
     } on;
     struct { /* memory */
-        unsigned char *arena;
-        void *owned, *host, *side; /* owned: arena and canary, when taken here */
-        size_t owned_size, host_size, side_size;
+        unsigned char *host, *own; /* all of it; own: what lies in memory of the backend's own */
+        size_t host_size, own_size;
+        unsigned char *arena, *caches; /* in one of them, unless given, or another's */
         unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
     } blocks;
     struct { /* memory, open; of a leaf or cache, `data` by who has it */
@@ -126,7 +125,12 @@ struct gckpt_exec {
     } bound;
     struct {                    /* step, advance: where this step is */
         uint64_t number, packs; /* the store's when it began */
+        int64_t rows;           /* so far, those of all ranks */
+        int64_t first;          /* of this rank's */
         int64_t row, row_end;   /* this micro-batch; end of the rows fed */
+        int64_t stop;           /* end of those of this leaf that are here */
+        int leaf;               /* number of this rank's that is run */
+        int again;              /* a micro-batch is done: the prologue is not run again */
         int state;              /* GCKPTI_IDLE, .. */
         gckpti_goal goal;
         int pc, finished; /* finished: it came to its end */
@@ -149,15 +153,15 @@ struct gckpt_exec {
         float *squares; /* square sums by block, of all parameters */
         size_t square_count;
         uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
-        int cleared;         /* accumulators of this step are */
-        int begun;           /* a parameter was changed, or the sums were divided */
-        int writes_back;     /* divided gradients: they are read, or the backend does so anyway */
+        unsigned char cleared;     /* accumulators of this step are */
+        unsigned char begun;       /* a parameter was changed, or the sums were divided */
+        unsigned char writes_back; /* divided gradients: one is read, or the backend does anyway */
     } update;
     struct {                      /* advance: micro-batches that the backend repeats */
         gckpt_loss_scale *scales; /* by term */
-        int possible;             /* it may, */
-        int asked;                /* and is asked to: this run is not in pieces; */
-        int now;                  /* it had none, and is told at this one's end */
+        unsigned char possible;   /* it may, */
+        unsigned char asked;      /* and is asked to: this run is not in pieces; */
+        unsigned char now;        /* it had none, and is told at this one's end */
     } recording;
     struct {                /* host */
         unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
@@ -171,17 +175,15 @@ struct gckpt_exec {
 #endif
 #ifndef GCKPT_NO_CACHES
     struct {
-        gckpt_exec *of; /* whose they are: this executor, if they are its own */
-        unsigned char *memory;
+        gckpt_exec *of;         /* whose they are: this executor, if they are its own */
         int64_t capacity, news; /* positions of each; those that a call adds */
         int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
     struct {
-        uint64_t *hashes;  /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-        size_t next_death; /* of plan->lives */
-        size_t touched;    /* GCKPT_DEBUG_MEASURE */
+        uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+        size_t touched;   /* GCKPT_DEBUG_MEASURE */
         int painted_steps;
     } debug;
 #endif
@@ -236,11 +238,6 @@ GCKPTI_FN void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c);
 /* ---- run/backend.c ---- */
 /* Until all that was asked of the backend is done. */
 GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e);
-
-/* ---- run/checks.c ---- */
-/* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
- * header, of the ops that are linked now, or for this build. */
-GCKPTI_FN gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p);
 
 /* ---- run/memory.c ---- */
 /* Blocks that suffice; SIZE_MAX: there can be no such executor. Structures count `times` times: for
@@ -312,12 +309,11 @@ GCKPTI_FN int64_t gckpti_crew_batches(const gckpt_exec *e, int64_t rows);
 GCKPTI_FN gckpt_result gckpti_crew_call(gckpt_exec *e, gckpti_ranks_call call, int64_t number,
                                         gckpt_result result);
 
-/* Merges each rank's bytes with those of all others, which come to `heard`, as many. */
-GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, void *heard, size_t bytes,
-                                         void (*merge)(void *mine, const void *heard,
-                                                       size_t bytes));
+/* Merges each rank's bytes, 64 KB at most, with those of all others. */
+typedef void (*gckpti_merge)(void *mine, const void *heard, size_t bytes);
+GCKPTI_FN gckpt_result gckpti_crew_merge(gckpt_exec *e, void *mine, size_t bytes,
+                                         gckpti_merge merge);
 
-/* ---- run/exchange.c ---- */
 /* The rank whose share has element `at`. */
 GCKPTI_FN int gckpti_holder(int64_t elements, int64_t at, int ranks);
 #else

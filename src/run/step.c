@@ -2,31 +2,38 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
+/* This rank's of so many rows of a step, from *first on. */
+static int64_t gckpti_own_rows(const gckpt_exec *e, int64_t rows, int64_t *first)
+{
+    *first = 0;
+    return gckpti_crew_of(e) ? gckpt_plan_share(e->plan, rows, e->store->rank, first) : rows;
+}
+
 /* As many rows as the plan takes in a step or call. */
 static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
-    const gckpti_crew *g = gckpti_crew_of(e);
-    int64_t end = gckpti_streams(e) && g ? g->end : p->batch, own = rows;
-    if (rows < 1 || (!inference && rows > end - e->step.row_end))
-        return gckpti_error(
-            e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
-            e->step.row_end ? " (all calls of the step together)" : " (desc.batch)");
+    const int streams = gckpti_streams(e);
+    int64_t first, most = p->batch, before = e->step.row_end - e->step.first;
+    if (streams)
+        most = gckpti_own_rows(e, most, &first) - before;
+    if (rows < 1 || (!inference && rows > most))
+        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
+                            rows, p->batch,
+                            before ? " (all calls of the step together)" : " (desc.batch)");
     const gckpt_op *mixer = p->mixer < 0 ? NULL : p->nodes[p->mixer].op;
-    int whole = p->mixer >= 0 && (gckpti_streams(e) || !mixer || !gckpti_hands_in(mixer));
+    int whole = p->mixer >= 0 && (streams || !mixer || !gckpti_hands_in(mixer));
     int64_t rest = rows % p->rows;
-    for (int leaf = 0; leaf < p->leaves && g && !rest; leaf++)
-        rest = gckpti_leaf_rows(p, gckpti_streams(e) ? p->batch : rows, leaf) % p->rows;
+    for (int leaf = 0; leaf < p->leaves && gckpti_crew_of(e) && !rest; leaf++)
+        rest = gckpti_leaf_rows(p, streams ? p->batch : rows, leaf) % p->rows;
     if (whole && rest) /* the last one may be short where rows mix by statistics */
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: %I rows in %i leaves: each must be a multiple of the micro-batch of %I, because "
             "%s #%i mixes rows",
             rows, p->leaves, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
-    if (!gckpti_streams(e))
-        own = gckpti_crew_rows(e, rows);
-    return gckpti_check_collected(e, own + e->step.row_end - (g ? g->first : 0));
+    return gckpti_check_collected(e, before + (streams ? rows : gckpti_own_rows(e, rows, &first)));
 }
 
 /* Finite and in range, each of them. */
@@ -73,10 +80,12 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
 
 /* What is asked for fits the plan, and all that belongs to a step is as before its first
  * instruction. */
-static gckpt_result gckpti_begin(gckpt_exec *e, gckpti_goal goal, const gckpt_hyper *hyper)
+static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
+                                 const gckpt_hyper *hyper)
 {
     const gckpt_plan *p = e->plan;
     const int inference = goal == GCKPTI_FORWARD;
+    const int64_t all = goal == GCKPTI_STREAM ? p->batch : rows;
     e->step.state = GCKPTI_IDLE;
     e->step.goal = goal;
     gckpti_join(e); /* of a step that was abandoned */
@@ -104,29 +113,13 @@ static gckpt_result gckpti_begin(gckpt_exec *e, gckpti_goal goal, const gckpt_hy
     e->step.packs = e->store->packs;
     e->losses.settled = 0;
     e->update.begun = 0;
-    e->step.row = e->step.row_end = e->feeds.first = 0;
+    e->step.rows = gckpti_crew_of(e) ? all : 0;
+    (void)gckpti_own_rows(e, all, &e->step.first);
+    e->step.row = e->step.row_end = e->step.stop = e->feeds.first = e->step.first;
+    e->step.leaf = e->step.again = 0;
     e->update.grad_norm = 0;
     e->update.clip_scale = 1;
     return gckpti_ok(e);
-}
-
-GCKPTI_FN void gckpti_clear_accumulators(gckpt_exec *e, size_t end)
-{
-    const gckpt_plan *p = e->plan;
-    for (size_t x = 0; x < end && p->looped; x++) {
-        const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-        gckpti_operands o;
-        gckpti_operands_of(p->operands, ins, node->inputs, &o);
-        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
-            const gckpti_node *q = &p->nodes[node->in[i]];
-            float *sum = gckpti_at(e, o.in[i].gradient);
-            int64_t n = gckpti_elements(&q->shape);
-            if (sum && q->batchless)
-                gckpti_fill(e, sum, 0,
-                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
-        }
-    }
 }
 
 GCKPTI_FN int gckpti_is_under_way(gckpt_exec *e)
@@ -160,7 +153,9 @@ static gckpt_result gckpti_add_rows(gckpt_exec *e, const gckpt_feed *feeds, int 
     gckpt_result result = rows ? gckpti_take_feeds(e, feeds, count, rows) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
-    e->step.row_end += rows;
+    e->step.stop = e->step.row_end += rows;
+    if (!gckpti_crew_of(e))
+        e->step.rows = e->step.row_end;
     gckpti_expect_counts(e, rows);
     return GCKPT_OK;
 }
@@ -171,13 +166,13 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
     const int streams = goal == GCKPTI_STREAM;
     if (!e || gckpti_is_under_way(e))
         return GCKPT_E_ARG;
-    gckpt_result result = gckpti_begin(e, goal, hyper);
+    gckpt_result result = gckpti_begin(e, rows, goal, hyper);
     if (result == GCKPT_OK)
         result = streams ? gckpti_check_stream(e) : gckpti_check_rows(e, rows);
     if (result == GCKPT_OK && !streams)
         result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK) {
-        int64_t own = gckpti_crew_rows(e, streams ? e->plan->batch : rows);
+        int64_t first, own = gckpti_own_rows(e, rows, &first);
         gckpti_start_counts(e);
         result = streams ? GCKPT_OK : gckpti_add_rows(e, feeds, count, own);
     }
@@ -215,9 +210,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     double loss = 0;
     e->step.state = GCKPTI_IDLE;
     gckpti_add_uses(e);
-    gckpt_result result = gckpti_read_losses(e);
-    if (result == GCKPT_OK)
-        result = gckpti_check_counts(e);
+    gckpt_result result = gckpti_check_counts(e);
     if (result == GCKPT_OK)
         gckpti_measure_end(e);
     if (result == GCKPT_OK)
@@ -229,7 +222,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     result = gckpti_meet(e, result);
     if (result != GCKPT_OK)
         return result;
-    e->step.finished = gckpti_step_rows(e) > 0;
+    e->step.finished = e->step.rows > 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
         const gckpti_loss_total *seen = &e->losses.terms[i].seen;
@@ -326,7 +319,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
         return next;
     const gckpti_crew *g = gckpti_crew_of(exec);
     int more = exec->step.pc == exec->plan->epilogue &&
-               (g ? g->in_body && !(g->last && g->leaf + 1 == gckpti_own_leaves(exec->plan))
+               (g ? g->in_body && !(g->last && exec->step.leaf + 1 == gckpti_own_leaves(exec->plan))
                   : exec->step.row_end - exec->step.row > exec->plan->rows);
     gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->step.pc, &next);
     return next;
@@ -374,7 +367,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
     gckpt_result result = gckpti_end_stream(exec);
     if (result != GCKPT_OK)
         return result;
-    if (gckpti_step_rows(exec) > 0)
+    if (exec->step.rows > 0)
         return gckpti_run_step(exec, INT64_MAX, report);
     exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);

@@ -36,7 +36,7 @@ GCKPTI_FN void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->base = e->blocks.arena;
     pass->more = o.more;
     pass->adds = ins->uses - 1;
-    pass->count = q->measured ? (float)(q->measured * gckpti_step_rows(e)) : (float)gckpti_count(e);
+    pass->count = q->measured ? (float)(q->measured * e->step.rows) : (float)gckpti_count(e);
     pass->write_back = e->update.writes_back;
     pass->squares = q->measured ? NULL : e->update.squares + e->bound.params[ins->id].square;
     pass->values = gckpti_values_here(e, gckpti_param_of(e, ins->id), -1);

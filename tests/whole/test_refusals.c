@@ -1065,11 +1065,11 @@ static void binding(void)
     bind = no_desc();
     bind.copy_feeds = 1;
     bind.memory.resize = frugal;
-    EXEC_REFUSED(n.p, &bind, GCKPT_E_MEMORY, "copies of the feeds are too large");
+    EXEC_REFUSED(n.p, &bind, GCKPT_E_MEMORY, "bytes of tables, copied feeds");
     stop(&n);
     desc.batch = INT64_C(1) << 50;
     n.p = gckpt_plan_new(g, n.terms, 1, &desc);
-    EXEC_REFUSED(n.p, &bind, GCKPT_E_MEMORY, "bytes of copied feeds");
+    EXEC_REFUSED(n.p, &bind, GCKPT_E_MEMORY, "bytes of tables, copied feeds");
     stop(&n);
 }
 
