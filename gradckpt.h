@@ -36,11 +36,10 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        624
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4565
- *                 curves, broadcast, axis, cache, chains, embed, products, mixed, norms,
- *                 attention, rotary, losses, linear_loss, weighted, pools, channels, conv,
- *                 recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1876
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4474
+ *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
+ *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1851
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3674
@@ -4373,7 +4372,7 @@ GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
 
 /* n whole chains: d[j] += a[p * a_step] b[j * stride + p], p = 0..k-1 ascending. Four go side by
  * side, since one alone would wait for each fma to finish; at the end the last is repeated and not
- * stored. */
+ * stored. (Seven parameters: three arrays, two steps, two sizes.) */
 GCKPTI_FN void gckpti_chains(const float *a, int64_t a_step, const float *b, int64_t stride,
                              int64_t n, int64_t k, float *d);
 GCKPTI_FN void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n);
@@ -6698,9 +6697,6 @@ GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w);
 /* The next axis, going outwards. */
 GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1);
 
-/* To the next run of size[0] elements; 0 at the end. */
-GCKPTI_FN int gckpti_walk_next(gckpti_walk *w);
-
 /* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
 GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
 
@@ -6752,12 +6748,8 @@ typedef struct {
     int64_t outer, size, inner;
 } gckpti_axis_split;
 
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                            int axis); /* negative: from the last */
-
-/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
-GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                                 int64_t blocks, int64_t n, int accumulate);
+/* axis negative: from the last. */
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
 
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
@@ -6790,7 +6782,7 @@ GCKPTI_INLINE int64_t gckpti_taken_row(const gckpt_call *call, int64_t r)
 
 GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 
-/* ---- ops/chains.c ---- */
+/* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
@@ -6829,13 +6821,12 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
  * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
  * less: in a bf16 plan rows of what is narrow. */
-GCKPTI_FN int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d);
 GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
 
-/* A gradient's chains start at what it holds, or at +0. */
+/* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
 GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate);
+GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end);
 
-/* ---- ops/products.c ---- */
 typedef struct {
     int64_t matrices, m, n, k;
 } gckpti_sizes;
@@ -6859,7 +6850,8 @@ GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64
                                          int64_t step, int64_t next);
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
-/* c (m,n) = a b, or +=; of t there are a and b. */
+/* c (m,n) = a b, or +=; of t there are a and b. (Eight parameters: a struct in place of the sizes
+ * is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
@@ -6874,11 +6866,9 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
 
 /* ---- ops/mixed.c ---- */
-/* Whether a row of this header has one of the flags above. In bf16 plans: where a chain starts; a
- * product, element by element. */
+/* Whether a row of this header has one of the flags above; a product of bf16 plans. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
-GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 #else
 static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
@@ -6917,14 +6907,23 @@ typedef struct {
 /* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
 GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
 
+typedef struct { /* an attention call's */
+    const gckpt_call *call;
+    int64_t t, s, c, d, wide, heads, blocks; /* wide: D in whole vectors; blocks: of 64 queries */
+    gckpti_sight sight;
+    int mixed;
+    float scale;
+} gckpti_heads;
+
+GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call);
+
 /* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
-GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
                                         float *rest);
 
 /* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
  * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
-GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest);
-GCKPTI_FN void gckpti_attention_start(const gckpt_call *call);
+GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
 
 /* ---- ops/rotary.c ---- */
 typedef struct {
@@ -7036,16 +7035,13 @@ typedef struct gckpti_classes {
  * turns them into their gradient (backward). Plain and fast kernels, in f32 and bf16 plans, differ
  * in this: */
 typedef void gckpti_loss_body(void *context, int64_t i, int64_t worker);
-typedef struct {
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work, gckpti_loss_body *body,
-                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
-    /* of an entry: its sum; its gradients */
+typedef struct { /* of an entry: its sum; its gradients */
     float (*sum)(const gckpti_errors *e, int64_t row);
     void (*slopes)(const gckpti_errors *e, int64_t row);
 } gckpti_error_kernels;
 
 typedef struct {
-    gckpti_error_kernels errors; /* over classes: `each` only */
+    gckpti_error_kernels errors; /* over classes: none */
     gckpti_product_run product; /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
@@ -7075,12 +7071,17 @@ struct gckpti_pooling;
 typedef void (*gckpti_max_window)(const struct gckpti_pooling *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
+typedef struct { /* of an image in x, of a window in y: elements before it; its row and column */
+    int64_t x, y, p, q;
+} gckpti_window_place;
+
 /* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
 typedef struct gckpti_pooling {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
     int backward;
+    void (*window)(const struct gckpti_pooling *s, const gckpti_window_place *at, int64_t worker);
     gckpti_max_window max_window;
     void (*add)(float *to, const float *from, int64_t n);
     void (*divide)(float *x, float by, int64_t n);
@@ -7158,11 +7159,10 @@ typedef struct {
     gckpti_multiply_add run;
 } gckpti_conv;
 
-/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end);
-
-/* dw, place after place; of groups of one channel, those from c on, n of them. */
-GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n);
+/* Results begin..end-1 of all rows, whose chains begin at `start`, at what is there, or at +0; or,
+ * place after place, these places' links of dw. Of groups of one channel: channels c..c+n-1. */
+GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
+                                int64_t n);
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
 typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
@@ -7239,12 +7239,15 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 /* clang-format off */
-#define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, flags, ...) \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
-        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
-        gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
-        { __VA_ARGS__ }, (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                     \
+        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
+        GCKPTI_PLANS(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
+        (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
         GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
+#define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+    GCKPTI_ROW_ALL(name, gckpti_##name##_backward, kernels, shape, flops, flops_backward, classes, \
+                   flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
@@ -7255,6 +7258,14 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #else
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
+
+/* An op of a, b and, where it is given, c: a builder's last lines. */
+static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                            gckpt_tensor *c, const void *attributes, size_t size)
+{
+    gckpt_tensor *in[3] = { a, b, c };
+    return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
+}
 
 /* ---- ops/curves.c ---- */
 /* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
@@ -7281,7 +7292,7 @@ typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
 } gckpti_permute;
 
-/* ---- ops/chains.c ---- */
+/* ---- ops/products.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
     return gckpti_is_wide(call->grad_out) ? call->grad_out[at]
@@ -7296,14 +7307,14 @@ enum { GCKPTI_LOSS_WIDE = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
 typedef struct {
     const gckpt_call *call;
     gckpti_loss_kernels by;
+    int backward;
     int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
                                        v in all */
     int64_t counted;                /* rows that are not left out */
     const int32_t *targets;         /* of all rows; NULL: */
     const float *soft;              /* (.., V) */
-    const float *weights;           /* of rows; NULL: none */
-    float smoothing;
-    gckpti_errors e; /* of all rows; over classes, too: weights, and `share` rows to one */
+    gckpti_errors e;                /* of all rows; over classes: weights, of `share` rows each, and
+                                       delta, which is the smoothing */
     int64_t begin;          /* rows of x and d before the block's */
     const float *x;         /* logits (rows,n) */
     float *d;               /* backward: their gradient; may be x; NULL: not wanted */
@@ -7322,11 +7333,11 @@ static inline const float *gckpti_loss_soft(const gckpti_loss *l)
 }
 static inline float gckpti_loss_smoothing(const gckpti_loss *l)
 {
-    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+    return GCKPTI_WITH_LOSSES ? l->e.delta : 0.0f;
 }
 static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
 {
-    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->e.share] : 1.0f;
+    return l->e.kind == GCKPTI_CLASSES ? gckpti_error_weight(&l->e, l->row + r) : 1.0f;
 }
 static inline int gckpti_has_weights(const gckpt_call *call)
 {
@@ -7403,14 +7414,9 @@ GCKPTI_INLINE void gckpti_curve_backward(const gckpt_call *call, unsigned needs,
 /* Kernels from gckpti_value_<name> and gckpti_slope_<name>, taken at what needs says; rule:
  * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
 #define GCKPTI_CURVE_KERNELS(name, rule, needs)                                                    \
-    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
-    {                                                                                              \
-        gckpti_curve_forward(call, gckpti_value_##name);                                           \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
-    {                                                                                              \
-        gckpti_curve_backward(call, needs, gckpti_slope_##name, gckpti_put_##rule);                \
-    }
+    GCKPTI_BOTH_WAYS(name, backward ? gckpti_curve_backward(call, needs, gckpti_slope_##name,      \
+                                                            gckpti_put_##rule)                     \
+                                    : gckpti_curve_forward(call, gckpti_value_##name))
 #define GCKPTI_WITHOUT_ATTRIBUTES(to, from)                                                        \
     GCKPTI_INLINE float to(float x, const float *o) { return (void)o, from(x); }
 #define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
@@ -7456,17 +7462,15 @@ GCKPTI_INLINE float gckpti_slope_pow(float x, const float *e)
 {
     return *e * gckpti_power(x, *e - 1.0f);
 }
-GCKPTI_FN void gckpti_pow_forward(const gckpt_call *call)
-{
-    gckpti_curve_forward(call, gckpti_value_pow);
-}
-GCKPTI_FN void gckpti_pow_backward(const gckpt_call *call)
+static void gckpti_pow_slopes(const gckpt_call *call)
 {
     if (*(const float *)call->attributes == 0.0f) /* no slope is above 0 then */
         gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_passed);
     else
         gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_product);
 }
+GCKPTI_BOTH_WAYS(pow, backward ? gckpti_pow_slopes(call)
+                               : gckpti_curve_forward(call, gckpti_value_pow))
 GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
@@ -7509,12 +7513,8 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-/* clang-format off */
-GCKPTI_DATA const gckpt_op gckpti_op_detach = {
-    "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
-    GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT | GCKPTI_OWN_detach, NULL, NULL, NULL
-};
-/* clang-format on */
+GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
+               GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
@@ -7583,11 +7583,10 @@ GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 static gckpt_result gckpti_dropout_shape(gckpt_call *call)
 {
     float p = *(const float *)call->attributes;
-    call->shape = call->in[0].shape;
     if (!(p < 1.0f))
         return gckpt_fail(call, GCKPT_E_ARG, "dropout: p = %g must be below 1 (0 switches it off)",
                           (double)p);
-    return GCKPT_OK;
+    return gckpti_unary_shape(call);
 }
 /* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
 static void gckpti_dropout_by(const gckpt_call *call, int backward)
@@ -7642,7 +7641,8 @@ GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int
     w->step[1][k] = step1;
 }
 
-GCKPTI_FN int gckpti_walk_next(gckpti_walk *w)
+/* To the next run of size[0] elements; 0 at the end. */
+static int gckpti_walk_next(gckpti_walk *w)
 {
     for (int k = 1; k < w->n; k++) {
         w->at[0] += w->step[0][k];
@@ -7781,22 +7781,16 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 /* All of an op of two inputs, from gckpti_pair_<name> and the parts of its gradients, which see
  * `first` and `second`. */
 #define GCKPTI_PAIR(name, part_first, part_second, flops, flags, first, second)                    \
-    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
-    {                                                                                              \
-        gckpti_binary_forward(call, gckpti_pair_##name);                                           \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
-    {                                                                                              \
-        gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first);                               \
-        gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second);                              \
-    }                                                                                              \
+    GCKPTI_BOTH_WAYS(name,                                                                         \
+                     backward ? (gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first),      \
+                                 gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second))     \
+                              : gckpti_binary_forward(call, gckpti_pair_##name))                   \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags),                  \
                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
-        gckpt_tensor *in[2] = { a, b };                                                            \
-        return gckpt_apply(&gckpti_op_##name, in, 2, NULL, 0);                                     \
+        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
     }
 
 /* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.
@@ -7889,8 +7883,7 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 /* >>ops/axis */
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
 
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                            int axis) /* negative: from the last*/
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
     gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
@@ -7911,8 +7904,10 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                                 int64_t blocks, int64_t n, int accumulate)
+/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. (Seven
+ * parameters: two arrays, their steps, two sizes.) */
+static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                              int64_t blocks, int64_t n, int accumulate)
 {
     for (int64_t i = 0; i < blocks; i++)
         for (int64_t j = 0; j < n; j++)
@@ -8120,12 +8115,8 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
         for (int64_t i = 0; i < n; i++)
             gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
-/* clang-format off */
-GCKPTI_DATA const gckpt_op gckpti_op_cache = {
-    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
-    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
-};
-/* clang-format on */
+GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL,
+               GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -8151,90 +8142,6 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
     return gckpti_moves_fit(g) ? t : NULL;
 }
 #endif
-
-/* >>ops/chains */
-/* =================================================================================================
- * layers: embed, matmul, linear, norms, attention, rotary, losses
- *
- * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
- * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
- * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
- * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
- * ============================================================================================== */
-
-GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
-{
-    int wanted = 0;
-    for (int i = 0; i < call->inputs; i++)
-        wanted += call->in[i].grad != NULL;
-    return wanted > 1 ? 2 * forward : forward;
-}
-
-GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
-{
-    if ((double)m * (double)n * (double)k < 16777216.0)
-        return 0;
-    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
-           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
-}
-
-GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
-{
-    if ((double)m * (double)n * (double)k < 4194304.0)
-        return 0;
-    int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
-    int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_MIXED_LINKS);
-    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC)
-                             : (int64_t)8 * GCKPTI_PANEL;
-    return (rows + GCKPTI_PANEL) * links / 2 + rest;
-}
-
-/* Either, as the call's plan needs it; in floats for all threads. */
-GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
-{
-    if (gckpti_is_plain(call))
-        return 0;
-    return call->threads *
-           (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
-}
-
-/* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
- * f32 plans have room in any case. */
-GCKPTI_FN void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
-{
-    int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
-    int64_t da = gckpti_product_scratch(call, m, k, n);
-    int64_t db =
-        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
-    call->work_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
-    call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
-}
-
-GCKPTI_FN int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
-{
-    return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
-}
-
-GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
-{
-    int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
-    int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
-    if (gckpti_is_plain(call))
-        return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
-    if (gckpti_is_mixed(call))
-        return backward
-                   ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
-                   : 2 * along + scores;
-    return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
-}
-
-GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
-{
-    if (!accumulate)
-        memset(d, 0, (size_t)n * sizeof *d);
-}
 
 /* >>ops/embed */
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ----
@@ -8284,14 +8191,9 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
         return;
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++) {
-        const float *g = gckpti_is_wide(call->grad_out) ? call->grad_out + r * n : NULL;
         float *d = table + gckpti_taken_row(call, r) * n;
-        if (gckpti_is_wide(g))
-            for (int64_t i = 0; i < n; i++)
-                d[i] += g[i];
-        else
-            for (int64_t i = 0; i < n; i++)
-                d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
+        for (int64_t i = 0; i < n; i++)
+            d[i] += gckpti_grad_out(call, r * n + i);
     }
 }
 GCKPTI_BOTH_WAYS(embed, gckpti_take_rows(call, backward))
@@ -8311,13 +8213,12 @@ GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_tab
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
-    gckpt_tensor *in[2] = { table, index };
     if (table && index && !table->batchless)
         return gckpti_fail(table->graph, GCKPT_E_ARG,
                            "embed: the table %T depends on the batch; it must be a "
                            "function of parameters",
                            table);
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_embed, in, 2, NULL, 0);
+    gckpt_tensor *t = gckpti_apply_to(&gckpti_op_embed, table, index, NULL, NULL, 0);
     if (t)
         table->floats--;
     return t;
@@ -8325,11 +8226,75 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
 {
-    gckpt_tensor *in[2] = { x, index };
-    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_gather, x, index, NULL, NULL, 0);
 }
 
 /* >>ops/products */
+/* =================================================================================================
+ * layers: embed, matmul, linear, norms, attention, rotary, losses
+ *
+ * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
+ * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
+ * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
+ * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
+ * ============================================================================================== */
+
+GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
+{
+    int wanted = 0;
+    for (int i = 0; i < call->inputs; i++)
+        wanted += call->in[i].grad != NULL;
+    return wanted > 1 ? 2 * forward : forward;
+}
+
+GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+}
+
+GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 4194304.0)
+        return 0;
+    int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
+    int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_MIXED_LINKS);
+    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC)
+                             : (int64_t)8 * GCKPTI_PANEL;
+    return (rows + GCKPTI_PANEL) * links / 2 + rest;
+}
+
+/* Either, as the call's plan needs it; in floats for all threads. */
+GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    if (gckpti_is_plain(call))
+        return 0;
+    return call->threads *
+           (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
+}
+
+/* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
+ * f32 plans have room in any case. */
+static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
+    int64_t da = gckpti_product_scratch(call, m, k, n);
+    int64_t db =
+        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
+    call->work_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
+    call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
+}
+
+GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
+{
+    if (!accumulate)
+        memset(d, 0, (size_t)n * sizeof *d);
+}
+
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
  * serves all leading indices, over all their rows in order. */
@@ -8369,6 +8334,14 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end)
+{
+    for (int i = first; i < end; i++)
+        if (call->in[i].grad)
+            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
+                         call->in[i].accumulate);
+}
+
 /* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
@@ -8389,7 +8362,7 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
-/* All of t but a and b. */
+/* All of t but a and b (as many parameters as that are). */
 static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
@@ -8476,15 +8449,31 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
         run(call, &t);
 }
 
-GCKPTI_FN void gckpti_matmul_forward(const gckpt_call *call)
+/* Input 2's, row by row; also of convolutions. */
+GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
-    gckpti_linear_out(call, gckpti_plain_products(call));
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
+    if (!bias)
+        return;
+    gckpti_start(bias, n, call->in[2].accumulate);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++)
+            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-GCKPTI_FN void gckpti_matmul_backward(const gckpt_call *call)
+static void gckpti_linear_by(const gckpt_call *call, int backward)
 {
-    gckpti_linear_gradients(call, gckpti_plain_products(call));
+    const gckpti_product_run run = gckpti_plain_products(call);
+    if (!backward) {
+        gckpti_linear_out(call, run);
+        return;
+    }
+    gckpti_linear_gradients(call, run);
+    gckpti_bias_backward(call);
 }
+GCKPTI_BOTH_WAYS(linear, gckpti_linear_by(call, backward))
+GCKPTI_BOTH_WAYS(matmul, gckpti_linear_by(call, backward))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {
@@ -8497,8 +8486,7 @@ GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
 {
-    gckpt_tensor *in[3] = { a, b, bias };
-    gckpt_tensor *t = gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    gckpt_tensor *t = gckpti_apply_to(op, a, b, bias, &transposed, sizeof transposed);
     if (t && b->shape.n == 2)
         b->floats--;
     return t;
@@ -8536,27 +8524,6 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_FN void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
-
-/* Input 2's, row by row; also of convolutions. */
-GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
-    if (!bias)
-        return;
-    gckpti_start(bias, n, call->in[2].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
-}
-
-GCKPTI_FN void gckpti_linear_backward(const gckpt_call *call)
-{
-    gckpti_matmul_backward(call);
-    gckpti_bias_backward(call);
-}
-
 GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
            GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
@@ -8579,7 +8546,8 @@ GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
 }
 
 /* ---- products of bf16 plans, one element after the other (see ops/products) ---- */
-GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
+/* Where a chain starts. */
+static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
@@ -8682,9 +8650,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     const gckpt_arg *in = call->in;
     const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->aux;
     const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
-    for (int i = 1; i < call->inputs; i++)
-        if (in[i].grad)
-            gckpti_start(in[i].grad, n, in[i].accumulate);
+    gckpti_start_gradients(call, 1, call->inputs);
     for (int64_t r = 0; r < rows; r++) {
         const float *g = call->grad_out + r * n;
         for (int64_t i = 0; dbias && i < n; i++)
@@ -8715,8 +8681,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     }
 }
 
-GCKPTI_FN void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
-GCKPTI_FN void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
+GCKPTI_BOTH_WAYS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
@@ -8760,6 +8725,24 @@ GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
     return sight;
 }
 
+static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
+{
+    return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
+}
+
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+{
+    int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
+    int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    if (gckpti_is_plain(call))
+        return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
+    if (gckpti_is_mixed(call))
+        return backward
+                   ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
+                   : 2 * along + scores;
+    return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
+}
+
 /* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
@@ -8790,62 +8773,82 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* out[j] = chain of a (D) and row j of b from +0, for n rows. */
-static void gckpti_attention_dots(const gckpt_call *call, const gckpti_factor *a, int64_t at,
-                                  const gckpti_factor *b, int64_t from, int64_t n, int64_t d,
-                                  float *out)
+GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
+    gckpti_heads h = { call,
+                       t,
+                       call->in[1].shape.d[1],
+                       c,
+                       d,
+                       gckpti_attention_wide(call, d),
+                       o->heads,
+                       (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                       gckpti_attention_keys(call),
+                       gckpti_is_mixed(call),
+                       1.0f / gckpti_sqrt((float)d) };
+    return h;
+}
+
+static gckpti_factor gckpti_heads_operand(const gckpti_heads *h, int i)
+{
+    return gckpti_factor_of(&h->call->in[i], 0, h->c, 1, 0);
+}
+
+/* out[j] = chain of a row of a (D), which begins at `at`, and row j of b from +0, for n rows, of
+ * which the first begins at `from`. (Seven parameters: two rows within arrays, and where to.) */
+static void gckpti_attention_dots(const gckpti_heads *h, const gckpti_factor *a, int64_t at,
+                                  const gckpti_factor *b, int64_t from, int64_t n, float *out)
 {
     gckpti_start(out, n, 0);
-    if (!gckpti_is_mixed(call))
-        gckpti_chains(a->f32 + at, 1, b->f32 + from, b->row, n, d, out);
-    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++, from += b->row)
-        for (int64_t p = 0; p < d; p++)
+    if (!gckpti_is_mixed(h->call))
+        gckpti_chains(a->f32 + at, 1, b->f32 + from, h->c, n, h->d, out);
+    for (int64_t j = 0; gckpti_is_mixed(h->call) && j < n; j++, from += h->c)
+        for (int64_t p = 0; p < h->d; p++)
             out[j] = gckpti_mixed_link(gckpti_factor_at(a, at + p), gckpti_factor_at(b, from + p),
                                        out[j]);
 }
 
-/* The next link of d chains: gckpti_link, or that of a bf16 plan. */
-static void gckpti_attention_link(const gckpt_call *call, float s, const gckpti_factor *x,
-                                  int64_t at, int64_t d, float *out)
+/* The next link of D chains: gckpti_link, or that of a bf16 plan. */
+static void gckpti_attention_link(const gckpti_heads *h, float s, const gckpti_factor *x,
+                                  int64_t at, float *out)
 {
-    if (!gckpti_is_mixed(call))
-        gckpti_link(s, x->f32 + at, d, out);
-    for (int64_t e = 0; gckpti_is_mixed(call) && e < d; e++)
+    if (!gckpti_is_mixed(h->call))
+        gckpti_link(s, x->f32 + at, h->d, out);
+    for (int64_t e = 0; gckpti_is_mixed(h->call) && e < h->d; e++)
         out[e] =
             gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
 }
 
-GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
                                         float *rest)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2];
-    int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
-    gckpti_sight sight = gckpti_attention_keys(call);
-    gckpti_factor q = gckpti_factor_of(&call->in[0], 0, c, 1, 0);
-    gckpti_factor k = gckpti_factor_of(&call->in[1], 0, c, 1, 0);
-    gckpti_factor v = gckpti_factor_of(&call->in[2], 0, c, 1, 0);
-    float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
+    const gckpt_call *call = h->call;
+    const int64_t t = h->t, c = h->c, d = h->d;
+    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
+    gckpti_factor v = gckpti_heads_operand(h, 2);
     const int narrow = gckpti_is_narrow(call->out_bf16);
+    float p[GCKPTI_KEY_TILE];
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        int64_t row = i / t / heads, column = i / t % heads * d;
-        int64_t at = (row * t + i % t) * c + column, key = row * s * c + column;
+        int64_t row = i / t / h->heads, column = i / t % h->heads * d;
+        int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
         float max = 0.0f, sum = 0.0f, *out = narrow ? rest : NULL;
-        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
+        int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         if (call->out)
             out = call->out + at;
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            gckpti_attention_dots(call, &q, at, &k, key + j0 * c, n, d, p);
+            gckpti_attention_dots(h, &q, at, &k, key + j0 * c, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = gckpti_mul(p[j], scale);
+                p[j] = gckpti_mul(p[j], h->scale);
             float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_attention_link(call, p[j], &v, key + (j0 + j) * c, d, out);
+                gckpti_attention_link(h, p[j], &v, key + (j0 + j) * c, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
@@ -8857,121 +8860,102 @@ GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, i
     }
 }
 
-/* All queries of all heads. */
-static int64_t gckpti_attention_all(const gckpt_call *call)
+/* Where chains of n rows of a gradient are, *row apart: in place, or begun in `rest`, D apart, from
+ * which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
+static float *gckpti_attention_open(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                    int64_t n, float *rest, int64_t *row)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    return call->shape.d[0] * call->shape.d[1] * o->heads;
-}
-
-GCKPTI_FN void gckpti_attention_forward(const gckpt_call *call)
-{
-    gckpti_attention_queries(call, 0, gckpti_attention_all(call), (float *)call->work);
-}
-
-/* Where chains of n rows of a gradient are, *row apart: in place, or begun in rest[from..], D
- * apart, from which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
-static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
-                                    int64_t d, float *rest, int64_t from, int64_t *row)
-{
-    *row = arg->grad ? c : d;
+    const int64_t d = h->d;
+    *row = arg->grad ? h->c : d;
     if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
         return arg->grad ? arg->grad + at : NULL;
     for (int64_t i = 0; i < n; i++)
         if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * c, rest + from + i * d, d);
+            gckpti_from_bf16s(arg->grad_bf16 + at + i * h->c, rest + i * d, d);
         else
-            gckpti_start(rest + from + i * d, d, 0);
-    return rest + from;
+            gckpti_start(rest + i * d, d, 0);
+    return rest;
 }
 
-static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
-                                   int64_t d, const float *rest)
+static void gckpti_attention_close(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                   int64_t n, const float *rest)
 {
     for (int64_t i = 0; gckpti_is_narrow(arg->grad_bf16) && i < n; i++)
-        gckpti_to_bf16s(rest + i * d, arg->grad_bf16 + at + i * c, d);
+        gckpti_to_bf16s(rest + i * h->d, arg->grad_bf16 + at + i * h->c, h->d);
 }
 
-/* sum(g out) of a query; of bf16 by copies in `rest`. */
-static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t d, float *rest)
+/* D elements of either of the two; of bf16 as a copy in `rest`. */
+static const float *gckpti_attention_row(const gckpti_heads *h, const float *x,
+                                         const uint16_t *x_bf16, int64_t at, float *rest)
 {
-    const float *g, *out;
-    if (gckpti_is_wide(call->grad_out))
-        g = call->grad_out + at;
-    else
-        g = rest, gckpti_from_bf16s(call->grad_out_bf16 + at, rest, d);
-    if (gckpti_is_wide(call->out))
-        out = call->out + at;
-    else
-        out = rest + d, gckpti_from_bf16s(call->out_bf16 + at, rest + d, d);
-    return gckpti_dot(g, out, d);
+    if (gckpti_is_wide(x))
+        return x + at;
+    gckpti_from_bf16s(x_bf16 + at, rest, h->d);
+    return rest;
 }
 
-GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
+GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2], s = call->in[1].shape.d[1];
-    int64_t d = c / o->heads, tile = KEYS * d, q_row, k_row, v_row;
-    int64_t at_q = head / o->heads * t * c + head % o->heads * d;
-    int64_t at_k = head / o->heads * s * c + head % o->heads * d;
+    const gckpt_call *call = h->call;
+    const int64_t t = h->t, c = h->c, d = h->d, tile = KEYS * d;
+    int64_t at_q = head / h->heads * t * c + head % h->heads * d, q_row, k_row, v_row;
+    int64_t at_k = head / h->heads * h->s * c + head % h->heads * d;
     const gckpt_arg *in = call->in;
-    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
-    gckpti_sight sight = gckpti_attention_keys(call);
-    gckpti_factor q = gckpti_factor_of(&in[0], 0, c, 1, 0);
-    gckpti_factor k = gckpti_factor_of(&in[1], 0, c, 1, 0);
-    gckpti_factor v = gckpti_factor_of(&in[2], 0, c, 1, 0);
-    gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
-    float scale = 1.0f / gckpti_sqrt((float)d), score[KEYS], dp[KEYS];
-    float *dq = gckpti_attention_open(&in[0], at_q, t, c, d, rest, 2 * tile + 2 * d, &q_row);
-    for (int64_t j0 = 0; j0 < sight.keys; j0 += KEYS) {
-        int64_t all = gckpti_min(sight.keys - j0, KEYS), key = at_k + j0 * c;
-        float *dk = gckpti_attention_open(&in[1], key, all, c, d, rest, 2 * d, &k_row);
-        float *dv = gckpti_attention_open(&in[2], key, all, c, d, rest, tile + 2 * d, &v_row);
+    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
+    gckpti_factor v = gckpti_heads_operand(h, 2);
+    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
+    float score[KEYS], dp[KEYS];
+    float *dq = gckpti_attention_open(h, &in[0], at_q, t, rest + 2 * tile + 2 * d, &q_row);
+    for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS) {
+        int64_t all = gckpti_min(h->sight.keys - j0, KEYS), key = at_k + j0 * c;
+        float *dk = gckpti_attention_open(h, &in[1], key, all, rest + 2 * d, &k_row);
+        float *dv = gckpti_attention_open(h, &in[2], key, all, rest + tile + 2 * d, &v_row);
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + sight.ahead - j0);
+            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + h->sight.ahead - j0);
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
             if (n <= 0)
                 continue;
-            gckpti_attention_dots(call, &q, at, &k, key, n, d, score);
-            if (dq || dk) {
-                delta = gckpti_attention_delta(call, at, d, rest);
-                gckpti_attention_dots(call, &g, at, &v, key, n, d, dp);
+            gckpti_attention_dots(h, &q, at, &k, key, n, score);
+            if (dq || dk) { /* delta: sum(g out) */
+                delta = gckpti_dot(
+                    gckpti_attention_row(h, call->grad_out, call->grad_out_bf16, at, rest),
+                    gckpti_attention_row(h, call->out, call->out_bf16, at, rest + d), d);
+                gckpti_attention_dots(h, &g, at, &v, key, n, dp);
             }
             for (int64_t j = 0; j < n; j++) {
-                float p = gckpti_exp(gckpti_mul(score[j], scale) - lse);
+                float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
                 if (dv)
-                    gckpti_attention_link(call, p, &g, at, d, dv + j * v_row);
+                    gckpti_attention_link(h, p, &g, at, dv + j * v_row);
                 if (!dq && !dk)
                     continue;
-                float ds = p * (dp[j] - delta) * scale;
+                float ds = p * (dp[j] - delta) * h->scale;
                 if (dq)
-                    gckpti_attention_link(call, ds, &k, key + j * c, d, dq + i * q_row);
+                    gckpti_attention_link(h, ds, &k, key + j * c, dq + i * q_row);
                 if (dk)
-                    gckpti_attention_link(call, ds, &q, at, d, dk + j * k_row);
+                    gckpti_attention_link(h, ds, &q, at, dk + j * k_row);
             }
         }
-        gckpti_attention_close(&in[1], key, all, c, d, dk);
-        gckpti_attention_close(&in[2], key, all, c, d, dv);
+        gckpti_attention_close(h, &in[1], key, all, dk);
+        gckpti_attention_close(h, &in[2], key, all, dv);
     }
-    gckpti_attention_close(&in[0], at_q, t, c, d, dq);
+    gckpti_attention_close(h, &in[0], at_q, t, dq);
 }
 
-GCKPTI_FN void gckpti_attention_start(const gckpt_call *call)
+static void gckpti_attention_by(const gckpt_call *call, int backward)
 {
-    for (int i = 0; i < 3; i++)
-        if (call->in[i].grad)
-            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
-                         call->in[i].accumulate);
+    const gckpti_heads h = gckpti_heads_of(call);
+    const int64_t all = call->shape.d[0] * h.heads;
+    float *rest = (float *)call->work;
+    if (!backward) {
+        gckpti_attention_queries(&h, 0, all * h.t, rest);
+        return;
+    }
+    gckpti_start_gradients(call, 0, 3);
+    for (int64_t i = 0; i < all; i++)
+        gckpti_attention_gradients(&h, i, rest);
 }
-
-GCKPTI_FN void gckpti_attention_backward(const gckpt_call *call)
-{
-    gckpti_attention_start(call);
-    for (int64_t i = 0; i * call->shape.d[1] < gckpti_attention_all(call); i++)
-        gckpti_attention_gradients(call, i, (float *)call->work);
-}
+GCKPTI_BOTH_WAYS(attention, gckpti_attention_by(call, backward))
 
 /* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
@@ -9161,16 +9145,9 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
  * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
  * behind the weight, loss_scale). */
-GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
-{
-    gckpt_shape rows = *x;
-    rows.n--;
-    return x->n >= 1 && gckpti_same_shape(&rows, targets);
-}
-
 /* Whether a loss's input 2, if there is one, has the first axes of `all`. */
-GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
-                                          const gckpt_shape *all)
+static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
+                                       const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
     int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
@@ -9181,14 +9158,6 @@ GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
                              "%s: weights %S must have the first axes of %S, one or more of them; "
                              "gckpt_reshape takes away axes of size 1",
                              name, w, all);
-}
-
-static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
-                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
-{
-    (void)call, (void)work;
-    for (int64_t i = 0; i < n; i++)
-        body(context, i, 0);
 }
 
 static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_classes *c)
@@ -9257,21 +9226,17 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
     (void)call;
-    gckpti_loss_kernels by = { { gckpti_in_turn, NULL, NULL },
-                               NULL,
-                               gckpti_online,
-                               gckpti_plain_surprisal,
-                               gckpti_plain_gradient,
-                               gckpti_from_bf16s,
-                               gckpti_to_bf16s,
-                               gckpti_exp,
+    gckpti_loss_kernels by = { { NULL, NULL },         NULL,
+                               gckpti_online,          gckpti_plain_surprisal,
+                               gckpti_plain_gradient,  gckpti_from_bf16s,
+                               gckpti_to_bf16s,        gckpti_exp,
                                gckpti_log };
     return by;
 }
 
 GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
 {
-    gckpti_error_kernels by = { gckpti_in_turn, gckpti_plain_sum, gckpti_plain_slopes };
+    gckpti_error_kernels by = { gckpti_plain_sum, gckpti_plain_slopes };
     return by;
 }
 
@@ -9307,7 +9272,11 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     const float *x = l->x ? l->x + begin : NULL, *chunk;
     float wide[GCKPTI_LOSS_WIDE];
     (void)worker;
-    for (int64_t j = 0, n; j < l->n && target >= 0; j += n) {
+    if (target < 0) {
+        l->max[r] = l->sum[r] = 0.0f;
+        return;
+    }
+    for (int64_t j = 0, n; j < l->n; j += n) {
         n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
         chunk = x ? x + j : wide;
         if (gckpti_is_narrow(l->x_bf16))
@@ -9316,7 +9285,7 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
         if ((uint64_t)(at - j) < (uint64_t)n)
             l->hit[r] = chunk[at - j];
     }
-    if (target < 0 || l->first + l->n < l->v)
+    if (l->first + l->n < l->v)
         return;
     gckpti_softmax_end(&l->max[r], &l->sum[r]);
     l->sum[r] = l->by.log(l->sum[r]);
@@ -9388,18 +9357,14 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
 }
 
 /* ---- all losses: blocks of rows, and what is done with each ---- */
-static void gckpti_errors_forward_row(void *context, int64_t r, int64_t worker)
+static void gckpti_errors_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     (void)worker;
-    l->hit[r] = l->by.errors.sum(&l->e, l->row + r);
-}
-
-static void gckpti_errors_backward_row(void *context, int64_t r, int64_t worker)
-{
-    const gckpti_loss *l = (const gckpti_loss *)context;
-    (void)worker;
-    l->by.errors.slopes(&l->e, l->row + r);
+    if (l->backward)
+        l->by.errors.slopes(&l->e, l->row + r);
+    else
+        l->hit[r] = l->by.errors.sum(&l->e, l->row + r);
 }
 
 /* The gradient of weight k: l is at row 0. */
@@ -9426,13 +9391,12 @@ GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows; r++)
         l->counted += gckpti_loss_target(l, r) >= 0;
-        l->max[r] = l->sum[r] = l->hit[r] = 0.0f; /* of rows left out */
-    }
 }
 
-/* The losses of the block's rows, and aux for the backward. */
+/* The losses of the block's rows, and aux for the backward. Of elements all count, and hit[] has a
+ * row's sum, weighted. */
 GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
 {
     const gckpt_call *call = l->call;
@@ -9440,36 +9404,30 @@ GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
         if (gckpti_loss_target(l, r) >= 0)
             *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]);
     if (call->loss_count)
-        *call->loss_count += l->counted;
+        *call->loss_count += l->e.kind == GCKPTI_CLASSES ? l->counted : l->rows * l->n;
     for (int64_t r = 0; l->aux && r < l->rows; r++)
         l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
 }
 
-/* Rows of n elements or classes. Of elements all count, and hit[] has a row's sum. */
-static void gckpti_losses_by(gckpti_loss *l, int backward, int64_t rows, int classes,
-                             gckpti_loss_body *body)
+/* `body` with each of all rows, block after block; backward, then the gradient of weights. */
+static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *body)
 {
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
-    int wanted = !backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
+    int wanted = !l->backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        l->row = l->begin = row, l->rows = gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST);
-        if (classes)
-            gckpti_loss_begin(l, row, l->rows);
-        l->by.errors.each(call, l->rows, 16 * l->n, body, l);
-        if (classes && !backward)
+        gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
+        l->begin = row;
+        gckpt_parallel(call, l->rows, 16 * l->n, body, l);
+        if (!l->backward)
             gckpti_loss_finish(l);
-        for (int64_t r = 0; !classes && !backward && call->loss_sum && r < l->rows; r++)
-            *call->loss_sum += (double)l->hit[r];
-        if (!classes && !backward && call->loss_count)
-            *call->loss_count += l->rows * l->n;
     }
-    if (!backward || !gckpti_has_weights(call) || !w->grad)
+    if (!l->backward || !gckpti_has_weights(call) || !w->grad)
         return;
     l->row = 0, l->aux = (float *)call->aux;
-    l->by.errors.each(call, gckpti_elements(&w->shape),
-                      (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
-                      gckpti_loss_weight_item, l);
+    gckpt_parallel(call, gckpti_elements(&w->shape),
+                   (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
+                   gckpti_loss_weight_item, l);
 }
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
@@ -9479,8 +9437,8 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_err
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by.errors = by, l.e = gckpti_errors_of(call, kind), l.n = l.e.n;
-    gckpti_losses_by(&l, backward, shape->n ? shape->d[0] : 1, 0,
-                     backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
+    l.backward = backward;
+    gckpti_losses_by(&l, shape->n ? shape->d[0] : 1, gckpti_errors_row);
 }
 
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by)
@@ -9490,23 +9448,30 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gck
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by(call), l.accumulate = x->accumulate;
     l.e = gckpti_errors_of(call, GCKPTI_CLASSES), l.n = l.v = gckpti_last(&x->shape);
-    l.e.share /= l.v, l.weights = l.e.weights, l.smoothing = l.e.delta;
+    l.e.share /= l.v;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
     l.x = x->data, l.d = x->grad, l.x_bf16 = x->bf16, l.d_bf16 = x->grad_bf16;
-    gckpti_losses_by(&l, backward, gckpti_rows(&x->shape), 1,
+    l.backward = backward;
+    gckpti_losses_by(&l, gckpti_rows(&x->shape),
                      backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
-GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    if (!gckpti_targets_fit(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S, targets %S must be (..,V), (..)",
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(soft ? x : &rows, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          soft ? "%s: logits %S, targets %S must be alike, (..,V)"
+                               : "%s: logits %S, targets %S must be (..,V), (..)",
                           name, x, targets);
     call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
-    return gckpti_weights_fit(call, name, targets);
+    call->unit = soft ? gckpti_last(x) : 0;
+    return gckpti_weights_fit(call, name, &rows);
 }
+
 GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
@@ -9521,7 +9486,7 @@ GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
 
 static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
-    return gckpti_classes_shape(call, "cross_entropy");
+    return gckpti_classes_shape(call, "cross_entropy", 0);
 }
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
@@ -9537,8 +9502,7 @@ GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_f
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
-    gckpt_tensor *in[2] = { logits, targets };
-    return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
 }
 
 GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
@@ -9552,8 +9516,7 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
-    gckpt_tensor *in[2] = { prediction, target };
-    return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }
 
 /* >>ops/linear_loss */
@@ -9602,7 +9565,9 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
     const gckpt_shape *targets = &call->in[2].shape;
-    if (!gckpti_targets_fit(x, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(&rows, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
@@ -9634,8 +9599,8 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
-        l->by.errors.each(call, l->rows, 16 * l->n,
-                   backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
+        gckpt_parallel(call, l->rows, 16 * l->n,
+                       backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
         t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
             gckpti_product_to(call, l->by.product, &t, l->rows, c, l->n, dx,
@@ -9658,7 +9623,8 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
     int once = call->attributes != NULL;
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by(call), l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
+    l.call = call, l.by = by(call), l.e.kind = GCKPTI_CLASSES;
+    l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     if (!l.by.product)
         l.by.product = gckpti_plain_products(call);
     for (int64_t row = 0; row < rows; row += parts.block) {
@@ -9730,21 +9696,11 @@ static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
     if (!(smoothing >= 0.0f && smoothing <= 1.0f))
         return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
                           (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with");
+    return gckpti_classes_shape(call, "cross_entropy_with", 0);
 }
 static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 {
-    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    gckpt_shape rows = *x;
-    rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
-                          targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->mixes_rows = x->n < 2;
-    call->unit = gckpti_last(x);
-    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
+    return gckpti_classes_shape(call, "soft_cross_entropy", 1);
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy_with,
@@ -9765,18 +9721,16 @@ GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gck
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing)
 {
-    gckpt_tensor *in[3] = { logits, targets, weights };
     if (!weights && smoothing == 0.0f)
         return gckpt_cross_entropy(logits, targets);
-    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
-                       sizeof smoothing);
+    return gckpti_apply_to(&gckpti_op_cross_entropy_with, logits, targets, weights, &smoothing,
+                           sizeof smoothing);
 }
 
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights)
 {
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_soft_cross_entropy, logits, targets, weights, NULL, 0);
 }
 
 /* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
@@ -9790,23 +9744,22 @@ GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights)
 {
-    gckpt_tensor *in[3] = { prediction, target, weights };
-    return weights ? gckpt_apply(&gckpti_op_mean_squared_error_with, in, 3, NULL, 0)
-                   : gckpt_mean_squared_error(prediction, target);
+    if (!weights)
+        return gckpt_mean_squared_error(prediction, target);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error_with, prediction, target, weights, NULL,
+                           0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta)
 {
-    gckpt_tensor *in[3] = { prediction, target, weights };
-    return gckpt_apply(&gckpti_op_huber, in, weights ? 3 : 2, &delta, sizeof delta);
+    return gckpti_apply_to(&gckpti_op_huber, prediction, target, weights, &delta, sizeof delta);
 }
 
 GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                    gckpt_tensor *weights)
 {
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_binary_cross_entropy, logits, targets, weights, NULL, 0);
 }
 #endif
 
@@ -9920,98 +9873,95 @@ static void gckpti_plain_max_window(const gckpti_pooling *s, const float *x, int
 }
 
 /* An item is a row of windows of an image (forward), an image (backward). */
-static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s,
-                            void (*item)(void *context, int64_t i, int64_t worker))
+static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_pooling *s = (const gckpti_pooling *)context;
+    const int64_t n = s->channels, size = s->in[0] * s->in[1] * n;
+    const int64_t image = s->backward ? item : item / s->out[0];
+    int64_t p = s->backward ? 0 : item % s->out[0], end = s->backward ? s->out[0] : p + 1;
+    gckpti_window_place at = { image * size, (image * s->out[0] + p) * s->out[1] * n, p, 0 };
+    if (s->backward)
+        gckpti_start(s->call->in[0].grad + at.x, size, s->call->in[0].accumulate);
+    for (; at.p < end; at.p++)
+        for (at.q = 0; at.q < s->out[1]; at.q++, at.y += n)
+            s->window(s, &at, worker);
+}
+
+static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backward)
 {
     int64_t row = s->out[1] * s->channels * s->o.size[0] * s->o.size[1];
-    s->call = call;
-    gckpt_parallel(call, s->backward ? s->images : s->images * s->out[0],
-                   s->backward ? row * s->out[0] : row, item, s);
+    s->call = call, s->backward = backward;
+    gckpt_parallel(call, backward ? s->images : s->images * s->out[0],
+                   backward ? row * s->out[0] : row, gckpti_pool_item, s);
 }
 
-static void gckpti_max_pool_row(void *context, int64_t i, int64_t worker)
+static void gckpti_max_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
+                                   int64_t worker)
 {
-    const gckpti_pooling *s = (const gckpti_pooling *)context;
-    const float *x = s->call->in[0].data + i / s->out[0] * s->in[0] * s->in[1] * s->channels;
-    float *y = s->call->out;
-    uint16_t *tap = (uint16_t *)s->call->aux;
+    const gckpt_call *call = s->call;
+    uint16_t *tap = (uint16_t *)call->aux;
+    int64_t h, w, end;
     (void)worker;
-    for (int64_t q = 0, at = i * s->out[1] * s->channels; q < s->out[1]; q++, at += s->channels)
-        s->max_window(s, x, i % s->out[0], q, y ? y + at : NULL, tap ? tap + at : NULL);
-}
-
-static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pooling *s = (const gckpti_pooling *)context;
-    const int64_t image = s->in[0] * s->in[1] * s->channels;
-    const int64_t at = b * s->out[0] * s->out[1] * s->channels;
-    const float *g = s->call->grad_out + at;
-    const uint16_t *tap = (const uint16_t *)s->call->aux + at;
-    float *dx = s->call->in[0].grad + b * image;
-    (void)worker;
-    gckpti_start(dx, image, s->call->in[0].accumulate);
-    for (int64_t p = 0; p < s->out[0]; p++)
-        for (int64_t q = 0; q < s->out[1]; q++) {
-            int64_t h, w, end;
-            (void)gckpti_taps(s, 0, p, &h, &end);
-            (void)gckpti_taps(s, 1, q, &w, &end);
-            for (int64_t c = 0; c < s->channels; c++, g++, tap++) {
-                int64_t i = h + *tap / s->o.size[1], j = w + *tap % s->o.size[1];
-                dx[(i * s->in[1] + j) * s->channels + c] += *g;
-            }
-        }
+    if (!s->backward) {
+        s->max_window(s, call->in[0].data + at->x, at->p, at->q,
+                      call->out ? call->out + at->y : NULL, tap ? tap + at->y : NULL);
+        return;
+    }
+    (void)gckpti_taps(s, 0, at->p, &h, &end);
+    (void)gckpti_taps(s, 1, at->q, &w, &end);
+    const float *g = call->grad_out + at->y;
+    float *dx = call->in[0].grad + at->x;
+    tap += at->y;
+    for (int64_t c = 0, n = s->channels; c < n; c++) {
+        int64_t i = h + tap[c] / s->o.size[1], j = w + tap[c] % s->o.size[1];
+        dx[(i * s->in[1] + j) * n + c] += g[c];
+    }
 }
 
 GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
                                   int backward)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.max_window = max_window, s.backward = backward;
-    gckpti_pool_run(call, &s, backward ? gckpti_max_pool_image : gckpti_max_pool_row);
+    s.window = gckpti_max_pool_window, s.max_window = max_window;
+    gckpti_pool_run(call, &s, backward);
 }
 
-/* Windows of a row, or of an image: x's taps are added to y, or, backward, g / size to them. Plain
- * (no `add`) has no room for g / size: it is taken at each tap. */
-static void gckpti_average_pool_item(void *context, int64_t item, int64_t worker)
+/* x's taps are added to y, or, backward, g / size to them. Plain (no `add`) has no room for g /
+ * size: it is taken at each tap. */
+static void gckpti_average_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
+                                       int64_t worker)
 {
-    const gckpti_pooling *s = (const gckpti_pooling *)context;
     const gckpt_call *call = s->call;
     const float size = (float)s->o.size[0] * (float)s->o.size[1];
-    const int64_t n = s->channels, image = s->in[0] * s->in[1] * n;
-    const int64_t each = s->out[1] * (s->backward ? s->out[0] : 1);
-    float *dx = call->in[0].grad, *share = NULL;
-    if (s->backward)
-        gckpti_start(dx + item * image, image, call->in[0].accumulate);
-    if (s->backward && s->add)
-        share = (float *)call->work + worker * n;
-    for (int64_t i = item * each; i < (item + 1) * each; i++) {
-        const int64_t p = i / s->out[1];
-        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, p % s->out[0], &h, &h_end);
-        int64_t first = gckpti_taps(s, 1, i % s->out[1], &w, &w_end);
-        const float *g = s->backward ? call->grad_out + i * n : NULL;
-        float *y = s->backward ? NULL : call->out + i * n;
-        if (y)
-            memset(y, 0, (size_t)n * sizeof *y);
-        if (share) {
-            memcpy(share, g, (size_t)n * sizeof *share);
-            s->divide(share, size, n);
-        }
-        for (; a < h_end; a++)
-            for (int64_t b = first; b < w_end; b++) {
-                int64_t at = p / s->out[0] * image + ((h + a) * s->in[1] + w + b) * n;
-                const float *x = y ? call->in[0].data + at : NULL;
-                if (s->add)
-                    s->add(y ? y : dx + at, y ? x : share, n);
-                for (int64_t c = 0; y && !s->add && c < n; c++)
-                    y[c] += x[c];
-                for (int64_t c = 0; g && !s->add && c < n; c++)
-                    dx[at + c] += g[c] / size;
-            }
-        if (y && s->add)
-            s->divide(y, size, n);
-        for (int64_t c = 0; y && !s->add && c < n; c++)
-            y[c] /= size;
+    const int64_t n = s->channels;
+    const float *from = s->backward ? call->grad_out + at->y : call->in[0].data + at->x;
+    float *to = s->backward ? call->in[0].grad + at->x : call->out + at->y;
+    int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, at->p, &h, &h_end);
+    int64_t first = gckpti_taps(s, 1, at->q, &w, &w_end);
+    if (!s->backward)
+        gckpti_start(to, n, 0);
+    else if (s->add) {
+        float *share = (float *)call->work + worker * n;
+        memcpy(share, from, (size_t)n * sizeof *share);
+        s->divide(share, size, n);
+        from = share;
     }
+    for (; a < h_end; a++)
+        for (int64_t b = first; b < w_end; b++) {
+            int64_t tap = ((h + a) * s->in[1] + w + b) * n;
+            const float *x = from + (s->backward ? 0 : tap);
+            float *d = to + (s->backward ? tap : 0);
+            if (s->add)
+                s->add(d, x, n);
+            for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
+                d[c] += x[c];
+            for (int64_t c = 0; s->backward && !s->add && c < n; c++)
+                d[c] += x[c] / size;
+        }
+    if (!s->backward && s->add)
+        s->divide(to, size, n);
+    for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
+        to[c] /= size;
 }
 
 GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
@@ -10019,8 +9969,8 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
                                       void (*divide)(float *x, float by, int64_t n), int backward)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.add = add, s.divide = divide, s.backward = backward;
-    gckpti_pool_run(call, &s, gckpti_average_pool_item);
+    s.window = gckpti_average_pool_window, s.add = add, s.divide = divide;
+    gckpti_pool_run(call, &s, backward);
 }
 
 GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, gckpti_plain_max_window, backward))
@@ -10134,22 +10084,19 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t k = 0; k < m; k++)
-        lane[k & 31] = gain ? gckpti_fma(s[k], gain[k], lane[k & 31]) : lane[k & 31] + s[k];
-    return gckpti_lanes_sum(lane);
-}
-
 /* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
 static void gckpti_channels_level(const gckpti_channels *s, float *sums, const float *gain,
                                   int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
-        float mean = gckpti_channels_sum(sums + c, gain ? gain + c : NULL, s->m) / s->n;
+        float lane[32] = { 0.0f };
+        for (int64_t k = 0; k < s->m; k++) {
+            float *sum = &lane[k & 31];
+            *sum = gain ? gckpti_fma(sums[c + k], gain[c + k], *sum) : *sum + sums[c + k];
+        }
+        lane[0] = gckpti_lanes_sum(lane) / s->n;
         for (int64_t k = c; k < c + s->m; k++)
-            sums[k] = mean;
+            sums[k] = lane[0];
     }
 }
 
@@ -10282,9 +10229,8 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_k
         s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
         s.runs = (n + s.run - 1) / s.run;
     }
-    for (int i = 1; backward && i < call->inputs; i++)
-        if (call->in[i].grad)
-            gckpti_start(call->in[i].grad, n, call->in[i].accumulate);
+    if (backward)
+        gckpti_start_gradients(call, 1, call->inputs);
     if (backward && !groups)
         gckpti_batchnorm_measured(&s);
     const int64_t items = backward ? s.runs : images * s.runs;
@@ -10385,11 +10331,9 @@ GCKPT_API gckpt_tensor *gckpt_batchnorm(gckpt_tensor *x, gckpt_tensor *gain, gck
 
 GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
 {
-    if ((double)m * (double)n * (double)k < 16777216.0)
-        return 0;
-    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
-               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
-           GCKPTI_PANEL * 16;
+    const int64_t room = gckpti_product_room(m, n, k);
+    const int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+    return room ? room + (GCKPTI_GATHERED - GCKPTI_STRIP) * links + GCKPTI_PANEL * 16 : 0;
 }
 
 static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
@@ -10549,17 +10493,6 @@ static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_
     return r;
 }
 
-/* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
-static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
-                                      int64_t kx, const float *from, int64_t channels)
-{
-    int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-    int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-    if (y < 0 || y >= r[0].size || x < 0 || x >= r[1].size)
-        return NULL;
-    return from + (y * r[1].size + x) * channels;
-}
-
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
                                   int64_t kx)
 {
@@ -10572,126 +10505,104 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
         d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
 }
 
-/* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
- * of w; of dw, those of all taps in d over the place w. Of groups of one channel, it takes n. */
-static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
-                              const float *w, float *d, int64_t n)
+/* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
+ * the channels x of the image or (up) of a place; step 0: x is one 0. */
+static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step, int64_t tap,
+                              const float *w, float *d)
 {
-    const gckpti_conv_sizes *z = s->z;
-    const int64_t gc = z->group_c, go = z->group_o;
-    const int64_t up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    const float nothing = 0.0f;
-    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
-        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
-            const float *met = gckpti_conv_meets(s->r, i, j, ky, kx, from, up ? z->o : z->c);
-            const float *x = met ? met : &nothing;
-            const int64_t step = met != NULL, tap = gckpti_conv_tap(z, s->r, ky, kx);
-            if (gc == 1 && go == 1) {
-                s->run(d + dw * tap * z->c, met, w + (1 - dw) * tap * z->c, n);
-                continue;
-            }
-            for (int64_t g = 0, at; g < z->window.groups; g++) {
-                at = tap * gc * z->o + g * go;
-                if (up)
-                    gckpti_chains(x + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
-                for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += z->o)
-                    if (dw)
-                        gckpti_link(x[c * step], w + g * go, go, d + at);
-                    else
-                        gckpti_link(x[c * step], w + at, go, d + g * go);
-            }
-        }
-}
-
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
-{
-    const gckpti_conv_sizes *z = s->z;
-    const gckpti_reach *r = s->r;
-    const int up = s->kind == GCKPTI_CONV_UP;
-    const int64_t *side = up ? z->image : z->places, n = up ? z->c : z->o;
-    for (int64_t at = begin; at < end; at++) {
-        int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
-        int64_t row = at / r[1].results / r[0].results, line = row * side[0] + i * r[0].each;
-        float *d = s->out + ((line + r[0].at) * side[1] + r[1].at + j * r[1].each) * n;
-        if (s->start)
-            memcpy(d, s->start, (size_t)n * sizeof *d);
-        else
-            gckpti_start(d, n, s->accumulate);
-        gckpti_conv_links(s, s->from + row * r[0].size * r[1].size * (up ? z->o : z->c), i, j, s->w,
-                          d, z->c);
+    const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o;
+    const int64_t groups = s->z->window.groups;
+    const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t at = tap * gc * o + g * go;
+        if (up)
+            gckpti_chains(x + g * go * step, step, w + at, o, gc, go, d + g * gc);
+        for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += o)
+            if (dw)
+                gckpti_link(x[c * step], w + g * go, go, d + at);
+            else
+                gckpti_link(x[c * step], w + at, go, d + g * go);
     }
 }
 
-GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
+                                int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
-    const float *from = s->from + c, *w = s->w + c;
-    for (int64_t row = 0; row < z->rows; row++, from += z->image[0] * z->image[1] * z->c)
-        for (int64_t i = 0; i < z->places[0]; i++)
-            for (int64_t j = 0; j < z->places[1]; j++, w += z->o)
-                gckpti_conv_links(s, from, i, j, w, s->out + c, n);
-}
-
-/* All results, phase after phase, or all of dw, by `run`. */
-static void gckpti_conv_all(const gckpt_call *call, gckpti_conv s, gckpti_conv_run run)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int up = s.kind == GCKPTI_CONV_UP;
-    int64_t phases[2];
-    for (int i = 0; i < 2; i++)
-        phases[i] = up ? gckpti_min(z.window.stride[i], z.image[i]) : 1;
-    s.z = &z;
-    for (int64_t phase = 0; phase < phases[0] * phases[1]; phase++) {
-        for (int i = 0; i < 2; i++)
-            s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % phases[1] : phase / phases[1])
-                        : gckpti_reach_down(&z, i);
-        run(call, &s);
+    const gckpti_reach *r = s->r;
+    const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t *side = up ? z->image : z->places, each = up ? z->o : z->c;
+    const float nothing = 0.0f;
+    for (int64_t at = begin; at < end; at++) {
+        const int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+        const int64_t row = at / r[1].results / r[0].results;
+        const int64_t line = (row * side[0] + i * r[0].each + r[0].at) * side[1];
+        const float *from = s->from + c + row * r[0].size * r[1].size * each;
+        const float *w = s->w + c + dw * at * z->o;
+        float *d = s->out + c;
+        if (!dw) {
+            const int64_t all = up ? z->c : z->o;
+            d += (line + r[1].at + j * r[1].each) * all;
+            if (s->start)
+                memcpy(d, s->start, (size_t)all * sizeof *d);
+            else
+                gckpti_start(d, all, s->accumulate);
+        }
+        for (int64_t ky = 0; ky < r[0].taps; ky++) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            for (int64_t kx = 0; kx < r[1].taps; kx++) {
+                const int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+                const int there = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
+                const float *met = there ? from + (y * r[1].size + x) * each : NULL;
+                const int64_t tap = gckpti_conv_tap(z, r, ky, kx);
+                if (z->group_c == 1 && z->group_o == 1)
+                    s->run(d + dw * tap * z->c, met, w + (1 - dw) * tap * z->c, n);
+                else
+                    gckpti_conv_links(s, met ? met : &nothing, there, tap, w, d);
+            }
+        }
     }
 }
 
 GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
                               gckpti_multiply_add multiply_add, int backward)
 {
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    gckpti_conv s;
-    memset(&s, 0, sizeof s);
-    s.run = multiply_add;
-    s.kind = transposed != backward ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN;
-    s.from = backward ? call->grad_out : x->data, s.w = w->data;
-    s.start = !backward && call->inputs == 3 ? call->in[2].data : NULL;
-    s.out = backward ? x->grad : call->out;
-    s.accumulate = backward && x->accumulate;
-    if (s.out)
-        gckpti_conv_all(call, s, run);
-    if (!backward || !w->grad)
-        return;
-    s.kind = GCKPTI_CONV_DW;
-    s.from = transposed ? call->grad_out : x->data, s.w = transposed ? x->data : call->grad_out;
-    s.out = w->grad, s.accumulate = w->accumulate;
-    gckpti_conv_all(call, s, run);
+    for (int dw = 0; dw <= backward; dw++) {
+        const int up = !dw && transposed != backward;
+        int64_t phases[2] = { 1, 1 };
+        gckpti_conv s;
+        memset(&s, 0, sizeof s);
+        s.z = &z, s.run = multiply_add;
+        s.kind = dw ? GCKPTI_CONV_DW : up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN;
+        s.from = (dw ? transposed : backward) ? call->grad_out : x->data;
+        s.w = !dw ? w->data : transposed ? x->data : call->grad_out;
+        s.start = !backward && call->inputs == 3 ? call->in[2].data : NULL;
+        s.out = dw ? w->grad : backward ? x->grad : call->out;
+        s.accumulate = dw ? w->accumulate : backward && x->accumulate;
+        for (int i = 0; up && i < 2; i++)
+            phases[i] = gckpti_min(z.window.stride[i], z.image[i]);
+        for (int64_t phase = 0; s.out && phase < phases[0] * phases[1]; phase++) {
+            for (int i = 0; i < 2; i++)
+                s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % phases[1] : phase / phases[1])
+                            : gckpti_reach_down(&z, i);
+            run(call, &s);
+        }
+    }
 }
 
 static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 {
-    if (s->kind != GCKPTI_CONV_DW) {
-        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results);
-        return;
-    }
-    gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-    gckpti_conv_weights(s, 0, s->z->c);
+    if (s->kind == GCKPTI_CONV_DW)
+        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    gckpti_conv_walk(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
 }
 
-GCKPTI_FN void gckpti_conv2d_forward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, 0);
-}
-
-GCKPTI_FN void gckpti_conv2d_backward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, 1);
-    gckpti_bias_backward(call);
-}
+GCKPTI_BOTH_WAYS(conv2d,
+                 gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, backward);
+                 if (backward) gckpti_bias_backward(call))
 
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {
@@ -11042,10 +10953,7 @@ GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kern
         gckpti_start(s.zero, s.units, 0);
         if (fast)
             by->turn(&s);
-        if (s.wh->grad)
-            gckpti_start(s.wh->grad, s.units * s.gates, s.wh->accumulate);
-        if (s.bias && s.bias->grad)
-            gckpti_start(s.bias->grad, s.gates, s.bias->accumulate);
+        gckpti_start_gradients(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);
@@ -11258,14 +11166,6 @@ enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row 
        GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
-
-typedef struct { /* an attention call's */
-    const gckpt_call *call;
-    int64_t t, s, c, d, wide, heads, blocks;
-    gckpti_sight sight;
-    int mixed;
-    float scale;
-} gckpti_heads;
 
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
@@ -12567,9 +12467,10 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
     const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
     (void)worker;
     if (s->kind == GCKPTI_CONV_DW)
-        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+        gckpti_conv_walk(s, 0, s->z->rows * s->r[0].results * line, c,
+                         gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
     else
-        gckpti_conv_results(s, i * line, (i + 1) * line);
+        gckpti_conv_walk(s, i * line, (i + 1) * line, 0, s->z->c);
 }
 
 /* gckpti_conv_plain */
@@ -12621,24 +12522,6 @@ GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, gckpti_kernels_of(ca
 /* >>cpu/attention */
 #if GCKPTI_HAS_FAST
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
-static gckpti_heads gckpti_heads_of(const gckpt_call *call)
-{
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
-    gckpti_heads h = { call,
-                       t,
-                       call->in[1].shape.d[1],
-                       c,
-                       d,
-                       gckpti_attention_wide(call, d),
-                       o->heads,
-                       (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
-                       gckpti_attention_keys(call),
-                       gckpti_is_mixed(call),
-                       1.0f / gckpti_sqrt((float)d) };
-    return h;
-}
-
 /* Those of a bf16 plan want a processor that can flush subnormals as x86 does; else the plain ones
  * run, an item being a head. */
 static int gckpti_attention_is_fast(const gckpt_call *call)
@@ -12656,9 +12539,9 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     room += worker * gckpti_attention_room(call, h->t, h->d, backward);
     if (!gckpti_attention_is_fast(call)) {
         if (backward)
-            gckpti_attention_gradients(call, i, room);
+            gckpti_attention_gradients(h, i, room);
         else
-            gckpti_attention_queries(call, i * h->t, (i + 1) * h->t, room);
+            gckpti_attention_queries(h, i * h->t, (i + 1) * h->t, room);
     } else if (backward) {
         (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
             h, i / h->heads, i % h->heads, room);
@@ -12675,7 +12558,7 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
     const int fast = gckpti_attention_is_fast(call);
     int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
     if (!fast && backward)
-        gckpti_attention_start(call);
+        gckpti_start_gradients(call, 0, 3);
     if (!backward)
         work = 16 * h.t * h.sight.keys * h.d;
     if (fast && !backward) {
@@ -12694,7 +12577,7 @@ GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { { gckpt_parallel, k->errors_forward, k->errors_backward },
+    gckpti_loss_kernels by = { { k->errors_forward, k->errors_backward },
                                gckpti_fast_products(call),
                                k->online,
                                k->surprisal,
@@ -29820,6 +29703,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_LOSSES
 #undef GCKPTI_BOTH_WAYS
 #undef GCKPTI_PLANS
+#undef GCKPTI_ROW_ALL
 #undef GCKPTI_ROW_WITH
 #undef GCKPTI_ROW
 #undef GCKPTI_PLAIN

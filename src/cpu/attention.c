@@ -2,24 +2,6 @@
 
 #if GCKPTI_HAS_FAST
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
-static gckpti_heads gckpti_heads_of(const gckpt_call *call)
-{
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
-    gckpti_heads h = { call,
-                       t,
-                       call->in[1].shape.d[1],
-                       c,
-                       d,
-                       gckpti_attention_wide(call, d),
-                       o->heads,
-                       (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
-                       gckpti_attention_keys(call),
-                       gckpti_is_mixed(call),
-                       1.0f / gckpti_sqrt((float)d) };
-    return h;
-}
-
 /* Those of a bf16 plan want a processor that can flush subnormals as x86 does; else the plain ones
  * run, an item being a head. */
 static int gckpti_attention_is_fast(const gckpt_call *call)
@@ -37,9 +19,9 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     room += worker * gckpti_attention_room(call, h->t, h->d, backward);
     if (!gckpti_attention_is_fast(call)) {
         if (backward)
-            gckpti_attention_gradients(call, i, room);
+            gckpti_attention_gradients(h, i, room);
         else
-            gckpti_attention_queries(call, i * h->t, (i + 1) * h->t, room);
+            gckpti_attention_queries(h, i * h->t, (i + 1) * h->t, room);
     } else if (backward) {
         (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
             h, i / h->heads, i % h->heads, room);
@@ -56,7 +38,7 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
     const int fast = gckpti_attention_is_fast(call);
     int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
     if (!fast && backward)
-        gckpti_attention_start(call);
+        gckpti_start_gradients(call, 0, 3);
     if (!backward)
         work = 16 * h.t * h.sight.keys * h.d;
     if (fast && !backward) {

@@ -133,14 +133,6 @@ enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row 
        GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
-typedef struct { /* an attention call's */
-    const gckpt_call *call;
-    int64_t t, s, c, d, wide, heads, blocks;
-    gckpti_sight sight;
-    int mixed;
-    float scale;
-} gckpti_heads;
-
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int edge, fresh;

@@ -66,9 +66,10 @@ static void gckpti_conv_item(void *context, int64_t i, int64_t worker)
     const int64_t line = s->r[1].results, c = i * GCKPTI_COLUMNS;
     (void)worker;
     if (s->kind == GCKPTI_CONV_DW)
-        gckpti_conv_weights(s, c, gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
+        gckpti_conv_walk(s, 0, s->z->rows * s->r[0].results * line, c,
+                         gckpti_min(s->z->c - c, GCKPTI_COLUMNS));
     else
-        gckpti_conv_results(s, i * line, (i + 1) * line);
+        gckpti_conv_walk(s, i * line, (i + 1) * line, 0, s->z->c);
 }
 
 /* gckpti_conv_plain */

@@ -5,7 +5,7 @@
 GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { { gckpt_parallel, k->errors_forward, k->errors_backward },
+    gckpti_loss_kernels by = { { k->errors_forward, k->errors_backward },
                                gckpti_fast_products(call),
                                k->online,
                                k->surprisal,

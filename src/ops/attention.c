@@ -22,6 +22,24 @@ GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
     return sight;
 }
 
+static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
+{
+    return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
+}
+
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+{
+    int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
+    int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    if (gckpti_is_plain(call))
+        return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
+    if (gckpti_is_mixed(call))
+        return backward
+                   ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
+                   : 2 * along + scores;
+    return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
+}
+
 /* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
@@ -52,62 +70,82 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* out[j] = chain of a (D) and row j of b from +0, for n rows. */
-static void gckpti_attention_dots(const gckpt_call *call, const gckpti_factor *a, int64_t at,
-                                  const gckpti_factor *b, int64_t from, int64_t n, int64_t d,
-                                  float *out)
+GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
+    gckpti_heads h = { call,
+                       t,
+                       call->in[1].shape.d[1],
+                       c,
+                       d,
+                       gckpti_attention_wide(call, d),
+                       o->heads,
+                       (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                       gckpti_attention_keys(call),
+                       gckpti_is_mixed(call),
+                       1.0f / gckpti_sqrt((float)d) };
+    return h;
+}
+
+static gckpti_factor gckpti_heads_operand(const gckpti_heads *h, int i)
+{
+    return gckpti_factor_of(&h->call->in[i], 0, h->c, 1, 0);
+}
+
+/* out[j] = chain of a row of a (D), which begins at `at`, and row j of b from +0, for n rows, of
+ * which the first begins at `from`. (Seven parameters: two rows within arrays, and where to.) */
+static void gckpti_attention_dots(const gckpti_heads *h, const gckpti_factor *a, int64_t at,
+                                  const gckpti_factor *b, int64_t from, int64_t n, float *out)
 {
     gckpti_start(out, n, 0);
-    if (!gckpti_is_mixed(call))
-        gckpti_chains(a->f32 + at, 1, b->f32 + from, b->row, n, d, out);
-    for (int64_t j = 0; gckpti_is_mixed(call) && j < n; j++, from += b->row)
-        for (int64_t p = 0; p < d; p++)
+    if (!gckpti_is_mixed(h->call))
+        gckpti_chains(a->f32 + at, 1, b->f32 + from, h->c, n, h->d, out);
+    for (int64_t j = 0; gckpti_is_mixed(h->call) && j < n; j++, from += h->c)
+        for (int64_t p = 0; p < h->d; p++)
             out[j] = gckpti_mixed_link(gckpti_factor_at(a, at + p), gckpti_factor_at(b, from + p),
                                        out[j]);
 }
 
-/* The next link of d chains: gckpti_link, or that of a bf16 plan. */
-static void gckpti_attention_link(const gckpt_call *call, float s, const gckpti_factor *x,
-                                  int64_t at, int64_t d, float *out)
+/* The next link of D chains: gckpti_link, or that of a bf16 plan. */
+static void gckpti_attention_link(const gckpti_heads *h, float s, const gckpti_factor *x,
+                                  int64_t at, float *out)
 {
-    if (!gckpti_is_mixed(call))
-        gckpti_link(s, x->f32 + at, d, out);
-    for (int64_t e = 0; gckpti_is_mixed(call) && e < d; e++)
+    if (!gckpti_is_mixed(h->call))
+        gckpti_link(s, x->f32 + at, h->d, out);
+    for (int64_t e = 0; gckpti_is_mixed(h->call) && e < h->d; e++)
         out[e] =
             gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
 }
 
-GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
                                         float *rest)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2];
-    int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
-    gckpti_sight sight = gckpti_attention_keys(call);
-    gckpti_factor q = gckpti_factor_of(&call->in[0], 0, c, 1, 0);
-    gckpti_factor k = gckpti_factor_of(&call->in[1], 0, c, 1, 0);
-    gckpti_factor v = gckpti_factor_of(&call->in[2], 0, c, 1, 0);
-    float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
+    const gckpt_call *call = h->call;
+    const int64_t t = h->t, c = h->c, d = h->d;
+    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
+    gckpti_factor v = gckpti_heads_operand(h, 2);
     const int narrow = gckpti_is_narrow(call->out_bf16);
+    float p[GCKPTI_KEY_TILE];
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        int64_t row = i / t / heads, column = i / t % heads * d;
-        int64_t at = (row * t + i % t) * c + column, key = row * s * c + column;
+        int64_t row = i / t / h->heads, column = i / t % h->heads * d;
+        int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
         float max = 0.0f, sum = 0.0f, *out = narrow ? rest : NULL;
-        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
+        int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         if (call->out)
             out = call->out + at;
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            gckpti_attention_dots(call, &q, at, &k, key + j0 * c, n, d, p);
+            gckpti_attention_dots(h, &q, at, &k, key + j0 * c, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = gckpti_mul(p[j], scale);
+                p[j] = gckpti_mul(p[j], h->scale);
             float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_attention_link(call, p[j], &v, key + (j0 + j) * c, d, out);
+                gckpti_attention_link(h, p[j], &v, key + (j0 + j) * c, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
@@ -119,121 +157,102 @@ GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, i
     }
 }
 
-/* All queries of all heads. */
-static int64_t gckpti_attention_all(const gckpt_call *call)
+/* Where chains of n rows of a gradient are, *row apart: in place, or begun in `rest`, D apart, from
+ * which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
+static float *gckpti_attention_open(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                    int64_t n, float *rest, int64_t *row)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    return call->shape.d[0] * call->shape.d[1] * o->heads;
-}
-
-GCKPTI_FN void gckpti_attention_forward(const gckpt_call *call)
-{
-    gckpti_attention_queries(call, 0, gckpti_attention_all(call), (float *)call->work);
-}
-
-/* Where chains of n rows of a gradient are, *row apart: in place, or begun in rest[from..], D
- * apart, from which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
-static float *gckpti_attention_open(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
-                                    int64_t d, float *rest, int64_t from, int64_t *row)
-{
-    *row = arg->grad ? c : d;
+    const int64_t d = h->d;
+    *row = arg->grad ? h->c : d;
     if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
         return arg->grad ? arg->grad + at : NULL;
     for (int64_t i = 0; i < n; i++)
         if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * c, rest + from + i * d, d);
+            gckpti_from_bf16s(arg->grad_bf16 + at + i * h->c, rest + i * d, d);
         else
-            gckpti_start(rest + from + i * d, d, 0);
-    return rest + from;
+            gckpti_start(rest + i * d, d, 0);
+    return rest;
 }
 
-static void gckpti_attention_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t c,
-                                   int64_t d, const float *rest)
+static void gckpti_attention_close(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                   int64_t n, const float *rest)
 {
     for (int64_t i = 0; gckpti_is_narrow(arg->grad_bf16) && i < n; i++)
-        gckpti_to_bf16s(rest + i * d, arg->grad_bf16 + at + i * c, d);
+        gckpti_to_bf16s(rest + i * h->d, arg->grad_bf16 + at + i * h->c, h->d);
 }
 
-/* sum(g out) of a query; of bf16 by copies in `rest`. */
-static float gckpti_attention_delta(const gckpt_call *call, int64_t at, int64_t d, float *rest)
+/* D elements of either of the two; of bf16 as a copy in `rest`. */
+static const float *gckpti_attention_row(const gckpti_heads *h, const float *x,
+                                         const uint16_t *x_bf16, int64_t at, float *rest)
 {
-    const float *g, *out;
-    if (gckpti_is_wide(call->grad_out))
-        g = call->grad_out + at;
-    else
-        g = rest, gckpti_from_bf16s(call->grad_out_bf16 + at, rest, d);
-    if (gckpti_is_wide(call->out))
-        out = call->out + at;
-    else
-        out = rest + d, gckpti_from_bf16s(call->out_bf16 + at, rest + d, d);
-    return gckpti_dot(g, out, d);
+    if (gckpti_is_wide(x))
+        return x + at;
+    gckpti_from_bf16s(x_bf16 + at, rest, h->d);
+    return rest;
 }
 
-GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest)
+GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2], s = call->in[1].shape.d[1];
-    int64_t d = c / o->heads, tile = KEYS * d, q_row, k_row, v_row;
-    int64_t at_q = head / o->heads * t * c + head % o->heads * d;
-    int64_t at_k = head / o->heads * s * c + head % o->heads * d;
+    const gckpt_call *call = h->call;
+    const int64_t t = h->t, c = h->c, d = h->d, tile = KEYS * d;
+    int64_t at_q = head / h->heads * t * c + head % h->heads * d, q_row, k_row, v_row;
+    int64_t at_k = head / h->heads * h->s * c + head % h->heads * d;
     const gckpt_arg *in = call->in;
-    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
-                             call->grad_out_bf16, NULL };
-    gckpti_sight sight = gckpti_attention_keys(call);
-    gckpti_factor q = gckpti_factor_of(&in[0], 0, c, 1, 0);
-    gckpti_factor k = gckpti_factor_of(&in[1], 0, c, 1, 0);
-    gckpti_factor v = gckpti_factor_of(&in[2], 0, c, 1, 0);
-    gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
-    float scale = 1.0f / gckpti_sqrt((float)d), score[KEYS], dp[KEYS];
-    float *dq = gckpti_attention_open(&in[0], at_q, t, c, d, rest, 2 * tile + 2 * d, &q_row);
-    for (int64_t j0 = 0; j0 < sight.keys; j0 += KEYS) {
-        int64_t all = gckpti_min(sight.keys - j0, KEYS), key = at_k + j0 * c;
-        float *dk = gckpti_attention_open(&in[1], key, all, c, d, rest, 2 * d, &k_row);
-        float *dv = gckpti_attention_open(&in[2], key, all, c, d, rest, tile + 2 * d, &v_row);
+    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
+    gckpti_factor v = gckpti_heads_operand(h, 2);
+    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
+    float score[KEYS], dp[KEYS];
+    float *dq = gckpti_attention_open(h, &in[0], at_q, t, rest + 2 * tile + 2 * d, &q_row);
+    for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS) {
+        int64_t all = gckpti_min(h->sight.keys - j0, KEYS), key = at_k + j0 * c;
+        float *dk = gckpti_attention_open(h, &in[1], key, all, rest + 2 * d, &k_row);
+        float *dv = gckpti_attention_open(h, &in[2], key, all, rest + tile + 2 * d, &v_row);
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + sight.ahead - j0);
+            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + h->sight.ahead - j0);
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
             if (n <= 0)
                 continue;
-            gckpti_attention_dots(call, &q, at, &k, key, n, d, score);
-            if (dq || dk) {
-                delta = gckpti_attention_delta(call, at, d, rest);
-                gckpti_attention_dots(call, &g, at, &v, key, n, d, dp);
+            gckpti_attention_dots(h, &q, at, &k, key, n, score);
+            if (dq || dk) { /* delta: sum(g out) */
+                delta = gckpti_dot(
+                    gckpti_attention_row(h, call->grad_out, call->grad_out_bf16, at, rest),
+                    gckpti_attention_row(h, call->out, call->out_bf16, at, rest + d), d);
+                gckpti_attention_dots(h, &g, at, &v, key, n, dp);
             }
             for (int64_t j = 0; j < n; j++) {
-                float p = gckpti_exp(gckpti_mul(score[j], scale) - lse);
+                float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
                 if (dv)
-                    gckpti_attention_link(call, p, &g, at, d, dv + j * v_row);
+                    gckpti_attention_link(h, p, &g, at, dv + j * v_row);
                 if (!dq && !dk)
                     continue;
-                float ds = p * (dp[j] - delta) * scale;
+                float ds = p * (dp[j] - delta) * h->scale;
                 if (dq)
-                    gckpti_attention_link(call, ds, &k, key + j * c, d, dq + i * q_row);
+                    gckpti_attention_link(h, ds, &k, key + j * c, dq + i * q_row);
                 if (dk)
-                    gckpti_attention_link(call, ds, &q, at, d, dk + j * k_row);
+                    gckpti_attention_link(h, ds, &q, at, dk + j * k_row);
             }
         }
-        gckpti_attention_close(&in[1], key, all, c, d, dk);
-        gckpti_attention_close(&in[2], key, all, c, d, dv);
+        gckpti_attention_close(h, &in[1], key, all, dk);
+        gckpti_attention_close(h, &in[2], key, all, dv);
     }
-    gckpti_attention_close(&in[0], at_q, t, c, d, dq);
+    gckpti_attention_close(h, &in[0], at_q, t, dq);
 }
 
-GCKPTI_FN void gckpti_attention_start(const gckpt_call *call)
+static void gckpti_attention_by(const gckpt_call *call, int backward)
 {
-    for (int i = 0; i < 3; i++)
-        if (call->in[i].grad)
-            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
-                         call->in[i].accumulate);
+    const gckpti_heads h = gckpti_heads_of(call);
+    const int64_t all = call->shape.d[0] * h.heads;
+    float *rest = (float *)call->work;
+    if (!backward) {
+        gckpti_attention_queries(&h, 0, all * h.t, rest);
+        return;
+    }
+    gckpti_start_gradients(call, 0, 3);
+    for (int64_t i = 0; i < all; i++)
+        gckpti_attention_gradients(&h, i, rest);
 }
-
-GCKPTI_FN void gckpti_attention_backward(const gckpt_call *call)
-{
-    gckpti_attention_start(call);
-    for (int64_t i = 0; i * call->shape.d[1] < gckpti_attention_all(call); i++)
-        gckpti_attention_gradients(call, i, (float *)call->work);
-}
+GCKPTI_BOTH_WAYS(attention, gckpti_attention_by(call, backward))
 
 /* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)

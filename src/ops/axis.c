@@ -3,8 +3,7 @@
 
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
 
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                            int axis) /* negative: from the last*/
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis)
 {
     gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
@@ -25,8 +24,10 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
     return -1;
 }
 
-GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                                 int64_t blocks, int64_t n, int accumulate)
+/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. (Seven
+ * parameters: two arrays, their steps, two sizes.) */
+static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                              int64_t blocks, int64_t n, int accumulate)
 {
     for (int64_t i = 0; i < blocks; i++)
         for (int64_t j = 0; j < n; j++)

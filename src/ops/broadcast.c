@@ -25,7 +25,8 @@ GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int
     w->step[1][k] = step1;
 }
 
-GCKPTI_FN int gckpti_walk_next(gckpti_walk *w)
+/* To the next run of size[0] elements; 0 at the end. */
+static int gckpti_walk_next(gckpti_walk *w)
 {
     for (int k = 1; k < w->n; k++) {
         w->at[0] += w->step[0][k];
@@ -164,22 +165,16 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 /* All of an op of two inputs, from gckpti_pair_<name> and the parts of its gradients, which see
  * `first` and `second`. */
 #define GCKPTI_PAIR(name, part_first, part_second, flops, flags, first, second)                    \
-    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
-    {                                                                                              \
-        gckpti_binary_forward(call, gckpti_pair_##name);                                           \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
-    {                                                                                              \
-        gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first);                               \
-        gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second);                              \
-    }                                                                                              \
+    GCKPTI_BOTH_WAYS(name,                                                                         \
+                     backward ? (gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first),      \
+                                 gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second))     \
+                              : gckpti_binary_forward(call, gckpti_pair_##name))                   \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags),                  \
                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
     GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
     {                                                                                              \
-        gckpt_tensor *in[2] = { a, b };                                                            \
-        return gckpt_apply(&gckpti_op_##name, in, 2, NULL, 0);                                     \
+        return gckpti_apply_to(&gckpti_op_##name, a, b, NULL, NULL, 0);                            \
     }
 
 /* add: da = g, db = g.  sub: da = g, db = -g.  mul: da = g b, db = g a.

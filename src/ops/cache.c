@@ -23,12 +23,8 @@ GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
         for (int64_t i = 0; i < n; i++)
             gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
-/* clang-format off */
-GCKPTI_DATA const gckpt_op gckpti_op_cache = {
-    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
-    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
-};
-/* clang-format on */
+GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL,
+               GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     gckpt_graph *g = x ? x->graph : NULL;

@@ -54,22 +54,19 @@ static gckpt_result gckpti_channels_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static float gckpti_channels_sum(const float *s, const float *gain, int64_t m)
-{
-    float lane[32] = { 0.0f };
-    for (int64_t k = 0; k < m; k++)
-        lane[k & 31] = gain ? gckpti_fma(s[k], gain[k], lane[k & 31]) : lane[k & 31] + s[k];
-    return gckpti_lanes_sum(lane);
-}
-
 /* Each channel's sum becomes the mean of its group: of sums, or with gain of gain sums. */
 static void gckpti_channels_level(const gckpti_channels *s, float *sums, const float *gain,
                                   int64_t first, int64_t end)
 {
     for (int64_t c = first; c < end; c += s->m) {
-        float mean = gckpti_channels_sum(sums + c, gain ? gain + c : NULL, s->m) / s->n;
+        float lane[32] = { 0.0f };
+        for (int64_t k = 0; k < s->m; k++) {
+            float *sum = &lane[k & 31];
+            *sum = gain ? gckpti_fma(sums[c + k], gain[c + k], *sum) : *sum + sums[c + k];
+        }
+        lane[0] = gckpti_lanes_sum(lane) / s->n;
         for (int64_t k = c; k < c + s->m; k++)
-            sums[k] = mean;
+            sums[k] = lane[0];
     }
 }
 
@@ -202,9 +199,8 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_k
         s.run = gckpti_min(gckpti_multiple(s.run, s.m), n);
         s.runs = (n + s.run - 1) / s.run;
     }
-    for (int i = 1; backward && i < call->inputs; i++)
-        if (call->in[i].grad)
-            gckpti_start(call->in[i].grad, n, call->in[i].accumulate);
+    if (backward)
+        gckpti_start_gradients(call, 1, call->inputs);
     if (backward && !groups)
         gckpti_batchnorm_measured(&s);
     const int64_t items = backward ? s.runs : images * s.runs;

@@ -13,11 +13,9 @@
 
 GCKPTI_FN int64_t gckpti_windows_room(int64_t m, int64_t n, int64_t k)
 {
-    if ((double)m * (double)n * (double)k < 16777216.0)
-        return 0;
-    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_GATHERED) *
-               gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC) +
-           GCKPTI_PANEL * 16;
+    const int64_t room = gckpti_product_room(m, n, k);
+    const int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+    return room ? room + (GCKPTI_GATHERED - GCKPTI_STRIP) * links + GCKPTI_PANEL * 16 : 0;
 }
 
 static gckpti_conv_sizes gckpti_conv_sizes_of(const gckpt_call *call)
@@ -177,17 +175,6 @@ static gckpti_reach gckpti_reach_up(const gckpti_conv_sizes *z, int axis, int64_
     return r;
 }
 
-/* What tap (ky, kx) of result (i, j) reads of `from`, a row of the batch; NULL: it lies beyond. */
-static const float *gckpti_conv_meets(const gckpti_reach *r, int64_t i, int64_t j, int64_t ky,
-                                      int64_t kx, const float *from, int64_t channels)
-{
-    int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-    int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-    if (y < 0 || y >= r[0].size || x < 0 || x >= r[1].size)
-        return NULL;
-    return from + (y * r[1].size + x) * channels;
-}
-
 GCKPTI_FN int64_t gckpti_conv_tap(const gckpti_conv_sizes *z, const gckpti_reach *r, int64_t ky,
                                   int64_t kx)
 {
@@ -200,126 +187,104 @@ static void gckpti_plain_multiply_add(float *d, const float *x, const float *y, 
         d[i] = gckpti_fma(x ? x[i] : 0.0f, y[i], d[i]);
 }
 
-/* Result (i, j) of a row of the batch, which begins at `from`: the chains of d go on over all taps
- * of w; of dw, those of all taps in d over the place w. Of groups of one channel, it takes n. */
-static void gckpti_conv_links(const gckpti_conv *s, const float *from, int64_t i, int64_t j,
-                              const float *w, float *d, int64_t n)
+/* Tap number `tap` of w, for all groups: links of d, a result's chains or (dw) those of all w, from
+ * the channels x of the image or (up) of a place; step 0: x is one 0. */
+static void gckpti_conv_links(const gckpti_conv *s, const float *x, int64_t step, int64_t tap,
+                              const float *w, float *d)
 {
-    const gckpti_conv_sizes *z = s->z;
-    const int64_t gc = z->group_c, go = z->group_o;
-    const int64_t up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
-    const float nothing = 0.0f;
-    for (int64_t ky = 0; ky < s->r[0].taps; ky++)
-        for (int64_t kx = 0; kx < s->r[1].taps; kx++) {
-            const float *met = gckpti_conv_meets(s->r, i, j, ky, kx, from, up ? z->o : z->c);
-            const float *x = met ? met : &nothing;
-            const int64_t step = met != NULL, tap = gckpti_conv_tap(z, s->r, ky, kx);
-            if (gc == 1 && go == 1) {
-                s->run(d + dw * tap * z->c, met, w + (1 - dw) * tap * z->c, n);
-                continue;
-            }
-            for (int64_t g = 0, at; g < z->window.groups; g++) {
-                at = tap * gc * z->o + g * go;
-                if (up)
-                    gckpti_chains(x + g * go * step, step, w + at, z->o, gc, go, d + g * gc);
-                for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += z->o)
-                    if (dw)
-                        gckpti_link(x[c * step], w + g * go, go, d + at);
-                    else
-                        gckpti_link(x[c * step], w + at, go, d + g * go);
-            }
-        }
-}
-
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end)
-{
-    const gckpti_conv_sizes *z = s->z;
-    const gckpti_reach *r = s->r;
-    const int up = s->kind == GCKPTI_CONV_UP;
-    const int64_t *side = up ? z->image : z->places, n = up ? z->c : z->o;
-    for (int64_t at = begin; at < end; at++) {
-        int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
-        int64_t row = at / r[1].results / r[0].results, line = row * side[0] + i * r[0].each;
-        float *d = s->out + ((line + r[0].at) * side[1] + r[1].at + j * r[1].each) * n;
-        if (s->start)
-            memcpy(d, s->start, (size_t)n * sizeof *d);
-        else
-            gckpti_start(d, n, s->accumulate);
-        gckpti_conv_links(s, s->from + row * r[0].size * r[1].size * (up ? z->o : z->c), i, j, s->w,
-                          d, z->c);
+    const int64_t gc = s->z->group_c, go = s->z->group_o, o = s->z->o;
+    const int64_t groups = s->z->window.groups;
+    const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t at = tap * gc * o + g * go;
+        if (up)
+            gckpti_chains(x + g * go * step, step, w + at, o, gc, go, d + g * gc);
+        for (int64_t c = g * gc; !up && c < (g + 1) * gc; c++, at += o)
+            if (dw)
+                gckpti_link(x[c * step], w + g * go, go, d + at);
+            else
+                gckpti_link(x[c * step], w + at, go, d + g * go);
     }
 }
 
-GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n)
+GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
+                                int64_t n)
 {
     const gckpti_conv_sizes *z = s->z;
-    const float *from = s->from + c, *w = s->w + c;
-    for (int64_t row = 0; row < z->rows; row++, from += z->image[0] * z->image[1] * z->c)
-        for (int64_t i = 0; i < z->places[0]; i++)
-            for (int64_t j = 0; j < z->places[1]; j++, w += z->o)
-                gckpti_conv_links(s, from, i, j, w, s->out + c, n);
-}
-
-/* All results, phase after phase, or all of dw, by `run`. */
-static void gckpti_conv_all(const gckpt_call *call, gckpti_conv s, gckpti_conv_run run)
-{
-    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
-    const int up = s.kind == GCKPTI_CONV_UP;
-    int64_t phases[2];
-    for (int i = 0; i < 2; i++)
-        phases[i] = up ? gckpti_min(z.window.stride[i], z.image[i]) : 1;
-    s.z = &z;
-    for (int64_t phase = 0; phase < phases[0] * phases[1]; phase++) {
-        for (int i = 0; i < 2; i++)
-            s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % phases[1] : phase / phases[1])
-                        : gckpti_reach_down(&z, i);
-        run(call, &s);
+    const gckpti_reach *r = s->r;
+    const int up = s->kind == GCKPTI_CONV_UP, dw = s->kind == GCKPTI_CONV_DW;
+    const int64_t *side = up ? z->image : z->places, each = up ? z->o : z->c;
+    const float nothing = 0.0f;
+    for (int64_t at = begin; at < end; at++) {
+        const int64_t j = at % r[1].results, i = at / r[1].results % r[0].results;
+        const int64_t row = at / r[1].results / r[0].results;
+        const int64_t line = (row * side[0] + i * r[0].each + r[0].at) * side[1];
+        const float *from = s->from + c + row * r[0].size * r[1].size * each;
+        const float *w = s->w + c + dw * at * z->o;
+        float *d = s->out + c;
+        if (!dw) {
+            const int64_t all = up ? z->c : z->o;
+            d += (line + r[1].at + j * r[1].each) * all;
+            if (s->start)
+                memcpy(d, s->start, (size_t)all * sizeof *d);
+            else
+                gckpti_start(d, all, s->accumulate);
+        }
+        for (int64_t ky = 0; ky < r[0].taps; ky++) {
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
+            for (int64_t kx = 0; kx < r[1].taps; kx++) {
+                const int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
+                const int there = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
+                const float *met = there ? from + (y * r[1].size + x) * each : NULL;
+                const int64_t tap = gckpti_conv_tap(z, r, ky, kx);
+                if (z->group_c == 1 && z->group_o == 1)
+                    s->run(d + dw * tap * z->c, met, w + (1 - dw) * tap * z->c, n);
+                else
+                    gckpti_conv_links(s, met ? met : &nothing, there, tap, w, d);
+            }
+        }
     }
 }
 
 GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
                               gckpti_multiply_add multiply_add, int backward)
 {
+    const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    gckpti_conv s;
-    memset(&s, 0, sizeof s);
-    s.run = multiply_add;
-    s.kind = transposed != backward ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN;
-    s.from = backward ? call->grad_out : x->data, s.w = w->data;
-    s.start = !backward && call->inputs == 3 ? call->in[2].data : NULL;
-    s.out = backward ? x->grad : call->out;
-    s.accumulate = backward && x->accumulate;
-    if (s.out)
-        gckpti_conv_all(call, s, run);
-    if (!backward || !w->grad)
-        return;
-    s.kind = GCKPTI_CONV_DW;
-    s.from = transposed ? call->grad_out : x->data, s.w = transposed ? x->data : call->grad_out;
-    s.out = w->grad, s.accumulate = w->accumulate;
-    gckpti_conv_all(call, s, run);
+    for (int dw = 0; dw <= backward; dw++) {
+        const int up = !dw && transposed != backward;
+        int64_t phases[2] = { 1, 1 };
+        gckpti_conv s;
+        memset(&s, 0, sizeof s);
+        s.z = &z, s.run = multiply_add;
+        s.kind = dw ? GCKPTI_CONV_DW : up ? GCKPTI_CONV_UP : GCKPTI_CONV_DOWN;
+        s.from = (dw ? transposed : backward) ? call->grad_out : x->data;
+        s.w = !dw ? w->data : transposed ? x->data : call->grad_out;
+        s.start = !backward && call->inputs == 3 ? call->in[2].data : NULL;
+        s.out = dw ? w->grad : backward ? x->grad : call->out;
+        s.accumulate = dw ? w->accumulate : backward && x->accumulate;
+        for (int i = 0; up && i < 2; i++)
+            phases[i] = gckpti_min(z.window.stride[i], z.image[i]);
+        for (int64_t phase = 0; s.out && phase < phases[0] * phases[1]; phase++) {
+            for (int i = 0; i < 2; i++)
+                s.r[i] = up ? gckpti_reach_up(&z, i, i ? phase % phases[1] : phase / phases[1])
+                            : gckpti_reach_down(&z, i);
+            run(call, &s);
+        }
+    }
 }
 
 static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 {
-    if (s->kind != GCKPTI_CONV_DW) {
-        gckpti_conv_results(s, 0, s->z->rows * s->r[0].results * s->r[1].results);
-        return;
-    }
-    gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
-    gckpti_conv_weights(s, 0, s->z->c);
+    if (s->kind == GCKPTI_CONV_DW)
+        gckpti_start(s->out, gckpti_elements(&call->in[1].shape), s->accumulate);
+    gckpti_conv_walk(s, 0, s->z->rows * s->r[0].results * s->r[1].results, 0, s->z->c);
 }
 
-GCKPTI_FN void gckpti_conv2d_forward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, 0);
-}
-
-GCKPTI_FN void gckpti_conv2d_backward(const gckpt_call *call)
-{
-    gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, 1);
-    gckpti_bias_backward(call);
-}
+GCKPTI_BOTH_WAYS(conv2d,
+                 gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, backward);
+                 if (backward) gckpti_bias_backward(call))
 
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
 {

@@ -43,14 +43,9 @@ GCKPTI_INLINE void gckpti_curve_backward(const gckpt_call *call, unsigned needs,
 /* Kernels from gckpti_value_<name> and gckpti_slope_<name>, taken at what needs says; rule:
  * product, quotient or passed. All of an op from gckpti_<name> and gckpti_<name>_slope. */
 #define GCKPTI_CURVE_KERNELS(name, rule, needs)                                                    \
-    GCKPTI_FN void gckpti_##name##_forward(const gckpt_call *call)                                 \
-    {                                                                                              \
-        gckpti_curve_forward(call, gckpti_value_##name);                                           \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_##name##_backward(const gckpt_call *call)                                \
-    {                                                                                              \
-        gckpti_curve_backward(call, needs, gckpti_slope_##name, gckpti_put_##rule);                \
-    }
+    GCKPTI_BOTH_WAYS(name, backward ? gckpti_curve_backward(call, needs, gckpti_slope_##name,      \
+                                                            gckpti_put_##rule)                     \
+                                    : gckpti_curve_forward(call, gckpti_value_##name))
 #define GCKPTI_WITHOUT_ATTRIBUTES(to, from)                                                        \
     GCKPTI_INLINE float to(float x, const float *o) { return (void)o, from(x); }
 #define GCKPTI_CURVE(name, rule, flops, needs)                                                     \
@@ -96,17 +91,15 @@ GCKPTI_INLINE float gckpti_slope_pow(float x, const float *e)
 {
     return *e * gckpti_power(x, *e - 1.0f);
 }
-GCKPTI_FN void gckpti_pow_forward(const gckpt_call *call)
-{
-    gckpti_curve_forward(call, gckpti_value_pow);
-}
-GCKPTI_FN void gckpti_pow_backward(const gckpt_call *call)
+static void gckpti_pow_slopes(const gckpt_call *call)
 {
     if (*(const float *)call->attributes == 0.0f) /* no slope is above 0 then */
         gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_passed);
     else
         gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_product);
 }
+GCKPTI_BOTH_WAYS(pow, backward ? gckpti_pow_slopes(call)
+                               : gckpti_curve_forward(call, gckpti_value_pow))
 GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
@@ -149,12 +142,8 @@ GCKPTI_FN void gckpti_detach_forward(const gckpt_call *call)
     if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-/* clang-format off */
-GCKPTI_DATA const gckpt_op gckpti_op_detach = {
-    "detach", gckpti_unary_shape, gckpti_detach_forward, NULL, NULL, NULL, { 0 },
-    GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT | GCKPTI_OWN_detach, NULL, NULL, NULL
-};
-/* clang-format on */
+GCKPTI_ROW_ALL(detach, NULL, GCKPTI_PLAIN, gckpti_unary_shape, NULL, NULL, NULL,
+               GCKPT_INPLACE(0) | GCKPTI_BY_ELEMENT, 0);
 GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_detach, &x, 1, NULL, 0);
@@ -223,11 +212,10 @@ GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 static gckpt_result gckpti_dropout_shape(gckpt_call *call)
 {
     float p = *(const float *)call->attributes;
-    call->shape = call->in[0].shape;
     if (!(p < 1.0f))
         return gckpt_fail(call, GCKPT_E_ARG, "dropout: p = %g must be below 1 (0 switches it off)",
                           (double)p);
-    return GCKPT_OK;
+    return gckpti_unary_shape(call);
 }
 /* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
 static void gckpti_dropout_by(const gckpt_call *call, int backward)

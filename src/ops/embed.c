@@ -48,14 +48,9 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
         return;
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++) {
-        const float *g = gckpti_is_wide(call->grad_out) ? call->grad_out + r * n : NULL;
         float *d = table + gckpti_taken_row(call, r) * n;
-        if (gckpti_is_wide(g))
-            for (int64_t i = 0; i < n; i++)
-                d[i] += g[i];
-        else
-            for (int64_t i = 0; i < n; i++)
-                d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
+        for (int64_t i = 0; i < n; i++)
+            d[i] += gckpti_grad_out(call, r * n + i);
     }
 }
 GCKPTI_BOTH_WAYS(embed, gckpti_take_rows(call, backward))
@@ -75,13 +70,12 @@ GCKPTI_ROW_WITH(gather, GCKPTI_FAST, gckpti_gather_shape, NULL, NULL, gckpti_tab
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
-    gckpt_tensor *in[2] = { table, index };
     if (table && index && !table->batchless)
         return gckpti_fail(table->graph, GCKPT_E_ARG,
                            "embed: the table %T depends on the batch; it must be a "
                            "function of parameters",
                            table);
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_embed, in, 2, NULL, 0);
+    gckpt_tensor *t = gckpti_apply_to(&gckpti_op_embed, table, index, NULL, NULL, 0);
     if (t)
         table->floats--;
     return t;
@@ -89,6 +83,5 @@ GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 
 GCKPT_API gckpt_tensor *gckpt_gather(gckpt_tensor *x, gckpt_tensor *index)
 {
-    gckpt_tensor *in[2] = { x, index };
-    return gckpt_apply(&gckpti_op_gather, in, 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_gather, x, index, NULL, NULL, 0);
 }

@@ -46,7 +46,9 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
     const gckpt_shape *targets = &call->in[2].shape;
-    if (!gckpti_targets_fit(x, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(&rows, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
@@ -78,8 +80,8 @@ static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts,
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
-        l->by.errors.each(call, l->rows, 16 * l->n,
-                   backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
+        gckpt_parallel(call, l->rows, 16 * l->n,
+                       backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
         t.a = d, t.b = gckpti_turned(&t.b);
         if (dx)
             gckpti_product_to(call, l->by.product, &t, l->rows, c, l->n, dx,
@@ -102,7 +104,8 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
     int once = call->attributes != NULL;
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
-    l.call = call, l.by = by(call), l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
+    l.call = call, l.by = by(call), l.e.kind = GCKPTI_CLASSES;
+    l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     if (!l.by.product)
         l.by.product = gckpti_plain_products(call);
     for (int64_t row = 0; row < rows; row += parts.block) {

@@ -24,16 +24,9 @@
  * lane), these added in double; gradients put(w dx, loss_scale). Without weights w is 1; where it
  * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
  * behind the weight, loss_scale). */
-GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
-{
-    gckpt_shape rows = *x;
-    rows.n--;
-    return x->n >= 1 && gckpti_same_shape(&rows, targets);
-}
-
 /* Whether a loss's input 2, if there is one, has the first axes of `all`. */
-GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
-                                          const gckpt_shape *all)
+static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
+                                       const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
     int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
@@ -44,14 +37,6 @@ GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
                              "%s: weights %S must have the first axes of %S, one or more of them; "
                              "gckpt_reshape takes away axes of size 1",
                              name, w, all);
-}
-
-static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
-                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
-{
-    (void)call, (void)work;
-    for (int64_t i = 0; i < n; i++)
-        body(context, i, 0);
 }
 
 static float gckpti_plain_surprisal(const float *x, int64_t n, const gckpti_classes *c)
@@ -120,21 +105,17 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
     (void)call;
-    gckpti_loss_kernels by = { { gckpti_in_turn, NULL, NULL },
-                               NULL,
-                               gckpti_online,
-                               gckpti_plain_surprisal,
-                               gckpti_plain_gradient,
-                               gckpti_from_bf16s,
-                               gckpti_to_bf16s,
-                               gckpti_exp,
+    gckpti_loss_kernels by = { { NULL, NULL },         NULL,
+                               gckpti_online,          gckpti_plain_surprisal,
+                               gckpti_plain_gradient,  gckpti_from_bf16s,
+                               gckpti_to_bf16s,        gckpti_exp,
                                gckpti_log };
     return by;
 }
 
 GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void)
 {
-    gckpti_error_kernels by = { gckpti_in_turn, gckpti_plain_sum, gckpti_plain_slopes };
+    gckpti_error_kernels by = { gckpti_plain_sum, gckpti_plain_slopes };
     return by;
 }
 
@@ -170,7 +151,11 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
     const float *x = l->x ? l->x + begin : NULL, *chunk;
     float wide[GCKPTI_LOSS_WIDE];
     (void)worker;
-    for (int64_t j = 0, n; j < l->n && target >= 0; j += n) {
+    if (target < 0) {
+        l->max[r] = l->sum[r] = 0.0f;
+        return;
+    }
+    for (int64_t j = 0, n; j < l->n; j += n) {
         n = gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK);
         chunk = x ? x + j : wide;
         if (gckpti_is_narrow(l->x_bf16))
@@ -179,7 +164,7 @@ GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
         if ((uint64_t)(at - j) < (uint64_t)n)
             l->hit[r] = chunk[at - j];
     }
-    if (target < 0 || l->first + l->n < l->v)
+    if (l->first + l->n < l->v)
         return;
     gckpti_softmax_end(&l->max[r], &l->sum[r]);
     l->sum[r] = l->by.log(l->sum[r]);
@@ -251,18 +236,14 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
 }
 
 /* ---- all losses: blocks of rows, and what is done with each ---- */
-static void gckpti_errors_forward_row(void *context, int64_t r, int64_t worker)
+static void gckpti_errors_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     (void)worker;
-    l->hit[r] = l->by.errors.sum(&l->e, l->row + r);
-}
-
-static void gckpti_errors_backward_row(void *context, int64_t r, int64_t worker)
-{
-    const gckpti_loss *l = (const gckpti_loss *)context;
-    (void)worker;
-    l->by.errors.slopes(&l->e, l->row + r);
+    if (l->backward)
+        l->by.errors.slopes(&l->e, l->row + r);
+    else
+        l->hit[r] = l->by.errors.sum(&l->e, l->row + r);
 }
 
 /* The gradient of weight k: l is at row 0. */
@@ -289,13 +270,12 @@ GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; r < rows; r++)
         l->counted += gckpti_loss_target(l, r) >= 0;
-        l->max[r] = l->sum[r] = l->hit[r] = 0.0f; /* of rows left out */
-    }
 }
 
-/* The losses of the block's rows, and aux for the backward. */
+/* The losses of the block's rows, and aux for the backward. Of elements all count, and hit[] has a
+ * row's sum, weighted. */
 GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
 {
     const gckpt_call *call = l->call;
@@ -303,36 +283,30 @@ GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l)
         if (gckpti_loss_target(l, r) >= 0)
             *call->loss_sum += (double)gckpti_weighted(gckpti_loss_weight(l, r), l->hit[r]);
     if (call->loss_count)
-        *call->loss_count += l->counted;
+        *call->loss_count += l->e.kind == GCKPTI_CLASSES ? l->counted : l->rows * l->n;
     for (int64_t r = 0; l->aux && r < l->rows; r++)
         l->aux[2 * r] = l->max[r], l->aux[2 * r + 1] = l->sum[r];
 }
 
-/* Rows of n elements or classes. Of elements all count, and hit[] has a row's sum. */
-static void gckpti_losses_by(gckpti_loss *l, int backward, int64_t rows, int classes,
-                             gckpti_loss_body *body)
+/* `body` with each of all rows, block after block; backward, then the gradient of weights. */
+static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *body)
 {
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
-    int wanted = !backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
+    int wanted = !l->backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
     for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        l->row = l->begin = row, l->rows = gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST);
-        if (classes)
-            gckpti_loss_begin(l, row, l->rows);
-        l->by.errors.each(call, l->rows, 16 * l->n, body, l);
-        if (classes && !backward)
+        gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
+        l->begin = row;
+        gckpt_parallel(call, l->rows, 16 * l->n, body, l);
+        if (!l->backward)
             gckpti_loss_finish(l);
-        for (int64_t r = 0; !classes && !backward && call->loss_sum && r < l->rows; r++)
-            *call->loss_sum += (double)l->hit[r];
-        if (!classes && !backward && call->loss_count)
-            *call->loss_count += l->rows * l->n;
     }
-    if (!backward || !gckpti_has_weights(call) || !w->grad)
+    if (!l->backward || !gckpti_has_weights(call) || !w->grad)
         return;
     l->row = 0, l->aux = (float *)call->aux;
-    l->by.errors.each(call, gckpti_elements(&w->shape),
-                      (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
-                      gckpti_loss_weight_item, l);
+    gckpt_parallel(call, gckpti_elements(&w->shape),
+                   (l->e.kind == GCKPTI_CLASSES ? 4 * l->n : 16) * l->e.share,
+                   gckpti_loss_weight_item, l);
 }
 
 GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_error_kind kind,
@@ -342,8 +316,8 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_err
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by.errors = by, l.e = gckpti_errors_of(call, kind), l.n = l.e.n;
-    gckpti_losses_by(&l, backward, shape->n ? shape->d[0] : 1, 0,
-                     backward ? gckpti_errors_backward_row : gckpti_errors_forward_row);
+    l.backward = backward;
+    gckpti_losses_by(&l, shape->n ? shape->d[0] : 1, gckpti_errors_row);
 }
 
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by)
@@ -353,23 +327,30 @@ GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gck
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by(call), l.accumulate = x->accumulate;
     l.e = gckpti_errors_of(call, GCKPTI_CLASSES), l.n = l.v = gckpti_last(&x->shape);
-    l.e.share /= l.v, l.weights = l.e.weights, l.smoothing = l.e.delta;
+    l.e.share /= l.v;
     l.targets = call->in[1].index, l.soft = call->in[1].data;
     l.x = x->data, l.d = x->grad, l.x_bf16 = x->bf16, l.d_bf16 = x->grad_bf16;
-    gckpti_losses_by(&l, backward, gckpti_rows(&x->shape), 1,
+    l.backward = backward;
+    gckpti_losses_by(&l, gckpti_rows(&x->shape),
                      backward ? gckpti_loss_backward_row : gckpti_loss_forward_row);
 }
 
-GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name)
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft)
 {
     const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    if (!gckpti_targets_fit(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: logits %S, targets %S must be (..,V), (..)",
+    gckpt_shape rows = *x;
+    rows.n--;
+    if (x->n < 1 || !gckpti_same_shape(soft ? x : &rows, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          soft ? "%s: logits %S, targets %S must be alike, (..,V)"
+                               : "%s: logits %S, targets %S must be (..,V), (..)",
                           name, x, targets);
     call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->mixes_rows = x->n < 2;
-    return gckpti_weights_fit(call, name, targets);
+    call->unit = soft ? gckpti_last(x) : 0;
+    return gckpti_weights_fit(call, name, &rows);
 }
+
 GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
 {
     const gckpt_shape *x = &call->in[0].shape, *y = &call->in[1].shape;
@@ -384,7 +365,7 @@ GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name)
 
 static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 {
-    return gckpti_classes_shape(call, "cross_entropy");
+    return gckpti_classes_shape(call, "cross_entropy", 0);
 }
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
@@ -400,8 +381,7 @@ GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_f
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
-    gckpt_tensor *in[2] = { logits, targets };
-    return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_cross_entropy, logits, targets, NULL, NULL, 0);
 }
 
 GCKPTI_ERRORS(sum_loss, GCKPTI_SUMMED, gckpti_flops_1, 0);
@@ -415,6 +395,5 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
-    gckpt_tensor *in[2] = { prediction, target };
-    return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error, prediction, target, NULL, NULL, 0);
 }

@@ -7,7 +7,8 @@ GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
 }
 
 /* ---- products of bf16 plans, one element after the other (see ops/products) ---- */
-GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
+/* Where a chain starts. */
+static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);

@@ -77,9 +77,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     const gckpt_arg *in = call->in;
     const float *gain = o->gain ? in[o->gain].data : NULL, *aux = (const float *)call->aux;
     const int dgain = o->gain && in[o->gain].grad, dbias = o->bias && in[o->bias].grad;
-    for (int i = 1; i < call->inputs; i++)
-        if (in[i].grad)
-            gckpti_start(in[i].grad, n, in[i].accumulate);
+    gckpti_start_gradients(call, 1, call->inputs);
     for (int64_t r = 0; r < rows; r++) {
         const float *g = call->grad_out + r * n;
         for (int64_t i = 0; dbias && i < n; i++)
@@ -110,8 +108,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
     }
 }
 
-GCKPTI_FN void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
-GCKPTI_FN void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
+GCKPTI_BOTH_WAYS(rmsnorm, (backward ? gckpti_layernorm_backward : gckpti_layernorm_forward)(call))
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,

@@ -142,9 +142,6 @@ GCKPTI_FN void gckpti_walk_begin(gckpti_walk *w);
 /* The next axis, going outwards. */
 GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1);
 
-/* To the next run of size[0] elements; 0 at the end. */
-GCKPTI_FN int gckpti_walk_next(gckpti_walk *w);
-
 /* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
 GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call);
 
@@ -196,12 +193,8 @@ typedef struct {
     int64_t outer, size, inner;
 } gckpti_axis_split;
 
-GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
-                                            int axis); /* negative: from the last */
-
-/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
-GCKPTI_FN void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
-                                 int64_t blocks, int64_t n, int accumulate);
+/* axis negative: from the last. */
+GCKPTI_FN gckpti_axis_split gckpti_split_at(const gckpt_shape *s, int axis);
 
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
@@ -234,7 +227,7 @@ GCKPTI_INLINE int64_t gckpti_taken_row(const gckpt_call *call, int64_t r)
 
 GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 
-/* ---- ops/chains.c ---- */
+/* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
@@ -273,13 +266,12 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
  * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
  * less: in a bf16 plan rows of what is narrow. */
-GCKPTI_FN int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d);
 GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
 
-/* A gradient's chains start at what it holds, or at +0. */
+/* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
 GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate);
+GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end);
 
-/* ---- ops/products.c ---- */
 typedef struct {
     int64_t matrices, m, n, k;
 } gckpti_sizes;
@@ -303,7 +295,8 @@ GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64
                                          int64_t step, int64_t next);
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
-/* c (m,n) = a b, or +=; of t there are a and b. */
+/* c (m,n) = a b, or +=; of t there are a and b. (Eight parameters: a struct in place of the sizes
+ * is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
@@ -318,11 +311,9 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run);
 
 /* ---- ops/mixed.c ---- */
-/* Whether a row of this header has one of the flags above. In bf16 plans: where a chain starts; a
- * product, element by element. */
+/* Whether a row of this header has one of the flags above; a product of bf16 plans. */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
-GCKPTI_FN float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
 #else
 static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
@@ -361,14 +352,23 @@ typedef struct {
 /* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
 GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
 
+typedef struct { /* an attention call's */
+    const gckpt_call *call;
+    int64_t t, s, c, d, wide, heads, blocks; /* wide: D in whole vectors; blocks: of 64 queries */
+    gckpti_sight sight;
+    int mixed;
+    float scale;
+} gckpti_heads;
+
+GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call);
+
 /* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
-GCKPTI_FN void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end,
+GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
                                         float *rest);
 
 /* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
  * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
-GCKPTI_FN void gckpti_attention_gradients(const gckpt_call *call, int64_t head, float *rest);
-GCKPTI_FN void gckpti_attention_start(const gckpt_call *call);
+GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
 
 /* ---- ops/rotary.c ---- */
 typedef struct {
@@ -480,16 +480,13 @@ typedef struct gckpti_classes {
  * turns them into their gradient (backward). Plain and fast kernels, in f32 and bf16 plans, differ
  * in this: */
 typedef void gckpti_loss_body(void *context, int64_t i, int64_t worker);
-typedef struct {
-    void (*each)(const gckpt_call *call, int64_t n, int64_t work, gckpti_loss_body *body,
-                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
-    /* of an entry: its sum; its gradients */
+typedef struct { /* of an entry: its sum; its gradients */
     float (*sum)(const gckpti_errors *e, int64_t row);
     void (*slopes)(const gckpti_errors *e, int64_t row);
 } gckpti_error_kernels;
 
 typedef struct {
-    gckpti_error_kernels errors; /* over classes: `each` only */
+    gckpti_error_kernels errors; /* over classes: none */
     gckpti_product_run product; /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
@@ -519,12 +516,17 @@ struct gckpti_pooling;
 typedef void (*gckpti_max_window)(const struct gckpti_pooling *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
+typedef struct { /* of an image in x, of a window in y: elements before it; its row and column */
+    int64_t x, y, p, q;
+} gckpti_window_place;
+
 /* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
 typedef struct gckpti_pooling {
     gckpti_pool o;
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
     int backward;
+    void (*window)(const struct gckpti_pooling *s, const gckpti_window_place *at, int64_t worker);
     gckpti_max_window max_window;
     void (*add)(float *to, const float *from, int64_t n);
     void (*divide)(float *x, float by, int64_t n);
@@ -602,11 +604,10 @@ typedef struct {
     gckpti_multiply_add run;
 } gckpti_conv;
 
-/* Results begin..end-1 of all rows: their chains begin at `start`, at what is there, or at +0. */
-GCKPTI_FN void gckpti_conv_results(const gckpti_conv *s, int64_t begin, int64_t end);
-
-/* dw, place after place; of groups of one channel, those from c on, n of them. */
-GCKPTI_FN void gckpti_conv_weights(const gckpti_conv *s, int64_t c, int64_t n);
+/* Results begin..end-1 of all rows, whose chains begin at `start`, at what is there, or at +0; or,
+ * place after place, these places' links of dw. Of groups of one channel: channels c..c+n-1. */
+GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end, int64_t c,
+                                int64_t n);
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
 typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);

@@ -30,12 +30,15 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
  * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
  * gradient reads. */
 /* clang-format off */
-#define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+#define GCKPTI_ROW_ALL(name, backward, kernels, shape, flops, flops_backward, classes, flags, ...) \
     GCKPTI_DATA const gckpt_op gckpti_op_##name = {                                                \
-        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward,                    \
-        gckpti_##name##_backward, GCKPTI_PLANS(gckpti_flops_rule, flops), classes,                 \
-        { __VA_ARGS__ }, (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                     \
+        #name, GCKPTI_PLANS(gckpti_shape_rule, shape), gckpti_##name##_forward, backward,          \
+        GCKPTI_PLANS(gckpti_flops_rule, flops), classes, { __VA_ARGS__ },                          \
+        (unsigned)(flags) | GCKPTI_OWN_##name, kernels(name),                                      \
         GCKPTI_PLANS(gckpti_flops_rule, flops_backward) }
+#define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+    GCKPTI_ROW_ALL(name, gckpti_##name##_backward, kernels, shape, flops, flops_backward, classes, \
+                   flags, __VA_ARGS__)
 #define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
     GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
 /* clang-format on */
@@ -46,6 +49,14 @@ typedef uint64_t (*gckpti_flops_rule)(const gckpt_call *call);
 #else
 #define GCKPTI_FAST(name) NULL, NULL
 #endif
+
+/* An op of a, b and, where it is given, c: a builder's last lines. */
+static inline gckpt_tensor *gckpti_apply_to(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                            gckpt_tensor *c, const void *attributes, size_t size)
+{
+    gckpt_tensor *in[3] = { a, b, c };
+    return gckpt_apply(op, in, c ? 3 : 2, attributes, size);
+}
 
 /* ---- ops/curves.c ---- */
 /* A linear op does backward to g what it does forward to x: n elements, none where no gradient is
@@ -72,7 +83,7 @@ typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
 } gckpti_permute;
 
-/* ---- ops/chains.c ---- */
+/* ---- ops/products.c ---- */
 GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
     return gckpti_is_wide(call->grad_out) ? call->grad_out[at]
@@ -87,14 +98,14 @@ enum { GCKPTI_LOSS_WIDE = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };
 typedef struct {
     const gckpt_call *call;
     gckpti_loss_kernels by;
+    int backward;
     int64_t row, rows, first, n, v; /* rows of the call from `row` on, classes from `first` on, of
                                        v in all */
     int64_t counted;                /* rows that are not left out */
     const int32_t *targets;         /* of all rows; NULL: */
     const float *soft;              /* (.., V) */
-    const float *weights;           /* of rows; NULL: none */
-    float smoothing;
-    gckpti_errors e; /* of all rows; over classes, too: weights, and `share` rows to one */
+    gckpti_errors e;                /* of all rows; over classes: weights, of `share` rows each, and
+                                       delta, which is the smoothing */
     int64_t begin;          /* rows of x and d before the block's */
     const float *x;         /* logits (rows,n) */
     float *d;               /* backward: their gradient; may be x; NULL: not wanted */
@@ -113,11 +124,11 @@ static inline const float *gckpti_loss_soft(const gckpti_loss *l)
 }
 static inline float gckpti_loss_smoothing(const gckpti_loss *l)
 {
-    return GCKPTI_WITH_LOSSES ? l->smoothing : 0.0f;
+    return GCKPTI_WITH_LOSSES ? l->e.delta : 0.0f;
 }
 static inline float gckpti_loss_weight(const gckpti_loss *l, int64_t r)
 {
-    return GCKPTI_WITH_LOSSES && l->weights ? l->weights[(l->row + r) / l->e.share] : 1.0f;
+    return l->e.kind == GCKPTI_CLASSES ? gckpti_error_weight(&l->e, l->row + r) : 1.0f;
 }
 static inline int gckpti_has_weights(const gckpt_call *call)
 {
@@ -162,28 +173,22 @@ GCKPTI_FN gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin
                                         int moves);
 GCKPTI_FN int gckpti_moves_fit(gckpt_graph *g);
 
-/* ops/chains.c */
-GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
-GCKPTI_FN void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k);
-
 /* ops/embed.c */
 GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 
 /* ops/products.c */
+GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call);
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
 
 /* ops/losses.c */
-GCKPTI_FN int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets);
-GCKPTI_FN gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
-                                          const gckpt_shape *all);
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call);
 GCKPTI_FN gckpti_error_kernels gckpti_plain_errors(void);
 GCKPTI_FN void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker);
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows);
 GCKPTI_FN void gckpti_loss_finish(const gckpti_loss *l);
-GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name);
+GCKPTI_FN gckpt_result gckpti_classes_shape(gckpt_call *call, const char *name, int soft);
 GCKPTI_FN gckpt_result gckpti_errors_shape(gckpt_call *call, const char *name);
 GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i);
 

@@ -110,98 +110,95 @@ static void gckpti_plain_max_window(const gckpti_pooling *s, const float *x, int
 }
 
 /* An item is a row of windows of an image (forward), an image (backward). */
-static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s,
-                            void (*item)(void *context, int64_t i, int64_t worker))
+static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_pooling *s = (const gckpti_pooling *)context;
+    const int64_t n = s->channels, size = s->in[0] * s->in[1] * n;
+    const int64_t image = s->backward ? item : item / s->out[0];
+    int64_t p = s->backward ? 0 : item % s->out[0], end = s->backward ? s->out[0] : p + 1;
+    gckpti_window_place at = { image * size, (image * s->out[0] + p) * s->out[1] * n, p, 0 };
+    if (s->backward)
+        gckpti_start(s->call->in[0].grad + at.x, size, s->call->in[0].accumulate);
+    for (; at.p < end; at.p++)
+        for (at.q = 0; at.q < s->out[1]; at.q++, at.y += n)
+            s->window(s, &at, worker);
+}
+
+static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backward)
 {
     int64_t row = s->out[1] * s->channels * s->o.size[0] * s->o.size[1];
-    s->call = call;
-    gckpt_parallel(call, s->backward ? s->images : s->images * s->out[0],
-                   s->backward ? row * s->out[0] : row, item, s);
+    s->call = call, s->backward = backward;
+    gckpt_parallel(call, backward ? s->images : s->images * s->out[0],
+                   backward ? row * s->out[0] : row, gckpti_pool_item, s);
 }
 
-static void gckpti_max_pool_row(void *context, int64_t i, int64_t worker)
+static void gckpti_max_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
+                                   int64_t worker)
 {
-    const gckpti_pooling *s = (const gckpti_pooling *)context;
-    const float *x = s->call->in[0].data + i / s->out[0] * s->in[0] * s->in[1] * s->channels;
-    float *y = s->call->out;
-    uint16_t *tap = (uint16_t *)s->call->aux;
+    const gckpt_call *call = s->call;
+    uint16_t *tap = (uint16_t *)call->aux;
+    int64_t h, w, end;
     (void)worker;
-    for (int64_t q = 0, at = i * s->out[1] * s->channels; q < s->out[1]; q++, at += s->channels)
-        s->max_window(s, x, i % s->out[0], q, y ? y + at : NULL, tap ? tap + at : NULL);
-}
-
-static void gckpti_max_pool_image(void *context, int64_t b, int64_t worker)
-{
-    const gckpti_pooling *s = (const gckpti_pooling *)context;
-    const int64_t image = s->in[0] * s->in[1] * s->channels;
-    const int64_t at = b * s->out[0] * s->out[1] * s->channels;
-    const float *g = s->call->grad_out + at;
-    const uint16_t *tap = (const uint16_t *)s->call->aux + at;
-    float *dx = s->call->in[0].grad + b * image;
-    (void)worker;
-    gckpti_start(dx, image, s->call->in[0].accumulate);
-    for (int64_t p = 0; p < s->out[0]; p++)
-        for (int64_t q = 0; q < s->out[1]; q++) {
-            int64_t h, w, end;
-            (void)gckpti_taps(s, 0, p, &h, &end);
-            (void)gckpti_taps(s, 1, q, &w, &end);
-            for (int64_t c = 0; c < s->channels; c++, g++, tap++) {
-                int64_t i = h + *tap / s->o.size[1], j = w + *tap % s->o.size[1];
-                dx[(i * s->in[1] + j) * s->channels + c] += *g;
-            }
-        }
+    if (!s->backward) {
+        s->max_window(s, call->in[0].data + at->x, at->p, at->q,
+                      call->out ? call->out + at->y : NULL, tap ? tap + at->y : NULL);
+        return;
+    }
+    (void)gckpti_taps(s, 0, at->p, &h, &end);
+    (void)gckpti_taps(s, 1, at->q, &w, &end);
+    const float *g = call->grad_out + at->y;
+    float *dx = call->in[0].grad + at->x;
+    tap += at->y;
+    for (int64_t c = 0, n = s->channels; c < n; c++) {
+        int64_t i = h + tap[c] / s->o.size[1], j = w + tap[c] % s->o.size[1];
+        dx[(i * s->in[1] + j) * n + c] += g[c];
+    }
 }
 
 GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
                                   int backward)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.max_window = max_window, s.backward = backward;
-    gckpti_pool_run(call, &s, backward ? gckpti_max_pool_image : gckpti_max_pool_row);
+    s.window = gckpti_max_pool_window, s.max_window = max_window;
+    gckpti_pool_run(call, &s, backward);
 }
 
-/* Windows of a row, or of an image: x's taps are added to y, or, backward, g / size to them. Plain
- * (no `add`) has no room for g / size: it is taken at each tap. */
-static void gckpti_average_pool_item(void *context, int64_t item, int64_t worker)
+/* x's taps are added to y, or, backward, g / size to them. Plain (no `add`) has no room for g /
+ * size: it is taken at each tap. */
+static void gckpti_average_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
+                                       int64_t worker)
 {
-    const gckpti_pooling *s = (const gckpti_pooling *)context;
     const gckpt_call *call = s->call;
     const float size = (float)s->o.size[0] * (float)s->o.size[1];
-    const int64_t n = s->channels, image = s->in[0] * s->in[1] * n;
-    const int64_t each = s->out[1] * (s->backward ? s->out[0] : 1);
-    float *dx = call->in[0].grad, *share = NULL;
-    if (s->backward)
-        gckpti_start(dx + item * image, image, call->in[0].accumulate);
-    if (s->backward && s->add)
-        share = (float *)call->work + worker * n;
-    for (int64_t i = item * each; i < (item + 1) * each; i++) {
-        const int64_t p = i / s->out[1];
-        int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, p % s->out[0], &h, &h_end);
-        int64_t first = gckpti_taps(s, 1, i % s->out[1], &w, &w_end);
-        const float *g = s->backward ? call->grad_out + i * n : NULL;
-        float *y = s->backward ? NULL : call->out + i * n;
-        if (y)
-            memset(y, 0, (size_t)n * sizeof *y);
-        if (share) {
-            memcpy(share, g, (size_t)n * sizeof *share);
-            s->divide(share, size, n);
-        }
-        for (; a < h_end; a++)
-            for (int64_t b = first; b < w_end; b++) {
-                int64_t at = p / s->out[0] * image + ((h + a) * s->in[1] + w + b) * n;
-                const float *x = y ? call->in[0].data + at : NULL;
-                if (s->add)
-                    s->add(y ? y : dx + at, y ? x : share, n);
-                for (int64_t c = 0; y && !s->add && c < n; c++)
-                    y[c] += x[c];
-                for (int64_t c = 0; g && !s->add && c < n; c++)
-                    dx[at + c] += g[c] / size;
-            }
-        if (y && s->add)
-            s->divide(y, size, n);
-        for (int64_t c = 0; y && !s->add && c < n; c++)
-            y[c] /= size;
+    const int64_t n = s->channels;
+    const float *from = s->backward ? call->grad_out + at->y : call->in[0].data + at->x;
+    float *to = s->backward ? call->in[0].grad + at->x : call->out + at->y;
+    int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, at->p, &h, &h_end);
+    int64_t first = gckpti_taps(s, 1, at->q, &w, &w_end);
+    if (!s->backward)
+        gckpti_start(to, n, 0);
+    else if (s->add) {
+        float *share = (float *)call->work + worker * n;
+        memcpy(share, from, (size_t)n * sizeof *share);
+        s->divide(share, size, n);
+        from = share;
     }
+    for (; a < h_end; a++)
+        for (int64_t b = first; b < w_end; b++) {
+            int64_t tap = ((h + a) * s->in[1] + w + b) * n;
+            const float *x = from + (s->backward ? 0 : tap);
+            float *d = to + (s->backward ? tap : 0);
+            if (s->add)
+                s->add(d, x, n);
+            for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
+                d[c] += x[c];
+            for (int64_t c = 0; s->backward && !s->add && c < n; c++)
+                d[c] += x[c] / size;
+        }
+    if (!s->backward && s->add)
+        s->divide(to, size, n);
+    for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
+        to[c] /= size;
 }
 
 GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
@@ -209,8 +206,8 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
                                       void (*divide)(float *x, float by, int64_t n), int backward)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.add = add, s.divide = divide, s.backward = backward;
-    gckpti_pool_run(call, &s, gckpti_average_pool_item);
+    s.window = gckpti_average_pool_window, s.add = add, s.divide = divide;
+    gckpti_pool_run(call, &s, backward);
 }
 
 GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, gckpti_plain_max_window, backward))

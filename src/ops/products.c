@@ -1,6 +1,71 @@
 #include "ops/own.h"
 #include "graph/graph.h"
 
+/* =================================================================================================
+ * layers: embed, matmul, linear, norms, attention, rotary, losses
+ *
+ * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
+ * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
+ * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
+ * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
+ * ============================================================================================== */
+
+GCKPTI_FN uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
+{
+    int wanted = 0;
+    for (int i = 0; i < call->inputs; i++)
+        wanted += call->in[i].grad != NULL;
+    return wanted > 1 ? 2 * forward : forward;
+}
+
+GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
+}
+
+GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
+{
+    if ((double)m * (double)n * (double)k < 4194304.0)
+        return 0;
+    int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
+    int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_MIXED_LINKS);
+    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC)
+                             : (int64_t)8 * GCKPTI_PANEL;
+    return (rows + GCKPTI_PANEL) * links / 2 + rest;
+}
+
+/* Either, as the call's plan needs it; in floats for all threads. */
+GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    if (gckpti_is_plain(call))
+        return 0;
+    return call->threads *
+           (gckpti_is_mixed(call) ? gckpti_mixed_room(m, n, k) : gckpti_product_room(m, n, k));
+}
+
+/* A product forward (m,k) (k,n) and its two gradients; that of b may be either way round, for which
+ * f32 plans have room in any case. */
+static void gckpti_matmul_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int turned = gckpti_is_mixed(call) ? *(const int *)call->attributes : k > n;
+    int64_t da = gckpti_product_scratch(call, m, k, n);
+    int64_t db =
+        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
+    call->work_forward = (size_t)gckpti_product_scratch(call, m, n, k) * sizeof(float);
+    call->work_backward = (size_t)(da > db ? da : db) * sizeof(float);
+}
+
+GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate)
+{
+    if (!accumulate)
+        memset(d, 0, (size_t)n * sizeof *d);
+}
+
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
  * serves all leading indices, over all their rows in order. */
@@ -40,6 +105,14 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end)
+{
+    for (int i = first; i < end; i++)
+        if (call->in[i].grad)
+            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
+                         call->in[i].accumulate);
+}
+
 /* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
  * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
@@ -60,7 +133,7 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
-/* All of t but a and b. */
+/* All of t but a and b (as many parameters as that are). */
 static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
@@ -147,15 +220,31 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
         run(call, &t);
 }
 
-GCKPTI_FN void gckpti_matmul_forward(const gckpt_call *call)
+/* Input 2's, row by row; also of convolutions. */
+GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
 {
-    gckpti_linear_out(call, gckpti_plain_products(call));
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
+    if (!bias)
+        return;
+    gckpti_start(bias, n, call->in[2].accumulate);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++)
+            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-GCKPTI_FN void gckpti_matmul_backward(const gckpt_call *call)
+static void gckpti_linear_by(const gckpt_call *call, int backward)
 {
-    gckpti_linear_gradients(call, gckpti_plain_products(call));
+    const gckpti_product_run run = gckpti_plain_products(call);
+    if (!backward) {
+        gckpti_linear_out(call, run);
+        return;
+    }
+    gckpti_linear_gradients(call, run);
+    gckpti_bias_backward(call);
 }
+GCKPTI_BOTH_WAYS(linear, gckpti_linear_by(call, backward))
+GCKPTI_BOTH_WAYS(matmul, gckpti_linear_by(call, backward))
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 {
@@ -168,8 +257,7 @@ GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_
 static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
                                        gckpt_tensor *bias, int transposed)
 {
-    gckpt_tensor *in[3] = { a, b, bias };
-    gckpt_tensor *t = gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    gckpt_tensor *t = gckpti_apply_to(op, a, b, bias, &transposed, sizeof transposed);
     if (t && b->shape.n == 2)
         b->floats--;
     return t;
@@ -205,27 +293,6 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     call->mixes_rows = x->n < 2;
     gckpti_matmul_work(call, gckpti_rows(x), outputs, inner);
     return GCKPT_OK;
-}
-
-GCKPTI_FN void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
-
-/* Input 2's, row by row; also of convolutions. */
-GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
-    if (!bias)
-        return;
-    gckpti_start(bias, n, call->in[2].accumulate);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
-}
-
-GCKPTI_FN void gckpti_linear_backward(const gckpt_call *call)
-{
-    gckpti_matmul_backward(call);
-    gckpti_bias_backward(call);
 }
 
 GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,

@@ -263,10 +263,7 @@ GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kern
         gckpti_start(s.zero, s.units, 0);
         if (fast)
             by->turn(&s);
-        if (s.wh->grad)
-            gckpti_start(s.wh->grad, s.units * s.gates, s.wh->accumulate);
-        if (s.bias && s.bias->grad)
-            gckpti_start(s.bias->grad, s.gates, s.bias->accumulate);
+        gckpti_start_gradients(call, 1, s.bias ? 3 : 2);
     }
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);

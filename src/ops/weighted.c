@@ -8,21 +8,11 @@ static gckpt_result gckpti_cross_entropy_with_shape(gckpt_call *call)
     if (!(smoothing >= 0.0f && smoothing <= 1.0f))
         return gckpt_fail(call, GCKPT_E_ARG, "cross_entropy_with: smoothing %g must be 0 to 1",
                           (double)smoothing);
-    return gckpti_classes_shape(call, "cross_entropy_with");
+    return gckpti_classes_shape(call, "cross_entropy_with", 0);
 }
 static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
 {
-    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
-    gckpt_shape rows = *x;
-    rows.n--;
-    if (x->n < 1 || !gckpti_same_shape(x, targets))
-        return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "soft_cross_entropy: logits %S, targets %S must be alike, (..,V)", x,
-                          targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
-    call->mixes_rows = x->n < 2;
-    call->unit = gckpti_last(x);
-    return gckpti_weights_fit(call, "soft_cross_entropy", &rows);
+    return gckpti_classes_shape(call, "soft_cross_entropy", 1);
 }
 
 GCKPTI_BOTH_WAYS(cross_entropy_with,
@@ -43,18 +33,16 @@ GCKPTI_ROW(soft_cross_entropy, GCKPTI_FAST, gckpti_soft_cross_entropy_shape, gck
 GCKPT_API gckpt_tensor *gckpt_cross_entropy_with(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights, float smoothing)
 {
-    gckpt_tensor *in[3] = { logits, targets, weights };
     if (!weights && smoothing == 0.0f)
         return gckpt_cross_entropy(logits, targets);
-    return gckpt_apply(&gckpti_op_cross_entropy_with, in, weights ? 3 : 2, &smoothing,
-                       sizeof smoothing);
+    return gckpti_apply_to(&gckpti_op_cross_entropy_with, logits, targets, weights, &smoothing,
+                           sizeof smoothing);
 }
 
 GCKPT_API gckpt_tensor *gckpt_soft_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                  gckpt_tensor *weights)
 {
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_soft_cross_entropy, in, weights ? 3 : 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_soft_cross_entropy, logits, targets, weights, NULL, 0);
 }
 
 /* ---- mean_squared_error_with, huber, binary_cross_entropy: as mean_squared_error ---- */
@@ -68,22 +56,21 @@ GCKPTI_ERRORS(binary_cross_entropy, GCKPTI_BINARY, gckpti_flops_20, GCKPTI_READS
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error_with(gckpt_tensor *prediction,
                                                       gckpt_tensor *target, gckpt_tensor *weights)
 {
-    gckpt_tensor *in[3] = { prediction, target, weights };
-    return weights ? gckpt_apply(&gckpti_op_mean_squared_error_with, in, 3, NULL, 0)
-                   : gckpt_mean_squared_error(prediction, target);
+    if (!weights)
+        return gckpt_mean_squared_error(prediction, target);
+    return gckpti_apply_to(&gckpti_op_mean_squared_error_with, prediction, target, weights, NULL,
+                           0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_huber(gckpt_tensor *prediction, gckpt_tensor *target,
                                     gckpt_tensor *weights, float delta)
 {
-    gckpt_tensor *in[3] = { prediction, target, weights };
-    return gckpt_apply(&gckpti_op_huber, in, weights ? 3 : 2, &delta, sizeof delta);
+    return gckpti_apply_to(&gckpti_op_huber, prediction, target, weights, &delta, sizeof delta);
 }
 
 GCKPT_API gckpt_tensor *gckpt_binary_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets,
                                                    gckpt_tensor *weights)
 {
-    gckpt_tensor *in[3] = { logits, targets, weights };
-    return gckpt_apply(&gckpti_op_binary_cross_entropy, in, weights ? 3 : 2, NULL, 0);
+    return gckpti_apply_to(&gckpti_op_binary_cross_entropy, logits, targets, weights, NULL, 0);
 }
 #endif
