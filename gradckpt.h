@@ -39,7 +39,7 @@
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4474
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1851
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1825
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3674
@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         2970
+ *     >>kernels   what is done with an item, for each instruction set                         3010
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -7087,11 +7087,11 @@ typedef struct gckpti_pooling {
     void (*divide)(float *x, float by, int64_t n);
 } gckpti_pooling;
 
-GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
-                                  int backward);
-GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
+GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
+                                  gckpti_max_window max_window);
+GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
                                       void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float by, int64_t n), int backward);
+                                      void (*divide)(float *x, float by, int64_t n));
 
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
@@ -7119,8 +7119,8 @@ typedef struct {
     gckpti_channel_run sums, out, dx;
 } gckpti_channel_kernels;
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
-                                  int backward);
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
+                                  const gckpti_channel_kernels *by);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
@@ -7166,8 +7166,8 @@ GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
 typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
-GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
-                              gckpti_multiply_add multiply_add, int backward);
+GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_run run,
+                              gckpti_multiply_add multiply_add);
 #endif
 
 /* ---- ops/recurrent.c ---- */
@@ -7206,8 +7206,8 @@ typedef struct gckpti_sequence {
     float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
 } gckpti_sequence;
 
-GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
-                                  int backward);
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
+                                  const gckpti_cell_kernels *by);
 #endif
 
 /* What the files of ops share; no other folder uses it. */
@@ -9580,7 +9580,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
-static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts, int backward)
+static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss_parts *parts)
 {
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -9636,11 +9636,11 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
         }
         l.aux = once ? (float *)call->work + parts.aux : l.aux;
         if (once || !backward) {
-            gckpti_loss_products(&l, &parts, 0);
+            gckpti_loss_products(&l, 0, &parts);
             gckpti_loss_finish(&l);
         }
         if (backward)
-            gckpti_loss_products(&l, &parts, 1);
+            gckpti_loss_products(&l, 1, &parts);
     }
 }
 
@@ -9918,8 +9918,8 @@ static void gckpti_max_pool_window(const gckpti_pooling *s, const gckpti_window_
     }
 }
 
-GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
-                                  int backward)
+GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
+                                  gckpti_max_window max_window)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
     s.window = gckpti_max_pool_window, s.max_window = max_window;
@@ -9964,17 +9964,17 @@ static void gckpti_average_pool_window(const gckpti_pooling *s, const gckpti_win
         to[c] /= size;
 }
 
-GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
+GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
                                       void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float by, int64_t n), int backward)
+                                      void (*divide)(float *x, float by, int64_t n))
 {
     gckpti_pooling s = gckpti_pooling_of(call);
     s.window = gckpti_average_pool_window, s.add = add, s.divide = divide;
     gckpti_pool_run(call, &s, backward);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, gckpti_plain_max_window, backward))
-GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, NULL, NULL, backward))
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, gckpti_plain_max_window))
+GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, backward, NULL, NULL))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {
@@ -10212,8 +10212,8 @@ static void gckpti_batchnorm_measured(const gckpti_channels *s)
     }
 }
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
-                                  int backward)
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
+                                  const gckpti_channel_kernels *by)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -10289,8 +10289,8 @@ static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_chann
                                                               gckpti_plain_channel_out,
                                                               gckpti_plain_channel_dx };
 
-GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
-GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by(call, backward, &gckpti_plain_channels))
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, backward, &gckpti_plain_channels))
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */
@@ -10564,8 +10564,8 @@ GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end
     }
 }
 
-GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
-                              gckpti_multiply_add multiply_add, int backward)
+GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_run run,
+                              gckpti_multiply_add multiply_add)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
@@ -10601,7 +10601,7 @@ static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 }
 
 GCKPTI_BOTH_WAYS(conv2d,
-                 gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, backward);
+                 gckpti_conv_by(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
                  if (backward) gckpti_bias_backward(call))
 
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)
@@ -10934,8 +10934,8 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
         }
 }
 
-GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
-                                  int backward)
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
+                                  const gckpti_cell_kernels *by)
 {
     const int fast = GCKPTI_HAS_FAST && by->turn;
     gckpti_sequence s = gckpti_sequence_of(call, !fast);
@@ -11005,7 +11005,7 @@ static void gckpti_plain_cells_add(const gckpti_sequence *s)
                                                              gckpti_plain_cells_forward,           \
                                                              gckpti_plain_cells_backward,          \
                                                              gckpti_plain_cells_add };             \
-    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, &gckpti_plain_##name, backward))
+    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
@@ -11099,6 +11099,11 @@ static inline const float *gckpti_starts(const gckpti_product *t, int64_t i, int
         return t->c + i * t->c_row + j;
     return t->start ? t->start + i * t->start_row + j : NULL;
 }
+
+/* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; which of all pieces that is. */
+typedef struct {
+    int64_t i0, i1, j0, j1, matrix, item;
+} gckpti_rectangle;
 
 /* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
  * f32 products `pace` lines before each tile. */
@@ -11290,6 +11295,7 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 enum {
     GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
         GCKPTI_KIND_add, /* from here on there are two inputs */
+    GCKPTI_KIND_divisor = -1, /* backward, div's second input */
     GCKPTI_ELEMENTS = 4096
 };
 /* clang-format on */
@@ -11339,8 +11345,8 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
 /* Entries of parts that can be left out come last, with their places in the table
  * (kernels/table). */
 typedef struct {
-    void (*product_piece)(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
+    void (*product_piece)(const gckpti_product *t, const gckpti_rectangle *at, float *pack,
+                          int64_t room);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
@@ -11378,8 +11384,8 @@ typedef struct {
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
     , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
         V(channel_dx)
-    void (*windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
+                          int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
                        float *y, uint16_t *tap);
@@ -11449,11 +11455,6 @@ static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !k
 
 /* ---- cpu/products.c ---- */
 #if GCKPTI_HAS_FAST
-/* Rows i0.., columns j0.. of c of a matrix; which of all pieces that is. */
-typedef struct {
-    int64_t matrix, i0, i1, j0, j1, item;
-} gckpti_rectangle;
-
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
@@ -11493,34 +11494,6 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n)
     for (int64_t i = 0; i < n; i++)
         to[i] += from[i];
 }
-
-#if GCKPTI_HAS_FAST
-/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
-typedef struct {
-    const gckpt_call *call;
-    void (*item)(const gckpt_call *call, int64_t i);
-} gckpti_call_items;
-
-static void gckpti_call_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_call_items *s = (const gckpti_call_items *)context;
-    (void)worker;
-    s->item(s->call, i);
-}
-
-GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
-                           void (*item)(const gckpt_call *call, int64_t i))
-{
-    gckpti_call_items s = { call, item };
-    gckpt_parallel(call, n, work, gckpti_call_item, &s);
-}
-
-GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
-                               void (*row)(const gckpt_call *call, int64_t r))
-{
-    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
-}
-#endif
 
 /* ---- between ops: by the call's kernels, if it has any ---- */
 typedef void (*gckpti_adder)(float *to, const float *from, int64_t n);
@@ -11758,9 +11731,9 @@ GCKPTI_FN void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion
 
 #ifdef GCKPT_OPENBLAS
 /* The kernel product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
-static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                                  int64_t j1)
+static void gckpti_openblas_piece(const gckpti_product *t, const gckpti_rectangle *at)
 {
+    const int64_t i0 = at->i0, i1 = at->i1, j0 = at->j0, j1 = at->j1;
     const gckpti_factor *a = &t->a, *b = &t->b;
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
     int a_next = (int)(a->step == 1 ? a->row : a->step);
@@ -11798,16 +11771,16 @@ static void gckpti_fp32_piece(const gckpti_products *s, const gckpti_rectangle *
         t.start += c_next;
 #ifdef GCKPT_OPENBLAS
     if (gckpti_openblas_can(&t)) {
-        gckpti_openblas_piece(&t, at->i0, at->i1, at->j0, at->j1);
+        gckpti_openblas_piece(&t, at);
         return;
     }
 #endif
-    gckpti_kernels_of(s->call)->product_piece(&t, at->i0, at->i1, at->j0, at->j1, room, floats);
+    gckpti_kernels_of(s->call)->product_piece(&t, at, room, floats);
 }
 
 static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *room, int64_t floats)
 {
-    gckpti_rectangle at = { i / (s->down * s->across), 0, 0, 0, 0, i };
+    gckpti_rectangle at = { 0, 0, 0, 0, i / (s->down * s->across), i };
     at.i0 = i / s->across % s->down * s->rows, at.j0 = i % s->across * s->cols;
     at.i1 = at.i0 + gckpti_min(s->t->m - at.i0, s->rows);
     at.j1 = at.j0 + gckpti_min(s->t->n - at.j0, s->cols);
@@ -12171,6 +12144,26 @@ GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
 
 /* >>cpu/rows */
 #if GCKPTI_HAS_FAST
+/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                        void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
+}
+
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
 
 typedef struct {
@@ -12198,18 +12191,18 @@ static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
     s->kernel(&c, s->kind);
 }
 
-/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+/* Runs the kernels on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
  * a sum over rows. */
-static int gckpti_elementwise(const gckpt_call *call, int kind,
-                              void (*kernel)(const gckpt_call *piece, int kind))
+static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
 {
-    gckpti_pieces s = { call, kernel, kind };
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_pieces s = { call, backward ? k->elementwise_backward : k->elementwise_forward, kind };
     int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
     if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
-        kernel(call, kind);
+        s.kernel(call, kind);
         return 1;
     }
     gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
@@ -12236,19 +12229,9 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
-    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
-    {                                                                                              \
-        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
-                                gckpti_kernels_of(call)->elementwise_forward))                     \
-            gckpti_##name##_forward(call);                                                         \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
-    {                                                                                              \
-        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
-                                gckpti_kernels_of(call)->elementwise_backward))                    \
-            backward(call);                                                                        \
-    }
+#define GCKPTI_ELEMENTWISE_WITH(name, slopes)                                                      \
+    GCKPTI_BOTH_WAYS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))     \
+                                      (backward ? slopes : gckpti_##name##_forward)(call))
 #define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
 GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
 GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
@@ -12325,19 +12308,20 @@ GCKPTI_BOTH_WAYS(fast_embed, gckpti_fast_take(call, backward))
 GCKPTI_BOTH_WAYS(fast_gather, gckpti_fast_take(call, backward))
 
 /* ---- softmax and its logarithm: an item is a row ---- */
-#define GCKPTI_SOFTMAX(name)                                                                       \
-    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
-    {                                                                                              \
-        gckpti_each_row(call, gckpti_kernels_of(call)->name##_forward);                            \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
-    {                                                                                              \
-        if (call->in[0].grad)                                                                      \
-            gckpti_each_row(call, gckpti_kernels_of(call)->name##_backward);                       \
-    }
-GCKPTI_SOFTMAX(softmax)
-GCKPTI_SOFTMAX(log_softmax)
-#undef GCKPTI_SOFTMAX
+static void gckpti_fast_rows(const gckpt_call *call, int backward,
+                             void (*forward)(const gckpt_call *call, int64_t row),
+                             void (*slopes)(const gckpt_call *call, int64_t row))
+{
+    if (!backward || call->in[0].grad)
+        gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape),
+                    backward ? slopes : forward);
+}
+GCKPTI_BOTH_WAYS(fast_softmax,
+                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
+                                  gckpti_kernels_of(call)->softmax_backward))
+GCKPTI_BOTH_WAYS(fast_log_softmax,
+                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
+                                  gckpti_kernels_of(call)->log_softmax_backward))
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
 
@@ -12376,28 +12360,16 @@ GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
 }
 
 /* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
-GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+static void gckpti_fast_norm(const gckpt_call *call, int backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
-    gckpti_columns_run(call, o->gain, o->bias);
+    gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->norm_forward,
+                     gckpti_kernels_of(call)->norm_backward);
+    if (backward)
+        gckpti_columns_run(call, o->gain, o->bias);
 }
-
-GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_backward(call);
-}
+GCKPTI_BOTH_WAYS(fast_layernorm, gckpti_fast_norm(call, backward))
+GCKPTI_BOTH_WAYS(fast_rmsnorm, gckpti_fast_norm(call, backward))
 #endif
 
 /* >>cpu/images */
@@ -12417,8 +12389,7 @@ static void gckpti_windows_cut(const gckpti_products *by, const gckpti_rectangle
     w.t.c += at->matrix * w.c_next;
     if (w.t.start)
         w.t.start += at->matrix * w.c_next;
-    gckpti_kernels_of(by->call)
-        ->windows_piece(&w, at->i0, at->i1, at->j0, at->j1, room, floats);
+    gckpti_kernels_of(by->call)->windows_piece(&w, at, room, floats);
 }
 
 static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
@@ -12494,29 +12465,30 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 
 GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
 {
-    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 0);
+    gckpti_conv_by(call, 0, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
 }
 
 GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
 {
-    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 1);
+    gckpti_conv_by(call, 1, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
 GCKPTI_BOTH_WAYS(fast_max_pool,
-                 gckpti_max_pool_by(call, gckpti_kernels_of(call)->max_window, backward))
+                 gckpti_max_pool_by(call, backward, gckpti_kernels_of(call)->max_window))
 GCKPTI_BOTH_WAYS(fast_average_pool,
-                 gckpti_average_pool_by(call, gckpti_kernels_of(call)->add,
-                                        gckpti_kernels_of(call)->divide, backward))
+                 gckpti_average_pool_by(call, backward, gckpti_kernels_of(call)->add,
+                                        gckpti_kernels_of(call)->divide))
 
-static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k, int backward)
+static void gckpti_fast_channels(const gckpt_call *call, int backward)
 {
+    const gckpti_kernels *k = gckpti_kernels_of(call);
     const gckpti_channel_kernels by = { k->channel_sums, k->channel_out, k->channel_dx };
-    gckpti_channels_by(call, &by, backward);
+    gckpti_channels_by(call, backward, &by);
 }
 
-GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
-GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
+GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels(call, backward))
+GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, backward))
 #endif
 
 /* >>cpu/attention */
@@ -12553,7 +12525,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     }
 }
 
-static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int backward)
+static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_heads h)
 {
     const int fast = gckpti_attention_is_fast(call);
     int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
@@ -12568,7 +12540,7 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
     gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
 
-GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call), backward))
+GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, backward, gckpti_heads_of(call)))
 #endif
 
 /* >>cpu/losses */
@@ -12613,7 +12585,8 @@ GCKPTI_FAST_ERRORS(binary_cross_entropy, GCKPTI_BINARY)
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
     float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
+    const gckpti_rectangle all = { 0, t->m, 0, t->n, 0, 0 };
+    gckpti_kernels_of(s->call)->product_piece(t, &all, pack, GCKPTI_SMALL_ROOM);
 }
 
 static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
@@ -12675,8 +12648,8 @@ static void gckpti_cells_add(const gckpti_sequence *s)
     }
 }
 
-static void gckpti_cells_by(const gckpt_call *call, gckpti_cell_run gates, gckpti_cell_run slopes,
-                            int backward)
+static void gckpti_cells_by(const gckpt_call *call, int backward, gckpti_cell_run gates,
+                            gckpti_cell_run slopes)
 {
     const gckpti_cell_kernels by = { gates,
                                      slopes,
@@ -12684,13 +12657,13 @@ static void gckpti_cells_by(const gckpt_call *call, gckpti_cell_run gates, gckpt
                                      gckpti_cells_forward,
                                      gckpti_cells_backward,
                                      gckpti_cells_add };
-    gckpti_sequence_by(call, &by, backward);
+    gckpti_sequence_by(call, backward, &by);
 }
 
-GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by(call, gckpti_kernels_of(call)->gru_gates,
-                                           gckpti_kernels_of(call)->gru_slopes, backward))
-GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, gckpti_kernels_of(call)->lstm_gates,
-                                            gckpti_kernels_of(call)->lstm_slopes, backward))
+GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by(call, backward, gckpti_kernels_of(call)->gru_gates,
+                                           gckpti_kernels_of(call)->gru_slopes))
+GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, backward, gckpti_kernels_of(call)->lstm_gates,
+                                            gckpti_kernels_of(call)->lstm_slopes))
 #endif
 
 /* >>cpu/kernels */
@@ -12733,8 +12706,9 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
     }
     gckpti_product t =
         gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
+    const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     t.start = b;
-    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
+    kernels->product_piece(&t, &all, pack, sizeof pack / sizeof *pack);
     for (int i = 0; i < M; i++) {
         float row[N];
         memcpy(row, b, sizeof row);
@@ -30025,7 +29999,8 @@ static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpt
 #undef GCKPTI_TILE_NAME
 
 /* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up to
- * W - 1 rows too many. */
+ * W - 1 rows too many. (Seven parameters, here and below, are a matrix and where it goes: in
+ * registers; a struct of them would be filled for each panel.) */
 static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k,
                                   float *d, int64_t width)
 {
@@ -30058,30 +30033,31 @@ static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int
             }
 }
 
-/* Where panel q of n columns begins: each has GCKPTI_TILE_VECTORS vectors and the last what is
- * left, but where that is 1 it gets one of the panel before, lest its chains be too few. */
-GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
+/* How wide the panel of n columns is that begins at column `at`: each has GCKPTI_TILE_VECTORS
+ * vectors and the last what is left, but where that would be 1 it gets one of the panel before,
+ * lest its chains be too few. */
+GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t at)
 {
-    const int64_t vectors = (n + W - 1) / W, at = q * GCKPTI_TILE_VECTORS;
-    return W * (at >= vectors                                            ? vectors
-                : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
-                                                                         : at);
+    const int64_t left = n - at, most = GCKPTI_TILE_VECTORS * W;
+    if (left > most)
+        return GCKPTI_TILE_VECTORS > 2 && left <= most + W ? most - W : most;
+    return gckpti_multiple(left, W);
 }
 
-/* Packs columns from panel `first` on, links 0..k-1, of b: panel q at d + panel(n, q) * deep. Where
- * its rows lie side by side it takes 8 at a time: few pages, and runs long enough to be
- * foreseen. */
+/* Packs n columns at b, links 0..k-1: the panel that begins at column j at d + j * deep; in_place:
+ * only one whose last vector is not full. Where its rows lie side by side it takes 8 at a time: few
+ * pages, and runs long enough to be foreseen. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
-                                         int64_t k, int64_t first, float *d, int64_t deep)
+                                         int64_t k, int in_place, float *d, int64_t deep)
 {
     const int64_t some = t->b.row == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
-        for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+        for (int64_t j = 0, width; j < n; j += width) {
             const float *from = b + p * t->b.step + j * t->b.row;
-            width = V(panel)(n, q + 1) - j;
-            int64_t cols = gckpti_min(n - j, width), links = gckpti_min(k - p, some);
-            float *to = d + j * deep + p * width;
-            V(pack)(from, t->b.step, t->b.row, cols, links, to, width);
+            const int64_t links = gckpti_min(k - p, some), cols = n - j;
+            float *to = d + j * deep + p * (width = V(panel)(n, j));
+            if (!in_place || cols < width)
+                V(pack)(from, t->b.step, t->b.row, gckpti_min(cols, width), links, to, width);
         }
 }
 
@@ -30123,50 +30099,71 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
 
 /* >>kernels/row */
 /* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
-#define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
- * (V(widened), then n is a multiple of W; I8: with `scales`). */
-GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                               const void *b, int64_t row, int links, int64_t n, float *c)
+/* Its columns 0..n-1 take k links. A row of b has those of a column (dots) or a link's columns
+ * (sweeps), in floats or, `storage` being a constant, as they are stored: then dots go over words,
+ * k, a multiple of 4, in each row, and sweeps over whole vectors. */
+typedef struct {
+    int64_t k, n;
+    const float *a;
+    int64_t a_step;
+    const void *b;
+    int64_t row;         /* elements, or words, from one row of b to the next */
+    const float *scales; /* of I8, one for each row of b */
+    const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
+    float *c;
+    const float *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
+} V(lone);
+
+/* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
+GCKPTI_ALWAYS void V(sweep_vector)(int storage, int links, const V(lone) *t, int64_t j,
+                                   int64_t left, const FLOATS *x)
 {
-#define GCKPTI_SWEEP_START(p)                                                                      \
-    const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);                               \
-    const FLOATS s##p = V(set1)((p) < links && storage == GCKPT_STORED_I8 ? scales[p] : 0.0f);
-#define GCKPTI_SWEEP_LINK(p)                                                                       \
-    if ((p) < links)                                                                               \
-        sum = V(fma)(x##p,                                                                         \
-                     storage == GCKPT_STORED_F32                                                   \
-                         ? V(load_n)((const float *)b + (p)*row + j, left)                         \
-                         : V(widened)(storage, (const char *)b + ((p)*row + j) * each, s##p),      \
-                     sum);
-    const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
-    const char *next = (const char *)b + 8 * row * each;
-    GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
-    int64_t j = 0, left = W;
-    for (; j + W <= n; j += W) {
-        FLOATS sum = V(load)(c + j);
-        for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
-             links == 8 && j % 16 == 0 && i < end; i++)
-            __builtin_prefetch(next + (i * row + j / (64 / each) * (64 / each)) * each, 0, 2);
-        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
-        V(store)(c + j, sum);
+    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    FLOATS sum = V(load_n)(t->c + j, left);
+    GCKPTI_UNROLL
+    for (int p = 0; p < links; p++) {
+        const int64_t at = p * t->row + j;
+        FLOATS y;
+        if (storage == GCKPT_STORED_F32)
+            y = V(load_n)((const float *)t->b + at, left);
+        else
+            y = V(widened)(storage, (const char *)t->b + at * each, x[8 + p]);
+        sum = V(fma)(x[p], y, sum);
     }
-    if (storage == GCKPT_STORED_F32 && j < n) {
-        FLOATS sum = V(load_n)(c + j, left = n - j);
-        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
-        V(store_n)(c + j, sum, left);
-    }
-#undef GCKPTI_SWEEP_START
-#undef GCKPTI_SWEEP_LINK
+    V(store_n)(t->c + j, sum, left);
 }
 
-static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *b, int64_t row,
-                                   int64_t k, int64_t n, float *c)
+/* All columns take 8 links or (constants) 1; the next 8 are fetched. */
+GCKPTI_ALWAYS void V(sweep_of)(int storage, int links, const V(lone) *lone)
 {
-    for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
-        V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 8, n, c);
-    for (; k > 0; k--, a += a_step, b += row)
-        V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 1, n, c);
+    const V(lone) t = *lone; /* which no store changes */
+    const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
+    const char *next = (const char *)t.b + 8 * t.row * each;
+    FLOATS x[16];
+    int64_t j = 0;
+    GCKPTI_UNROLL
+    for (int p = 0; p < links; p++) {
+        x[p] = V(set1)(t.a[p * t.a_step]);
+        x[8 + p] = V(set1)(storage == GCKPT_STORED_I8 ? t.scales[p] : 0.0f);
+    }
+    for (; j + W <= t.n; j += W) {
+        for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
+             links == 8 && j % 16 == 0 && i < end; i++)
+            __builtin_prefetch(next + (i * t.row + j / (64 / each) * (64 / each)) * each, 0, 2);
+        V(sweep_vector)(storage, links, &t, j, W, x);
+    }
+    if (storage == GCKPT_STORED_F32 && j < t.n)
+        V(sweep_vector)(storage, links, &t, j, t.n - j, x);
+}
+
+static GCKPTI_TARGET void V(sweep)(const V(lone) *lone)
+{
+    V(lone) t = *lone;
+    const float *b = (const float *)t.b;
+    for (; t.k >= 8; t.k -= 8, t.a += 8 * t.a_step, t.b = b += 8 * t.row)
+        V(sweep_of)(GCKPT_STORED_F32, 8, &t);
+    for (; t.k > 0; t.k--, t.a += t.a_step, t.b = b += t.row)
+        V(sweep_of)(GCKPT_STORED_F32, 1, &t);
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
@@ -30188,98 +30185,80 @@ GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, cons
     return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
 }
 
-/* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
- * constant), else at most W. The same number of rows, at `next`, is fetched. storage (a constant):
- * b has words of what is stored, k, a multiple of 4, in each row; I8: with `scales`. */
-GCKPTI_ALWAYS void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                              const float *b, int64_t row, int64_t k, int64_t n, int all,
-                              const float *from, float *c, const float *next)
+/* The same of `vectors` vectors of columns, whose words lie 4 apart. */
+GCKPTI_ALWAYS void V(dots_words)(int storage, int vectors, const FLOATS *words,
+                                 const FLOATS *scale, const float *x, FLOATS *sum)
 {
-#define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
-#define GCKPTI_DOT_START(i)                                                                        \
-    FLOATS sum##i = V(zero)(), scale##i = sum##i;                                                  \
-    if (GCKPTI_DOT_HAS(i) && from)                                                                 \
-        sum##i = V(load_n)(from + W * (i), n - W * (i));                                           \
-    if (GCKPTI_DOT_HAS(i) && storage == GCKPT_STORED_I8)                                           \
-        scale##i = V(load)(scales + W * (i));
-#define GCKPTI_DOT_TURN(i)                                                                         \
-    if (GCKPTI_DOT_HAS(i))                                                                         \
-        V(turn)(b + W * (i)*row + p, row, r + 4 * (i));
-#define GCKPTI_DOT_LINKS(i)                                                                        \
-    GCKPTI_DOT_TURN(i)                                                                             \
-    if (GCKPTI_DOT_HAS(i)) {                                                                       \
-        sum##i = V(fma)(x0, r[4 * (i)], sum##i), sum##i = V(fma)(x1, r[4 * (i) + 1], sum##i);      \
-        sum##i = V(fma)(x2, r[4 * (i) + 2], sum##i), sum##i = V(fma)(x3, r[4 * (i) + 3], sum##i);  \
-    }
-#define GCKPTI_DOT_WORD(i, q)                                                                      \
-    if (GCKPTI_DOT_HAS(i))                                                                         \
-        sum##i = V(word_links)(storage, r[4 * (i) + (q)], scale##i, x + (q)*each, sum##i);
-#define GCKPTI_DOT_WORD_0(i) GCKPTI_DOT_WORD(i, 0)
-#define GCKPTI_DOT_WORD_1(i) GCKPTI_DOT_WORD(i, 1)
-#define GCKPTI_DOT_WORD_2(i) GCKPTI_DOT_WORD(i, 2)
-#define GCKPTI_DOT_WORD_3(i) GCKPTI_DOT_WORD(i, 3)
-#define GCKPTI_DOT_LINK(i)                                                                         \
-    if (GCKPTI_DOT_HAS(i)) {                                                                       \
-        float e[W] = { 0.0f };                                                                     \
-        for (int64_t l = W * (i); l < W * (i) + W && l < n; l++)                                   \
-            e[l - W * (i)] = b[l * row + p];                                                       \
-        sum##i = V(fma)(V(set1)(a[p * a_step]), V(load)(e), sum##i);                               \
-    }
-#define GCKPTI_DOT_STORE(i)                                                                        \
-    if (GCKPTI_DOT_HAS(i))                                                                         \
-        V(store_n)(c + W * (i), sum##i, n - W * (i));
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        sum[i] = V(word_links)(storage, words[4 * i], scale[i], x, sum[i]);
+}
+
+/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, take all links. */
+GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
+{
+    const V(lone) t = *lone;
     const int each = storage == GCKPT_STORED_I8 ? 4 : storage == GCKPT_STORED_F32 ? 1 : 2;
-    FLOATS r[32];
+    const float *b = (const float *)t.b;
+    FLOATS sum[32 / W], scale[32 / W];
     int64_t p = 0;
-    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
-    for (; n >= W && p + 4 <= k; p += 4) {
-        const float *x = a + p * each * a_step, *lines = next + p / 16 * 16;
-        const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
-        const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
-        for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
-            __builtin_prefetch(lines + i * row, 0, 2);
-        if (storage == GCKPT_STORED_F32) {
-            GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
+        scale[i] = storage == GCKPT_STORED_I8 ? V(load)(t.scales + W * i) : V(zero)();
+    }
+    for (; t.n >= W && p + 4 <= t.k; p += 4) {
+        const float *x = t.a + p * each * t.a_step, *lines = t.next + p / 16 * 16;
+        FLOATS r[4 * (32 / W)];
+        for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
+            __builtin_prefetch(lines + i * t.row, 0, 2);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            V(turn)(b + W * i * t.row + p, t.row, r + 4 * i);
+            GCKPTI_UNROLL
+            for (int q = 0; q < 4 && storage == GCKPT_STORED_F32; q++)
+                sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
+        }
+        if (storage == GCKPT_STORED_F32)
+            continue;
+        if (W < 16 && storage != GCKPT_STORED_BF16) { /* no slower, and less code */
+            for (int q = 0; q < 4; q++)
+                V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
             continue;
         }
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_TURN)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_0)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_1)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_2)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_3)
+        GCKPTI_UNROLL
+        for (int q = 0; q < 4; q++)
+            V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
     }
-    for (; storage == GCKPT_STORED_F32 && p < k; p++) {
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
+    for (; storage == GCKPT_STORED_F32 && p < t.k; p++) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            float e[W] = { 0.0f };
+            for (int64_t l = W * i; l < W * i + W && l < t.n; l++)
+                e[l - W * i] = b[l * t.row + p];
+            sum[i] = V(fma)(V(set1)(t.a[p * t.a_step]), V(load)(e), sum[i]);
+        }
     }
-    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
-#undef GCKPTI_DOT_HAS
-#undef GCKPTI_DOT_START
-#undef GCKPTI_DOT_TURN
-#undef GCKPTI_DOT_WORD
-#undef GCKPTI_DOT_WORD_0
-#undef GCKPTI_DOT_WORD_1
-#undef GCKPTI_DOT_WORD_2
-#undef GCKPTI_DOT_WORD_3
-#undef GCKPTI_DOT_LINKS
-#undef GCKPTI_DOT_LINK
-#undef GCKPTI_DOT_STORE
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        V(store_n)(t.c + W * i, sum[i], t.n - W * i);
 }
-#undef GCKPTI_EACH_EIGHTH
 
-/* next: as many rows that come then; NULL: the next 32 of b. */
-static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b, int64_t row,
-                                  int64_t k, int64_t n, const float *from, float *c,
-                                  const float *next)
+static GCKPTI_TARGET void V(dots)(const V(lone) *lone)
 {
-    int64_t j = 0, some;
-    for (; j + 32 <= n; j += 32)
-        V(dots_of)
-    (GCKPT_STORED_F32, NULL, a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
-     next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
-    for (; some = gckpti_min(n - j, W), j < n; j += some)
-        V(dots_of)
-    (GCKPT_STORED_F32, NULL, a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j,
-     b);
+    V(lone) t = *lone;
+    const float *b = (const float *)t.b;
+    for (int64_t j = 0; j < lone->n; j += t.n) {
+        t.n = lone->n - j < 32 ? gckpti_min(lone->n - j, W) : 32;
+        t.b = b + j * t.row, t.c = lone->c + j;
+        t.from = lone->from ? lone->from + j : NULL;
+        if (t.n < 32) {
+            V(dots_of)(GCKPT_STORED_F32, 1, &t);
+            continue;
+        }
+        t.next = lone->next ? lone->next + j * t.row : b + gckpti_min(j + 32, lone->n - 32) * t.row;
+        V(dots_of)(GCKPT_STORED_F32, 32 / W, &t);
+    }
 }
 
 /* >>kernels/stored */
@@ -30328,8 +30307,8 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
     float room[ROOM];
     const int64_t some = t->b.row == 1 ? 8 : LINKS;
     for (int64_t l = 0; l < k; l += some)
-        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
-            width = V(panel)(n, q + 1) - at;
+        for (int64_t at = 0, width; at < n; at += width) {
+            width = V(panel)(n, at);
             const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
             float *to = d + at * deep + l * width;
             if (t->b.row == 1) {
@@ -30345,100 +30324,98 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
         }
 }
 
-/* 8 links from p on of n columns of c, whole vectors, b being as it is stored; I8: a scale for each
- * link. */
-GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t p,
-                                          int64_t j, int64_t n, float *c)
-{
-    const gckpt_unpacking *u = t->b.stored;
-#define GCKPTI_SWEEP_SOME(kind, each, scales)                                                      \
-    if (u->storage == kind)                                                                        \
-        V(sweep_of)                                                                                \
-    (kind, scales, a, t->a.step, (const char *)u->packed + (p * t->b.step + j) * (each),           \
-     t->b.step, 8, n, c);
-    GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 2, NULL)
-    GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 2, NULL)
-    GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1, u->scales + p)
-#undef GCKPTI_SWEEP_SOME
-}
+/* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
+#define GCKPTI_AS_STORED(what, size)                                                               \
+    if (u->storage == GCKPT_STORED_BF16)                                                           \
+        V(what)(GCKPT_STORED_BF16, size, &t);                                                      \
+    else if (u->storage == GCKPT_STORED_F16)                                                       \
+        V(what)(GCKPT_STORED_F16, size, &t);                                                       \
+    else                                                                                           \
+        V(what)(GCKPT_STORED_I8, size, &t);
 
-/* Columns j.. of a row of c, 32 of them, from rows of b as they are stored, in whole words. 0: they
- * are not such. */
-static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
-                                        const float *from, float *c)
+/* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
+ * come to the stack as floats. */
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
 {
-    const gckpt_unpacking *u = t->b.stored;
-    const int bytes = u->storage == GCKPT_STORED_I8;
-    const int64_t words = t->k / (bytes ? 4 : 2), last = t->n - 32;
-    const float *b = (const float *)u->packed, *next = b + gckpti_min(j + 32, last) * words;
+    enum { LINKS = 64, COLS = 32 };
+    const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
+    const float *b = (const float *)u->packed;
     const uint32_t one = 1;
+    float room[LINKS * COLS];
     unsigned char low;
     memcpy(&low, &one, 1);
-#define GCKPTI_DOTS_SOME(kind)                                                                     \
-    if (u->storage == kind)                                                                        \
-        V(dots_of)                                                                                 \
-    (kind, bytes ? u->scales + j : NULL, a, 1, b + j * words, words, words, 32, 1, from, c, next);
-    if (!low || t->a.step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
-        return 0;
-    GCKPTI_DOTS_SOME(GCKPT_STORED_BF16)
-    GCKPTI_DOTS_SOME(GCKPT_STORED_F16)
-    GCKPTI_DOTS_SOME(GCKPT_STORED_I8)
-#undef GCKPTI_DOTS_SOME
-    return 1;
+    const int whole = low && lone->a_step == 1 && lone->k % 16 == 0 &&
+                      (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
+    V(lone) t = *lone;
+    for (int64_t j = 0; j < lone->n; j += t.n) {
+        t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
+        t.from = lone->from ? lone->from + j : NULL;
+        if (t.n == COLS && whole) {
+            t.k = lone->k / in_word, t.row = lone->row / in_word;
+            t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
+            t.next = b + (j0 + gckpti_min(j + COLS, lone->n - COLS)) * t.row;
+            GCKPTI_AS_STORED(dots_of, COLS / W)
+            continue;
+        }
+        for (int64_t p = 0; p < lone->k; p += t.k, t.from = t.c) {
+            t.k = gckpti_min(lone->k - p, LINKS), t.a = lone->a + p * t.a_step;
+            V(unpack)(u, (j0 + j) * lone->row + p, lone->row, t.n, t.k, room, LINKS);
+            t.b = room, t.row = LINKS, t.next = NULL;
+            V(dots)(&t);
+        }
+        t.a = lone->a;
+    }
 }
 
-/* V(product_row), b being as it is stored; what is not in the form for that comes as floats to the
- * stack. */
-static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a, int64_t j0,
-                                        int64_t j1, const float *from, float *c)
+/* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
+static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
+                                          const V(lone) *lone)
 {
-    enum { LINKS = 64, COLS = 32, ROOM = LINKS * COLS };
-    const gckpt_unpacking *u = t->b.stored;
-    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b.step == 1 ? t->k : t->n);
-    float room[ROOM];
-    for (int64_t j = j0, n; t->b.step == 1 && j < j1;
-         j += n, c += n, from = from ? from + n : NULL) {
-        n = gckpti_min(j1 - j, COLS);
-        if (n == COLS && whole && V(dots_stored)(t, a, j, from, c))
-            continue;
-        for (int64_t p = 0, k; p < t->k; p += k) {
-            k = gckpti_min(t->k - p, LINKS);
-            V(unpack)(u, j * t->b.row + p, t->b.row, n, k, room, LINKS);
-            V(dots)(a + p * t->a.step, t->a.step, room, LINKS, k, n, p ? c : from, c, NULL);
+    enum { COLS = 256 };
+    const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
+    float room[8 * COLS];
+    V(lone) t = *lone;
+    for (int64_t p = 0; p < lone->k; p += t.k, t.a += t.k * t.a_step) {
+        const int64_t at = p * lone->row + j0;
+        int64_t j = 0;
+        t.k = gckpti_min(lone->k - p, 8);
+        if (t.k == 8 && (!bytes || u->row == lone->row)) {
+            t.b = (const char *)u->packed + at * each, t.row = lone->row;
+            t.scales = bytes ? u->scales + p : NULL;
+            t.n = j = lone->n / W * W, t.c = lone->c;
+            GCKPTI_AS_STORED(sweep_of, 8)
         }
-    }
-    for (int64_t p = 0, k; t->b.step != 1 && p < t->k; p += k, a += k * t->a.step) {
-        int64_t j = j0, n = (j1 - j0) / W * W;
-        k = gckpti_min(t->k - p, 8);
-        if (k == 8 && whole)
-            V(sweep_stored)(t, a, p, j, n, c), j += n;
-        for (; j < j1; j += n) {
-            n = gckpti_min(j1 - j, ROOM / 8);
-            V(unpack)(u, p * t->b.step + j, t->b.step, k, n, room, ROOM / 8);
-            V(sweep)(a, t->a.step, room, ROOM / 8, k, n, c + (j - j0));
+        for (; j < lone->n; j += t.n) {
+            t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
+            V(unpack)(u, at + j, lone->row, t.k, t.n, room, COLS);
+            t.b = room, t.row = COLS;
+            V(sweep)(&t);
         }
     }
 }
+#undef GCKPTI_AS_STORED
 #endif
 
 /* >>kernels/piece */
-/* Columns j0..j1-1 of row i of c. */
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
+/* Where it is a single row. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_rectangle *piece)
 {
-    const float *a = t->a.f32 + i * t->a.row;
-    const float *from = gckpti_starts(t, i, j0);
-    float *c = t->c + i * t->c_row + j0;
-    size_t bytes = (size_t)(j1 - j0) * sizeof *c;
-    if (t->b.step != 1 && !from)
-        memset(c, 0, bytes);
-    else if (t->b.step != 1 && from != c)
-        memcpy(c, from, bytes);
-    if (gckpti_is_stored(&t->b))
-        GCKPTI_STORED(V(stored_row)(t, a, j0, j1, from, c));
-    else if (t->b.step == 1)
-        V(dots)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.row, t->k, j1 - j0, from, c, NULL);
-    else
-        V(sweep)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.step, t->k, j1 - j0, c);
+    const int64_t i = piece->i0, j0 = piece->j0;
+    const int dots = t->b.step == 1;
+    V(lone) u = { t->k, piece->j1 - j0, t->a.f32 + i * t->a.row, t->a.step, NULL,
+                  dots ? t->b.row : t->b.step, NULL, gckpti_starts(t, i, j0),
+                  t->c + i * t->c_row + j0, NULL };
+    size_t bytes = (size_t)u.n * sizeof *u.c;
+    if (!dots && !u.from)
+        memset(u.c, 0, bytes);
+    else if (!dots && u.from != u.c)
+        memcpy(u.c, u.from, bytes);
+    if (gckpti_is_stored(&t->b)) {
+        GCKPTI_STORED((dots ? V(stored_dots) : V(stored_sweep))(t->b.stored, j0, &u));
+        return;
+    }
+    u.b = t->b.f32 + j0 * t->b.row;
+    (dots ? V(dots) : V(sweep))(&u);
 }
 
 /* Links p.., columns j.. of b, within so many tiles. */
@@ -30453,24 +30430,25 @@ static GCKPTI_TARGET gckpti_fetch V(fetch_block)(const gckpti_product *t, int64_
     return f;
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
+/* What stands in this rectangle of c; pack: `room` floats, see gckpti_product_room.
  *
  * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
  * columns, k links); down the rows, as many at a time as a tile has (i); across the block's panels
- * (q). There a tile, some rows and vectors of c in registers, takes k links. From one block of
+ * (col). There a tile, some rows and vectors of c in registers, takes k links. From one block of
  * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
  * rows, which the next panel reads again, and a panel of b, which the next rows read again.
  * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows. */
-static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
-                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, const gckpti_rectangle *piece,
+                                           float *pack, int64_t room)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
+    const int64_t i0 = piece->i0, i1 = piece->i1, j0 = piece->j0, j1 = piece->j1;
     const gckpti_blocking by = V(blocking)(t, i1 - i0, room);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
     if (i1 - i0 == 1 && (t->b.step == 1 || t->b.row == 1)) {
-        V(product_row)(t, i0, j0, j1);
+        V(product_row)(t, piece);
         return;
     }
     do {
@@ -30489,7 +30467,7 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         if (gckpti_is_stored(&t->b))
             GCKPTI_STORED(V(pack_stored)(t, p, j, n, k, panels, by.deep));
         else if (!by.in_place || n % W)
-            V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
+            V(pack_panels)(t, b, n, k, by.in_place, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
@@ -30508,18 +30486,18 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                 V(pack_strip)(u.a, t->a.step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
             if (by.strips)
                 u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
-            for (int64_t q = 0; q < count; q++) {
-                int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
-                u.last = gckpti_min(n - at - width + W, W);
-                u.b = panels + at * by.deep, u.b_step = width;
+            for (int64_t col = 0, width; col < n; col += width) {
+                width = V(panel)(n, col);
+                u.last = gckpti_min(n - col - width + W, W);
+                u.b = panels + col * by.deep, u.b_step = width;
                 if (by.in_place && u.last == W)
-                    u.b = b + at, u.b_step = t->b.step;
-                u.c = c + at;
+                    u.b = b + col, u.b_step = t->b.step;
+                u.c = c + col;
                 u.from = u.c, u.from_row = t->c_row;
                 if (p == 0 && !t->accumulate)
-                    u.from = gckpti_starts(t, i, j + at), u.from_row = t->start_row;
+                    u.from = gckpti_starts(t, i, j + col), u.from_row = t->start_row;
                 u.next = u.c; /* the tile to come */
-                if (q + 1 < count)
+                if (col + width < n)
                     u.next += width;
                 else if (i1 - i >= 2 * high)
                     u.next = c + rows * t->c_row;
@@ -30588,7 +30566,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
     enum { LANES = 32 / W };
     const int top = row->kind == GCKPTI_TOP;
     const FLOATS start = V(set1)(top ? -GCKPTI_INFINITY : 0.0f);
-    FLOATS lane[LANES], fold[LANES];
+    FLOATS lane[LANES], rest[LANES];
     int64_t at = 0;
     for (int i = 0; i < LANES; i++)
         lane[i] = start;
@@ -30597,13 +30575,13 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
         for (int i = 0; i < LANES; i++)
             lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-    GCKPTI_UNROLL
-    for (int i = 0; i < LANES; i++, at += W) {
-        if (at < n)
-            lane[i] = V(upto)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
-        fold[i] = lane[i];
-    }
-    return V(fold)(fold, top);
+    if (at == n)
+        return V(fold)(lane, top);
+    for (int i = 0; i < LANES; i++)
+        rest[i] = lane[i];
+    for (int i = 0; at < n; i++, at += W)
+        rest[i] = V(upto)(n - at, V(term)(row, at, n - at, rest[i]), rest[i]);
+    return V(fold)(rest, top);
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
@@ -30613,9 +30591,10 @@ static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
     return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float V(sum)(const float *x, int64_t n)
+/* of x - first */
+static GCKPTI_TARGET float V(sum)(const float *x, int64_t n, float first)
 {
-    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, first, 0.0f, 0.0f };
     return V(reduce)(&row, n);
 }
 
@@ -30719,28 +30698,33 @@ GCKPTI_INLINED void V(fetch)(const gckpti_ahead *a, int64_t at)
 }
 
 /* >>kernels/curves */
-/* ---- elementwise ops: a loop for each ---- */
-/* x, y: of the inputs; left: elements from j on */
+/* ---- elementwise ops: a loop for each, over whole vectors ---- */
+/* to (+)= what the loop says of x and y, n of them, and of the op's attributes o. Forward: of the
+ * inputs, a curve's twice. Backward: of the gradient g that comes, where x is where the slope is
+ * taken, at the result or the input; of pairs the other input, y being the own one. */
+typedef struct {
+    const float *x, *y, *g, *o;
+    float *to;
+    int64_t n;
+    int kind, accumulate;
+    gckpti_ahead ahead;
+} V(piece);
+
 #define GCKPTI_LOOP(name, statement)                                                               \
     case GCKPTI_KIND_##name:                                                                       \
-        for (int64_t j = 0, left = n; j < n; j += W, left -= W) {                                  \
-            const FLOATS x = V(load_n)(from_x + j, left), y = V(load_n)(from_y + j, left);         \
-            V(fetch)(&ahead, j);                                                                   \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            const FLOATS x = V(load)(s.x + j), y = V(load)(s.y + j);                               \
+            V(fetch)(&s.ahead, j);                                                                 \
             statement;                                                                             \
             (void)y;                                                                               \
         }                                                                                          \
         break;
 
-static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
+static GCKPTI_TARGET void V(values)(const V(piece) *piece)
 {
-    const int pair = kind >= GCKPTI_PAIR;
-    const float *from_x = call->in[0].data, *from_y = call->in[pair].data;
-    const float *o = (const float *)call->attributes;
-    const int64_t n = gckpti_elements(&call->shape);
-    const gckpti_ahead ahead = gckpti_ahead_of(call, from_x, call->in[0].bf16, call->out_bf16,
-                                               pair ? call->in[1].bf16 : NULL);
-#define GCKPTI_VALUE(name, value) GCKPTI_LOOP(name, V(store_n)(call->out + j, value, left))
-    switch (kind) {
+    const V(piece) s = *piece; /* which no store changes */
+#define GCKPTI_VALUE(name, value) GCKPTI_LOOP(name, V(store)(s.to + j, value))
+    switch (s.kind) {
         GCKPTI_VALUE(relu, V(relu)(x))
         GCKPTI_VALUE(gelu, V(gelu)(x))
         GCKPTI_VALUE(gelu_erf, V(gelu_erf)(x))
@@ -30752,8 +30736,8 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
         GCKPTI_VALUE(sqrt, V(sqrt)(x))
         GCKPTI_VALUE(abs, V(abs)(x))
         GCKPTI_VALUE(reciprocal, V(reciprocal)(x))
-        GCKPTI_VALUE(pow, V(power)(x, o[0]))
-        GCKPTI_VALUE(clamp, V(lowest)(V(set1)(o[1]), V(highest)(V(set1)(o[0]), x)))
+        GCKPTI_VALUE(pow, V(power)(x, s.o[0]))
+        GCKPTI_VALUE(clamp, V(lowest)(V(set1)(s.o[1]), V(highest)(V(set1)(s.o[0]), x)))
         GCKPTI_VALUE(add, x + y)
         GCKPTI_VALUE(sub, x - y)
         GCKPTI_VALUE(mul, x * y)
@@ -30772,33 +30756,19 @@ GCKPTI_INLINED void V(put_sum)(float *d, FLOATS g, int accumulate, int64_t n)
     V(store_n)(d, g, n);
 }
 
-/* The gradient of input i: g times a slope, or g changed. x: where the slope is taken, at the
- * result or the input; of pairs the other input, y being the own one. */
-static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
+/* g times a slope, or g changed. */
+static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
 {
-    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
-                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
-                           1 << GCKPTI_KIND_reciprocal;
-    const int by_out = at_out >> kind & 1, accumulate = call->in[i].accumulate;
-    const gckpt_arg *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
-    const float *from_x = by_out ? call->out : at->data, *grad = call->grad_out;
-    const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
-    const float *from_y = both ? call->in[i].data : from_x;
-    const float *o = (const float *)call->attributes;
-    float *to = call->in[i].grad;
-    const int64_t n = gckpti_elements(&call->shape);
+    const V(piece) s = *piece;
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f);
-    const gckpti_ahead ahead = gckpti_ahead_of(call, grad, by_out ? call->out_bf16 : at->bf16,
-                                               call->grad_out_bf16, call->in[i].grad_bf16);
 #define GCKPTI_PUT_BY(name, value, slope)                                                          \
-    GCKPTI_LOOP(name, const FLOATS g = V(load_n)(grad + j, left);                                  \
-                V(put)(to + j, value, slope, accumulate, left))
+    GCKPTI_LOOP(name, const FLOATS g = V(load)(s.g + j);                                           \
+                V(put)(s.to + j, value, slope, s.accumulate, W))
 #define GCKPTI_PUT(name, value)                                                                    \
-    GCKPTI_LOOP(name, const FLOATS g = V(load_n)(grad + j, left);                                  \
-                V(put_sum)(to + j, value, accumulate, left))
+    GCKPTI_LOOP(name, const FLOATS g = V(load)(s.g + j);                                           \
+                V(put_sum)(s.to + j, value, s.accumulate, W))
 #define GCKPTI_SLOPE(name) GCKPTI_PUT_BY(name, g, V(name##_slope)(x))
-    enum { GCKPTI_KIND_divisor = -1 };
-    switch (kind == GCKPTI_KIND_div && i ? GCKPTI_KIND_divisor : kind) {
+    switch (s.kind) {
         GCKPTI_SLOPE(gelu)
         GCKPTI_SLOPE(gelu_erf)
         GCKPTI_SLOPE(silu)
@@ -30810,8 +30780,8 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
         GCKPTI_PUT(log, g / x)
         GCKPTI_PUT(sqrt, g / (x + x))
         GCKPTI_PUT(relu, V(less)(zero, x, g, zero))
-        GCKPTI_PUT(clamp, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero))
-        GCKPTI_PUT_BY(pow, g, o[0] * V(power)(x, o[0] - 1.0f))
+        GCKPTI_PUT(clamp, V(less)(V(set1)(s.o[0]), x, V(less)(x, V(set1)(s.o[1]), g, zero), zero))
+        GCKPTI_PUT_BY(pow, g, s.o[0] * V(power)(x, s.o[0] - 1.0f))
         GCKPTI_PUT_BY(mul, g, x)
         GCKPTI_PUT_BY(maximum, V(less)(y, x, zero, g), V(equal)(x, y, half, one))
         GCKPTI_PUT_BY(minimum, V(less)(x, y, zero, g), V(equal)(x, y, half, one))
@@ -30824,6 +30794,52 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 }
 #undef GCKPTI_LOOP
 
+/* Elements after the last whole vector go through one of their own. */
+static GCKPTI_TARGET void V(piece_run)(V(piece) *s, void (*loops)(const V(piece) *piece))
+{
+    const int64_t left = s->n % W, at = s->n - left;
+    float x[W], y[W], g[W], all[W], *to = s->to + at;
+    s->n = at;
+    if (at)
+        loops(s);
+    if (!left)
+        return;
+    V(store)(x, V(load_n)(s->x + at, left));
+    V(store)(y, V(load_n)(s->y + at, left));
+    V(store)(g, V(load_n)(s->g ? s->g + at : x, left));
+    V(store)(all, V(load_n)(s->accumulate ? to : x, left));
+    s->x = x, s->y = y, s->g = g, s->to = all, s->n = W;
+    loops(s);
+    V(store_n)(to, V(load)(all), left);
+}
+
+static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
+{
+    const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_PAIR];
+    V(piece) s = { x->data, y->data, NULL, (const float *)call->attributes, call->out,
+                   gckpti_elements(&call->shape), kind, 0,
+                   gckpti_ahead_of(call, x->data, x->bf16, call->out_bf16,
+                                   x == y ? NULL : y->bf16) };
+    V(piece_run)(&s, V(values));
+}
+
+static GCKPTI_TARGET void V(elementwise_slopes)(const gckpt_call *call, int kind, int i)
+{
+    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
+                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
+                           1 << GCKPTI_KIND_reciprocal;
+    const int by_out = at_out >> kind & 1;
+    const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
+    const float *x = by_out ? call->out : at->data;
+    const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
+    V(piece) s = { x, both ? own->data : x, call->grad_out, (const float *)call->attributes,
+                   own->grad, gckpti_elements(&call->shape), divisor ? GCKPTI_KIND_divisor : kind,
+                   own->accumulate,
+                   gckpti_ahead_of(call, call->grad_out, by_out ? call->out_bf16 : at->bf16,
+                                   call->grad_out_bf16, own->grad_bf16) };
+    V(piece_run)(&s, V(slopes));
+}
+
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
     if (kind == GCKPTI_KIND_add)
@@ -30835,7 +30851,7 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad)
-                V(slopes)(call, kind, i);
+                V(elementwise_slopes)(call, kind, i);
 }
 
 /* >>kernels/rows */
@@ -30877,7 +30893,7 @@ static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
-    const FLOATS sum = V(set1)(V(sum)(g, n));
+    const FLOATS sum = V(set1)(V(sum)(g, n, 0.0f));
     for (int64_t j = 0; j < n; j += W) {
         FLOATS p = V(exp)(V(load_n)(y + j, n - j));
         p = V(fnma)(p, sum, V(load_n)(g + j, n - j));
@@ -30892,28 +30908,25 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *gain = o->gain ? call->in[o->gain].data : NULL, *x = call->in[0].data + r * n;
     const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    gckpti_row row = { GCKPTI_SQUARES, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     if (o->center) {
         row.first = x[0];
-        row.first += V(reduce)(&row, n) / (float)n;
-        row.mean = V(reduce)(&row, n) / (float)n;
+        row.first += V(sum)(x, n, x[0]) / (float)n;
+        row.mean = V(sum)(x, n, row.first) / (float)n;
     }
-    row.kind = GCKPTI_SQUARES;
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
-    const FLOATS first = V(set1)(row.first);
+    const FLOATS first = V(set1)(row.first), none = V(set1)(-0.0f); /* which changes no product */
     const gckpti_ahead ahead =
         gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
         V(fetch)(&ahead, r * n + j);
-        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd;
+        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd, b = none;
         if (gain)
             h = h * rstd, y = V(load_n)(gain + j, n - j);
         if (bias)
-            y = V(fma)(h, y, V(load_n)(bias + j, n - j));
-        else
-            y = h * y;
-        V(store_n)(call->out + r * n + j, y, n - j);
+            b = V(load_n)(bias + j, n - j);
+        V(store_n)(call->out + r * n + j, V(fma)(h, y, b), n - j);
     }
     float *aux = (float *)call->aux;
     if (aux && o->center) {
@@ -30932,7 +30945,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first), zero = V(zero)();
     const gckpti_row products = { GCKPTI_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n);
+    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n, 0.0f);
     const FLOATS a = V(set1)(sum / (float)n);
     const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
     const gckpti_ahead ahead = gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16,
@@ -31385,8 +31398,8 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
 {
     const gckpti_product *t = &s->t;
     const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
-    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
-        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+    for (int64_t at = 0, width; at < n; at += width) {
+        const int64_t cols = gckpti_min(n - at, width = V(panel)(n, at));
         for (int64_t l = 0, links; l < k; l += links) {
             const int64_t tap = (p + l) / run, o = (p + l) % run;
             const float *b = t->b.f32 + (j + at) * t->b.row + o * t->b.step;
@@ -31398,41 +31411,41 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
     }
 }
 
-/* The tiles of some rows of c, whose part of a is gathered. */
+/* The tiles of some rows of c, whose part of a is gathered: u without what changes from tile to
+ * tile. */
 static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
                                            int64_t n, const float *b, const float *panels,
-                                           int64_t deep, int in_place)
+                                           const gckpti_blocking *by)
 {
-    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
     const gckpti_tile first = u;
     for (int64_t i = 0, high; i < rows; i += high) {
         high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
         u.a = first.a + i * u.a_row;
-        for (int64_t q = 0; q < count; q++) {
-            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+        for (int64_t at = 0, width; at < n; at += width) {
+            width = V(panel)(n, at);
             u.last = gckpti_min(n - at - width + W, W);
-            u.b = panels + at * deep, u.b_step = width;
-            if (in_place && u.last == W)
+            u.b = panels + at * by->deep, u.b_step = width;
+            if (by->in_place && u.last == W)
                 u.b = b + at, u.b_step = s->t.b.step;
             u.c = first.c + i * u.c_row + at;
             u.from = first.from ? first.from + i * u.from_row + at : NULL;
-            u.next = q + 1 < count ? u.c + width : u.c;
+            u.next = at + width < n ? u.c + width : u.c;
             V(tiles)[width / W - 1][high - 1](&u);
         }
     }
 }
 
 /* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
- * their tiles; where c has those of other phases between them, no
- * more than a line. */
-static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
-                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+ * their tiles; where c has those of other phases between them, no more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, const gckpti_rectangle *piece,
+                                           float *pack, int64_t room)
 {
+    const int64_t i1 = piece->i1, j1 = piece->j1;
     const gckpti_product *t = &s->t;
     const int dw = s->kind == GCKPTI_CONV_DW;
     const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
     const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
-    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    gckpti_blocking by = V(blocking)(t, i1 - piece->i0, room);
     by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
     room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
     by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
@@ -31441,12 +31454,12 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
     int64_t p = 0;
     do {
         const int64_t k = gckpti_min(t->k - p, by.deep);
-        for (int64_t j = j0, n; j < j1; j += n) {
+        for (int64_t j = piece->j0, n; j < j1; j += n) {
             const float *b = t->b.f32 + p * t->b.step + j * t->b.row;
             n = gckpti_min(j1 - j, by.wide);
             if (!by.in_place || n % W)
                 V(pack_taps)(s, p, k, j, n, panels, by.deep);
-            for (int64_t i = i0, some; i < i1; i += some) {
+            for (int64_t i = piece->i0, some; i < i1; i += some) {
                 const int64_t at = gckpti_windows_c(s, i) + j;
                 gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
                                   NULL, 0,    t->start, t->start_row,
@@ -31466,7 +31479,7 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
                     u.from = u.c, u.from_row = u.c_row;
                 else if (t->start)
                     u.from = t->start + j;
-                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+                V(windows_tiles)(s, u, some, n, b, panels, &by);
             }
         }
         p += k;
@@ -31589,76 +31602,73 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
 #define GCKPTI_BAND 8
 #endif
 
-/* Links of the band below, `count` of them: of all rows, or in a corner of those that have them.
- * Where a's rows and b stand and c's registers are the caller's. */
-GCKPTI_INLINED void V(band_links)(const gckpti_band *s, int vectors, int64_t count, int corner,
-                                  int64_t late, const float **b, const float **a, FLOATS *low,
-                                  FLOATS *high)
+/* At most GCKPTI_BAND rows and 2 W columns of c, which take `links` that all rows have and, at the
+ * diagonal, a corner of links that not all have: row i the links 0..i - late of it, after the
+ * others, or i - late.. of it, before them. b is read in whole vectors. */
+typedef struct {
+    int64_t rows, cols, links, corner, late;
+    const float *a, *b, *factor;
+    float *c;
+} V(part);
+
+/* What stays in registers meanwhile: where b and a's rows stand, and c. */
+typedef struct {
+    const float *b, *a[GCKPTI_BAND];
+    FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
+} V(chains);
+
+GCKPTI_INLINED void V(band_links)(const gckpti_band *s, const V(part) *t, int vectors, int corner,
+                                  V(chains) *u)
 {
-    for (int64_t p = late; p < late + count; p++, *b += s->b_step) {
-        const FLOATS b0 = V(load)(*b), b1 = vectors > 1 ? V(load)(*b + W) : b0;
+    const int64_t first = corner ? t->late : 0, end = first + (corner ? t->corner : t->links);
+    for (int64_t p = first; p < end; p++, u->b += s->b_step) {
+        const FLOATS b0 = V(load)(u->b), b1 = vectors > 1 ? V(load)(u->b + W) : b0;
         GCKPTI_UNROLL
         for (int i = 0; i < GCKPTI_BAND; i++) {
-            const FLOATS x = V(set1)(*a[i]);
-            a[i] += s->a_step;
+            const FLOATS x = V(set1)(*u->a[i]);
+            u->a[i] += s->a_step;
             if (corner && (s->edge == GCKPTI_LINKS_TO ? p > i : p < i))
                 continue;
-            low[i] = V(fma)(x, b0, low[i]);
+            u->low[i] = V(fma)(x, b0, u->low[i]);
             if (vectors > 1)
-                high[i] = V(fma)(x, b1, high[i]);
+                u->high[i] = V(fma)(x, b1, u->high[i]);
         }
     }
 }
 
-/* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and `vectors` (1
- * or 2, a constant) of columns: k links, and at the diagonal a corner of links that not all rows
- * have: row i the links 0..i - late of it, after the others, or i - late.. of it, before them. b is
- * read in whole vectors. */
-GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int vectors, int64_t n,
-                               int64_t k, int64_t corner, int64_t late, const float *a,
-                               const float *b, float *c, const float *factor)
+/* c += chain of a(i,p) b(p) (from +0 if `fresh`). rows and n, its columns, are those of
+ * t, but constants where they can be, as `vectors` is. */
+GCKPTI_INLINED void V(band_of)(const gckpti_band *s, const V(part) *t, int64_t rows, int64_t n,
+                               int vectors)
 {
-    const int64_t c_row = s->c_row;
-    const float *at[GCKPTI_BAND];
-    FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
+    V(chains) u;
+    u.b = t->b;
     GCKPTI_UNROLL
     for (int i = 0; i < GCKPTI_BAND; i++) {
-        at[i] = a + (i < rows ? i : 0) * s->a_row;
-        low[i] = high[i] = V(zero)();
+        const float *c = t->c + i * s->c_row;
+        u.a[i] = t->a + (i < rows ? i : 0) * s->a_row;
+        u.low[i] = u.high[i] = V(zero)();
         if (!s->fresh && i < rows) {
-            low[i] = V(load_n)(c + i * c_row, n);
+            u.low[i] = V(load_n)(c, n);
             if (vectors > 1)
-                high[i] = V(load_n)(c + i * c_row + W, n - W);
-            if (factor)
-                low[i] = low[i] * factor[i], high[i] = high[i] * factor[i];
+                u.high[i] = V(load_n)(c + W, n - W);
+            if (t->factor)
+                u.low[i] = u.low[i] * t->factor[i], u.high[i] = u.high[i] * t->factor[i];
         }
     }
     if (s->edge == GCKPTI_LINKS_FROM)
-        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
-    V(band_links)(s, vectors, k, 0, 0, &b, at, low, high);
+        V(band_links)(s, t, vectors, 1, &u);
+    V(band_links)(s, t, vectors, 0, &u);
     if (s->edge == GCKPTI_LINKS_TO)
-        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
+        V(band_links)(s, t, vectors, 1, &u);
     GCKPTI_UNROLL
     for (int i = 0; i < GCKPTI_BAND; i++)
         if (i < rows) {
-            V(store_n)(c + i * c_row, low[i], n);
+            float *c = t->c + i * s->c_row;
+            V(store_n)(c, u.low[i], n);
             if (vectors > 1)
-                V(store_n)(c + i * c_row + W, high[i], n - W);
+                V(store_n)(c + W, u.high[i], n - W);
         }
-}
-
-GCKPTI_INLINED void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                int64_t corner, int64_t late, const float *a, const float *b,
-                                float *c, const float *factor)
-{
-    if (rows == GCKPTI_BAND && n == 2 * W)
-        V(band_of)(s, GCKPTI_BAND, 2, 2 * W, k, corner, late, a, b, c, factor);
-    else if (rows == GCKPTI_BAND && n == W)
-        V(band_of)(s, GCKPTI_BAND, 1, W, k, corner, late, a, b, c, factor);
-    else if (n > W)
-        V(band_of)(s, rows, 2, n, k, corner, late, a, b, c, factor);
-    else
-        V(band_of)(s, rows, 1, n, k, corner, late, a, b, c, factor);
 }
 
 /* Columns from..end-1 of rows of a token of the head each, into L2. */
@@ -31670,31 +31680,38 @@ GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* The same for what the diagonal leaves of c (m,n). */
+/* c (m,n) += chains of k links, or what the diagonal leaves of these. */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal;
-        int64_t late = at < 0 ? -at : 0;
+        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal, skip = 0;
+        V(part) t = { gckpti_min(m - i, GCKPTI_BAND), 0, k, 0, at < 0 ? -at : 0, NULL, NULL,
+                      s->factor ? s->factor + i : NULL, NULL };
         at = at < 0 ? 0 : at;
         if (s->edge != GCKPTI_COLUMNS_FROM) {
             at = gckpti_min(at, k);
-            corner = rows > late ? gckpti_min(k - at, rows - late) : 0;
-            links = s->edge == GCKPTI_LINKS_TO ? at : k - at - corner;
+            t.corner = t.rows > t.late ? gckpti_min(k - at, t.rows - t.late) : 0;
+            t.links = s->edge == GCKPTI_LINKS_TO ? at : k - at - t.corner;
             skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
             at = 0;
         }
-        if (links + corner == 0 && !s->fresh)
+        if (t.links + t.corner == 0 && !s->fresh)
             continue;
-        const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
+        t.a = a + i * s->a_row + skip * s->a_step;
         for (int64_t j = at / W * W; j < n; j += 2 * W) {
             if (s->next)
-                V(fetch_rows)(s->of, s->next + i * s->of->c, rows, j, j + 2 * W);
-            V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-             c + i * s->c_row + j, s->factor ? s->factor + i : NULL);
+                V(fetch_rows)(s->of, s->next + i * s->of->c, t.rows, j, j + 2 * W);
+            t.b = b + skip * s->b_step + j, t.c = c + i * s->c_row + j;
+            t.cols = gckpti_min(n - j, 2 * W);
+            if (t.rows == GCKPTI_BAND && t.cols == 2 * W)
+                V(band_of)(s, &t, GCKPTI_BAND, 2 * W, 2);
+            else if (t.rows == GCKPTI_BAND && t.cols == W)
+                V(band_of)(s, &t, GCKPTI_BAND, W, 1);
+            else if (t.cols > W)
+                V(band_of)(s, &t, t.rows, t.cols, 2);
+            else
+                V(band_of)(s, &t, t.rows, t.cols, 1);
         }
     }
 }
@@ -31740,7 +31757,8 @@ GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
  * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
- * 0..i+diagonal only. */
+ * 0..i+diagonal only. (`first`, `words` and `bf16` are constants where it is opened; max, sum and
+ * factor are W of three rows that the caller keeps, which no struct has side by side.) */
 GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
                                  float *max, float *sum, float *factor, int words, int bf16)
 {
@@ -31796,12 +31814,6 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
     V(store)(factor, change);
 }
 
-static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
-                                         int first, float *max, float *sum, float *factor)
-{
-    V(online_of)(x, n, diagonal, scale, first, max, sum, factor, 0, 0);
-}
-
 /* out *= factor, of a query */
 GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
 {
@@ -31824,7 +31836,9 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
         memset(out, 0, (size_t)h->d * sizeof *out);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
+        const V(lone) scores = { h->d, n, q, 1, k, h->c, NULL, NULL, p, v };
+        const V(lone) values = { n, h->d, p, 1, v, h->c, NULL, NULL, out, NULL };
+        V(dots)(&scores);
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
         float factor = V(online)(p, p, n, j == 0, &max, &sum);
@@ -31832,7 +31846,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
             continue;
         if (j)
             V(rescale)(out, factor, h->d);
-        V(sweep)(p, 1, v, h->c, n, h->d, out);
+        V(sweep)(&values);
     }
     gckpti_softmax_end(&max, &sum);
     if (out)
@@ -31883,8 +31897,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         scores.next = out ? call->in[2].data + keys + j * h->c : NULL;
         V(bands)(&scores, n, m, h->d, k, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)
-        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
+            V(online_of)
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i, 0, 0);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
@@ -31898,7 +31912,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
 }
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
- * ds = p (dp - delta) scale, where delta = sum(g out) of the query. */
+ * ds = p (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
 static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, const float *lse,
                                          const float *delta, float *p, float *ds)
 {

@@ -33,7 +33,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     }
 }
 
-static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int backward)
+static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_heads h)
 {
     const int fast = gckpti_attention_is_fast(call);
     int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
@@ -48,5 +48,5 @@ static void gckpti_attention_run(const gckpt_call *call, gckpti_heads h, int bac
     gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
 
-GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, gckpti_heads_of(call), backward))
+GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, backward, gckpti_heads_of(call)))
 #endif

@@ -66,6 +66,11 @@ static inline const float *gckpti_starts(const gckpti_product *t, int64_t i, int
     return t->start ? t->start + i * t->start_row + j : NULL;
 }
 
+/* Rows i0..i1-1, columns j0..j1-1 of c, of a matrix; which of all pieces that is. */
+typedef struct {
+    int64_t i0, i1, j0, j1, matrix, item;
+} gckpti_rectangle;
+
 /* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
  * f32 products `pace` lines before each tile. */
 typedef struct {
@@ -256,6 +261,7 @@ static inline gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 enum {
     GCKPTI_CURVES(GCKPTI_KIND) GCKPTI_PAIRS(GCKPTI_KIND) GCKPTI_PAIR =
         GCKPTI_KIND_add, /* from here on there are two inputs */
+    GCKPTI_KIND_divisor = -1, /* backward, div's second input */
     GCKPTI_ELEMENTS = 4096
 };
 /* clang-format on */
@@ -305,8 +311,8 @@ static inline int64_t gckpti_windows_b(const gckpti_windows *s, int64_t tap)
 /* Entries of parts that can be left out come last, with their places in the table
  * (kernels/table). */
 typedef struct {
-    void (*product_piece)(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
+    void (*product_piece)(const gckpti_product *t, const gckpti_rectangle *at, float *pack,
+                          int64_t room);
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
@@ -344,8 +350,8 @@ typedef struct {
 #define GCKPTI_IMAGE_KERNELS(V)                                                                    \
     , V(windows_piece), V(multiply_add), V(max_window), V(channel_sums), V(channel_out),           \
         V(channel_dx)
-    void (*windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1, int64_t j0,
-                          int64_t j1, float *pack, int64_t room);
+    void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
+                          int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
     void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
                        float *y, uint16_t *tap);

@@ -16,8 +16,7 @@ static void gckpti_windows_cut(const gckpti_products *by, const gckpti_rectangle
     w.t.c += at->matrix * w.c_next;
     if (w.t.start)
         w.t.start += at->matrix * w.c_next;
-    gckpti_kernels_of(by->call)
-        ->windows_piece(&w, at->i0, at->i1, at->j0, at->j1, room, floats);
+    gckpti_kernels_of(by->call)->windows_piece(&w, at, room, floats);
 }
 
 static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
@@ -93,27 +92,28 @@ static void gckpti_conv_fast(const gckpt_call *call, gckpti_conv *s)
 
 GCKPTI_FN void gckpti_fast_conv2d_forward(const gckpt_call *call)
 {
-    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 0);
+    gckpti_conv_by(call, 0, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
 }
 
 GCKPTI_FN void gckpti_fast_conv2d_backward(const gckpt_call *call)
 {
-    gckpti_conv_by(call, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add, 1);
+    gckpti_conv_by(call, 1, gckpti_conv_fast, gckpti_kernels_of(call)->multiply_add);
     gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
 GCKPTI_BOTH_WAYS(fast_max_pool,
-                 gckpti_max_pool_by(call, gckpti_kernels_of(call)->max_window, backward))
+                 gckpti_max_pool_by(call, backward, gckpti_kernels_of(call)->max_window))
 GCKPTI_BOTH_WAYS(fast_average_pool,
-                 gckpti_average_pool_by(call, gckpti_kernels_of(call)->add,
-                                        gckpti_kernels_of(call)->divide, backward))
+                 gckpti_average_pool_by(call, backward, gckpti_kernels_of(call)->add,
+                                        gckpti_kernels_of(call)->divide))
 
-static void gckpti_fast_channels(const gckpt_call *call, const gckpti_kernels *k, int backward)
+static void gckpti_fast_channels(const gckpt_call *call, int backward)
 {
+    const gckpti_kernels *k = gckpti_kernels_of(call);
     const gckpti_channel_kernels by = { k->channel_sums, k->channel_out, k->channel_dx };
-    gckpti_channels_by(call, &by, backward);
+    gckpti_channels_by(call, backward, &by);
 }
 
-GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
-GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, gckpti_kernels_of(call), backward))
+GCKPTI_BOTH_WAYS(fast_groupnorm, gckpti_fast_channels(call, backward))
+GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, backward))
 #endif

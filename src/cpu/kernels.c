@@ -41,8 +41,9 @@ static int gckpti_products_agree(const gckpti_kernels *kernels)
     }
     gckpti_product t =
         gckpti_product_of(M, N, K, gckpti_matrix(a, K, 1), gckpti_matrix(b, K, 1), c);
+    const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
     t.start = b;
-    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
+    kernels->product_piece(&t, &all, pack, sizeof pack / sizeof *pack);
     for (int i = 0; i < M; i++) {
         float row[N];
         memcpy(row, b, sizeof row);

@@ -25,11 +25,6 @@ static inline int gckpti_mixed_agrees(const gckpti_kernels *kernels) { return !k
 
 /* ---- cpu/products.c ---- */
 #if GCKPTI_HAS_FAST
-/* Rows i0.., columns j0.. of c of a matrix; which of all pieces that is. */
-typedef struct {
-    int64_t matrix, i0, i1, j0, j1, item;
-} gckpti_rectangle;
-
 typedef struct gckpti_products {
     const gckpt_call *call;
     const gckpti_product *t;
@@ -69,11 +64,6 @@ GCKPTI_FN float gckpti_plain_update_block(const gckpt_pass *p, const float *more
 GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass);
 
 #if GCKPTI_HAS_FAST
-GCKPTI_FN void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
-                           void (*item)(const gckpt_call *call, int64_t i));
-GCKPTI_FN void gckpti_each_row(const gckpt_call *call,
-                               void (*row)(const gckpt_call *call, int64_t r));
-
 /* cpu/products.c */
 GCKPTI_FN void gckpti_products_cut(gckpti_products *s);
 GCKPTI_FN void gckpti_products_run(gckpti_products *s);

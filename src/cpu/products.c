@@ -5,9 +5,9 @@
 
 #ifdef GCKPT_OPENBLAS
 /* The kernel product_piece by OpenBLAS, whose sums have an order of their own (manual, 5). */
-static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                                  int64_t j1)
+static void gckpti_openblas_piece(const gckpti_product *t, const gckpti_rectangle *at)
 {
+    const int64_t i0 = at->i0, i1 = at->i1, j0 = at->j0, j1 = at->j1;
     const gckpti_factor *a = &t->a, *b = &t->b;
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
     int a_next = (int)(a->step == 1 ? a->row : a->step);
@@ -45,16 +45,16 @@ static void gckpti_fp32_piece(const gckpti_products *s, const gckpti_rectangle *
         t.start += c_next;
 #ifdef GCKPT_OPENBLAS
     if (gckpti_openblas_can(&t)) {
-        gckpti_openblas_piece(&t, at->i0, at->i1, at->j0, at->j1);
+        gckpti_openblas_piece(&t, at);
         return;
     }
 #endif
-    gckpti_kernels_of(s->call)->product_piece(&t, at->i0, at->i1, at->j0, at->j1, room, floats);
+    gckpti_kernels_of(s->call)->product_piece(&t, at, room, floats);
 }
 
 static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *room, int64_t floats)
 {
-    gckpti_rectangle at = { i / (s->down * s->across), 0, 0, 0, 0, i };
+    gckpti_rectangle at = { 0, 0, 0, 0, i / (s->down * s->across), i };
     at.i0 = i / s->across % s->down * s->rows, at.j0 = i % s->across * s->cols;
     at.i1 = at.i0 + gckpti_min(s->t->m - at.i0, s->rows);
     at.j1 = at.j0 + gckpti_min(s->t->n - at.j0, s->cols);

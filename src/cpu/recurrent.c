@@ -7,7 +7,8 @@
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
     float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
-    gckpti_kernels_of(s->call)->product_piece(t, 0, t->m, 0, t->n, pack, GCKPTI_SMALL_ROOM);
+    const gckpti_rectangle all = { 0, t->m, 0, t->n, 0, 0 };
+    gckpti_kernels_of(s->call)->product_piece(t, &all, pack, GCKPTI_SMALL_ROOM);
 }
 
 static void gckpti_cells_forward(const gckpti_sequence *s, const float *p, int64_t m,
@@ -69,8 +70,8 @@ static void gckpti_cells_add(const gckpti_sequence *s)
     }
 }
 
-static void gckpti_cells_by(const gckpt_call *call, gckpti_cell_run gates, gckpti_cell_run slopes,
-                            int backward)
+static void gckpti_cells_by(const gckpt_call *call, int backward, gckpti_cell_run gates,
+                            gckpti_cell_run slopes)
 {
     const gckpti_cell_kernels by = { gates,
                                      slopes,
@@ -78,11 +79,11 @@ static void gckpti_cells_by(const gckpt_call *call, gckpti_cell_run gates, gckpt
                                      gckpti_cells_forward,
                                      gckpti_cells_backward,
                                      gckpti_cells_add };
-    gckpti_sequence_by(call, &by, backward);
+    gckpti_sequence_by(call, backward, &by);
 }
 
-GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by(call, gckpti_kernels_of(call)->gru_gates,
-                                           gckpti_kernels_of(call)->gru_slopes, backward))
-GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, gckpti_kernels_of(call)->lstm_gates,
-                                            gckpti_kernels_of(call)->lstm_slopes, backward))
+GCKPTI_BOTH_WAYS(fast_gru, gckpti_cells_by(call, backward, gckpti_kernels_of(call)->gru_gates,
+                                           gckpti_kernels_of(call)->gru_slopes))
+GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, backward, gckpti_kernels_of(call)->lstm_gates,
+                                            gckpti_kernels_of(call)->lstm_slopes))
 #endif

@@ -1,6 +1,26 @@
 #include "cpu/own.h"
 
 #if GCKPTI_HAS_FAST
+/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                        void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
+}
+
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
 
 typedef struct {
@@ -28,18 +48,18 @@ static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
     s->kernel(&c, s->kind);
 }
 
-/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+/* Runs the kernels on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
  * a sum over rows. */
-static int gckpti_elementwise(const gckpt_call *call, int kind,
-                              void (*kernel)(const gckpt_call *piece, int kind))
+static int gckpti_elementwise(const gckpt_call *call, int backward, int kind)
 {
-    gckpti_pieces s = { call, kernel, kind };
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_pieces s = { call, backward ? k->elementwise_backward : k->elementwise_forward, kind };
     int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_PAIR ? 16 : 4;
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
     if (n <= GCKPTI_ELEMENTS) { /* a piece is the call itself */
-        kernel(call, kind);
+        s.kernel(call, kind);
         return 1;
     }
     gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
@@ -66,19 +86,9 @@ static void gckpti_add_backward_repeated(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-#define GCKPTI_ELEMENTWISE_WITH(name, backward)                                                    \
-    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
-    {                                                                                              \
-        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
-                                gckpti_kernels_of(call)->elementwise_forward))                     \
-            gckpti_##name##_forward(call);                                                         \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
-    {                                                                                              \
-        if (!gckpti_elementwise(call, GCKPTI_KIND_##name,                                          \
-                                gckpti_kernels_of(call)->elementwise_backward))                    \
-            backward(call);                                                                        \
-    }
+#define GCKPTI_ELEMENTWISE_WITH(name, slopes)                                                      \
+    GCKPTI_BOTH_WAYS(fast_##name, if (!gckpti_elementwise(call, backward, GCKPTI_KIND_##name))     \
+                                      (backward ? slopes : gckpti_##name##_forward)(call))
 #define GCKPTI_ELEMENTWISE(name) GCKPTI_ELEMENTWISE_WITH(name, gckpti_##name##_backward)
 GCKPTI_CURVES(GCKPTI_ELEMENTWISE)
 GCKPTI_ELEMENTWISE_WITH(add, gckpti_add_backward_repeated)
@@ -155,19 +165,20 @@ GCKPTI_BOTH_WAYS(fast_embed, gckpti_fast_take(call, backward))
 GCKPTI_BOTH_WAYS(fast_gather, gckpti_fast_take(call, backward))
 
 /* ---- softmax and its logarithm: an item is a row ---- */
-#define GCKPTI_SOFTMAX(name)                                                                       \
-    GCKPTI_FN void gckpti_fast_##name##_forward(const gckpt_call *call)                            \
-    {                                                                                              \
-        gckpti_each_row(call, gckpti_kernels_of(call)->name##_forward);                            \
-    }                                                                                              \
-    GCKPTI_FN void gckpti_fast_##name##_backward(const gckpt_call *call)                           \
-    {                                                                                              \
-        if (call->in[0].grad)                                                                      \
-            gckpti_each_row(call, gckpti_kernels_of(call)->name##_backward);                       \
-    }
-GCKPTI_SOFTMAX(softmax)
-GCKPTI_SOFTMAX(log_softmax)
-#undef GCKPTI_SOFTMAX
+static void gckpti_fast_rows(const gckpt_call *call, int backward,
+                             void (*forward)(const gckpt_call *call, int64_t row),
+                             void (*slopes)(const gckpt_call *call, int64_t row))
+{
+    if (!backward || call->in[0].grad)
+        gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape),
+                    backward ? slopes : forward);
+}
+GCKPTI_BOTH_WAYS(fast_softmax,
+                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->softmax_forward,
+                                  gckpti_kernels_of(call)->softmax_backward))
+GCKPTI_BOTH_WAYS(fast_log_softmax,
+                 gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->log_softmax_forward,
+                                  gckpti_kernels_of(call)->log_softmax_backward))
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
 
@@ -206,26 +217,14 @@ GCKPTI_FN void gckpti_fast_linear_backward(const gckpt_call *call)
 }
 
 /* ---- layernorm, rmsnorm: an item is a row, then 64 columns ---- */
-GCKPTI_FN void gckpti_fast_layernorm_forward(const gckpt_call *call)
-{
-    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
-}
-
-GCKPTI_FN void gckpti_fast_layernorm_backward(const gckpt_call *call)
+static void gckpti_fast_norm(const gckpt_call *call, int backward)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    if (call->in[0].grad)
-        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
-    gckpti_columns_run(call, o->gain, o->bias);
+    gckpti_fast_rows(call, backward, gckpti_kernels_of(call)->norm_forward,
+                     gckpti_kernels_of(call)->norm_backward);
+    if (backward)
+        gckpti_columns_run(call, o->gain, o->bias);
 }
-
-GCKPTI_FN void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_forward(call);
-}
-
-GCKPTI_FN void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
-{
-    gckpti_fast_layernorm_backward(call);
-}
+GCKPTI_BOTH_WAYS(fast_layernorm, gckpti_fast_norm(call, backward))
+GCKPTI_BOTH_WAYS(fast_rmsnorm, gckpti_fast_norm(call, backward))
 #endif

@@ -8,76 +8,73 @@
 #define GCKPTI_BAND 8
 #endif
 
-/* Links of the band below, `count` of them: of all rows, or in a corner of those that have them.
- * Where a's rows and b stand and c's registers are the caller's. */
-GCKPTI_INLINED void V(band_links)(const gckpti_band *s, int vectors, int64_t count, int corner,
-                                  int64_t late, const float **b, const float **a, FLOATS *low,
-                                  FLOATS *high)
+/* At most GCKPTI_BAND rows and 2 W columns of c, which take `links` that all rows have and, at the
+ * diagonal, a corner of links that not all have: row i the links 0..i - late of it, after the
+ * others, or i - late.. of it, before them. b is read in whole vectors. */
+typedef struct {
+    int64_t rows, cols, links, corner, late;
+    const float *a, *b, *factor;
+    float *c;
+} V(part);
+
+/* What stays in registers meanwhile: where b and a's rows stand, and c. */
+typedef struct {
+    const float *b, *a[GCKPTI_BAND];
+    FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
+} V(chains);
+
+GCKPTI_INLINED void V(band_links)(const gckpti_band *s, const V(part) *t, int vectors, int corner,
+                                  V(chains) *u)
 {
-    for (int64_t p = late; p < late + count; p++, *b += s->b_step) {
-        const FLOATS b0 = V(load)(*b), b1 = vectors > 1 ? V(load)(*b + W) : b0;
+    const int64_t first = corner ? t->late : 0, end = first + (corner ? t->corner : t->links);
+    for (int64_t p = first; p < end; p++, u->b += s->b_step) {
+        const FLOATS b0 = V(load)(u->b), b1 = vectors > 1 ? V(load)(u->b + W) : b0;
         GCKPTI_UNROLL
         for (int i = 0; i < GCKPTI_BAND; i++) {
-            const FLOATS x = V(set1)(*a[i]);
-            a[i] += s->a_step;
+            const FLOATS x = V(set1)(*u->a[i]);
+            u->a[i] += s->a_step;
             if (corner && (s->edge == GCKPTI_LINKS_TO ? p > i : p < i))
                 continue;
-            low[i] = V(fma)(x, b0, low[i]);
+            u->low[i] = V(fma)(x, b0, u->low[i]);
             if (vectors > 1)
-                high[i] = V(fma)(x, b1, high[i]);
+                u->high[i] = V(fma)(x, b1, u->high[i]);
         }
     }
 }
 
-/* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and `vectors` (1
- * or 2, a constant) of columns: k links, and at the diagonal a corner of links that not all rows
- * have: row i the links 0..i - late of it, after the others, or i - late.. of it, before them. b is
- * read in whole vectors. */
-GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int vectors, int64_t n,
-                               int64_t k, int64_t corner, int64_t late, const float *a,
-                               const float *b, float *c, const float *factor)
+/* c += chain of a(i,p) b(p) (from +0 if `fresh`). rows and n, its columns, are those of
+ * t, but constants where they can be, as `vectors` is. */
+GCKPTI_INLINED void V(band_of)(const gckpti_band *s, const V(part) *t, int64_t rows, int64_t n,
+                               int vectors)
 {
-    const int64_t c_row = s->c_row;
-    const float *at[GCKPTI_BAND];
-    FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
+    V(chains) u;
+    u.b = t->b;
     GCKPTI_UNROLL
     for (int i = 0; i < GCKPTI_BAND; i++) {
-        at[i] = a + (i < rows ? i : 0) * s->a_row;
-        low[i] = high[i] = V(zero)();
+        const float *c = t->c + i * s->c_row;
+        u.a[i] = t->a + (i < rows ? i : 0) * s->a_row;
+        u.low[i] = u.high[i] = V(zero)();
         if (!s->fresh && i < rows) {
-            low[i] = V(load_n)(c + i * c_row, n);
+            u.low[i] = V(load_n)(c, n);
             if (vectors > 1)
-                high[i] = V(load_n)(c + i * c_row + W, n - W);
-            if (factor)
-                low[i] = low[i] * factor[i], high[i] = high[i] * factor[i];
+                u.high[i] = V(load_n)(c + W, n - W);
+            if (t->factor)
+                u.low[i] = u.low[i] * t->factor[i], u.high[i] = u.high[i] * t->factor[i];
         }
     }
     if (s->edge == GCKPTI_LINKS_FROM)
-        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
-    V(band_links)(s, vectors, k, 0, 0, &b, at, low, high);
+        V(band_links)(s, t, vectors, 1, &u);
+    V(band_links)(s, t, vectors, 0, &u);
     if (s->edge == GCKPTI_LINKS_TO)
-        V(band_links)(s, vectors, corner, 1, late, &b, at, low, high);
+        V(band_links)(s, t, vectors, 1, &u);
     GCKPTI_UNROLL
     for (int i = 0; i < GCKPTI_BAND; i++)
         if (i < rows) {
-            V(store_n)(c + i * c_row, low[i], n);
+            float *c = t->c + i * s->c_row;
+            V(store_n)(c, u.low[i], n);
             if (vectors > 1)
-                V(store_n)(c + i * c_row + W, high[i], n - W);
+                V(store_n)(c + W, u.high[i], n - W);
         }
-}
-
-GCKPTI_INLINED void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                int64_t corner, int64_t late, const float *a, const float *b,
-                                float *c, const float *factor)
-{
-    if (rows == GCKPTI_BAND && n == 2 * W)
-        V(band_of)(s, GCKPTI_BAND, 2, 2 * W, k, corner, late, a, b, c, factor);
-    else if (rows == GCKPTI_BAND && n == W)
-        V(band_of)(s, GCKPTI_BAND, 1, W, k, corner, late, a, b, c, factor);
-    else if (n > W)
-        V(band_of)(s, rows, 2, n, k, corner, late, a, b, c, factor);
-    else
-        V(band_of)(s, rows, 1, n, k, corner, late, a, b, c, factor);
 }
 
 /* Columns from..end-1 of rows of a token of the head each, into L2. */
@@ -89,31 +86,38 @@ GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* The same for what the diagonal leaves of c (m,n). */
+/* c (m,n) += chains of k links, or what the diagonal leaves of these. */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal;
-        int64_t late = at < 0 ? -at : 0;
+        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal, skip = 0;
+        V(part) t = { gckpti_min(m - i, GCKPTI_BAND), 0, k, 0, at < 0 ? -at : 0, NULL, NULL,
+                      s->factor ? s->factor + i : NULL, NULL };
         at = at < 0 ? 0 : at;
         if (s->edge != GCKPTI_COLUMNS_FROM) {
             at = gckpti_min(at, k);
-            corner = rows > late ? gckpti_min(k - at, rows - late) : 0;
-            links = s->edge == GCKPTI_LINKS_TO ? at : k - at - corner;
+            t.corner = t.rows > t.late ? gckpti_min(k - at, t.rows - t.late) : 0;
+            t.links = s->edge == GCKPTI_LINKS_TO ? at : k - at - t.corner;
             skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
             at = 0;
         }
-        if (links + corner == 0 && !s->fresh)
+        if (t.links + t.corner == 0 && !s->fresh)
             continue;
-        const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
+        t.a = a + i * s->a_row + skip * s->a_step;
         for (int64_t j = at / W * W; j < n; j += 2 * W) {
             if (s->next)
-                V(fetch_rows)(s->of, s->next + i * s->of->c, rows, j, j + 2 * W);
-            V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-             c + i * s->c_row + j, s->factor ? s->factor + i : NULL);
+                V(fetch_rows)(s->of, s->next + i * s->of->c, t.rows, j, j + 2 * W);
+            t.b = b + skip * s->b_step + j, t.c = c + i * s->c_row + j;
+            t.cols = gckpti_min(n - j, 2 * W);
+            if (t.rows == GCKPTI_BAND && t.cols == 2 * W)
+                V(band_of)(s, &t, GCKPTI_BAND, 2 * W, 2);
+            else if (t.rows == GCKPTI_BAND && t.cols == W)
+                V(band_of)(s, &t, GCKPTI_BAND, W, 1);
+            else if (t.cols > W)
+                V(band_of)(s, &t, t.rows, t.cols, 2);
+            else
+                V(band_of)(s, &t, t.rows, t.cols, 1);
         }
     }
 }

@@ -1,25 +1,30 @@
-/* ---- elementwise ops: a loop for each ---- */
-/* x, y: of the inputs; left: elements from j on */
+/* ---- elementwise ops: a loop for each, over whole vectors ---- */
+/* to (+)= what the loop says of x and y, n of them, and of the op's attributes o. Forward: of the
+ * inputs, a curve's twice. Backward: of the gradient g that comes, where x is where the slope is
+ * taken, at the result or the input; of pairs the other input, y being the own one. */
+typedef struct {
+    const float *x, *y, *g, *o;
+    float *to;
+    int64_t n;
+    int kind, accumulate;
+    gckpti_ahead ahead;
+} V(piece);
+
 #define GCKPTI_LOOP(name, statement)                                                               \
     case GCKPTI_KIND_##name:                                                                       \
-        for (int64_t j = 0, left = n; j < n; j += W, left -= W) {                                  \
-            const FLOATS x = V(load_n)(from_x + j, left), y = V(load_n)(from_y + j, left);         \
-            V(fetch)(&ahead, j);                                                                   \
+        for (int64_t j = 0; j < s.n; j += W) {                                                     \
+            const FLOATS x = V(load)(s.x + j), y = V(load)(s.y + j);                               \
+            V(fetch)(&s.ahead, j);                                                                 \
             statement;                                                                             \
             (void)y;                                                                               \
         }                                                                                          \
         break;
 
-static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
+static GCKPTI_TARGET void V(values)(const V(piece) *piece)
 {
-    const int pair = kind >= GCKPTI_PAIR;
-    const float *from_x = call->in[0].data, *from_y = call->in[pair].data;
-    const float *o = (const float *)call->attributes;
-    const int64_t n = gckpti_elements(&call->shape);
-    const gckpti_ahead ahead = gckpti_ahead_of(call, from_x, call->in[0].bf16, call->out_bf16,
-                                               pair ? call->in[1].bf16 : NULL);
-#define GCKPTI_VALUE(name, value) GCKPTI_LOOP(name, V(store_n)(call->out + j, value, left))
-    switch (kind) {
+    const V(piece) s = *piece; /* which no store changes */
+#define GCKPTI_VALUE(name, value) GCKPTI_LOOP(name, V(store)(s.to + j, value))
+    switch (s.kind) {
         GCKPTI_VALUE(relu, V(relu)(x))
         GCKPTI_VALUE(gelu, V(gelu)(x))
         GCKPTI_VALUE(gelu_erf, V(gelu_erf)(x))
@@ -31,8 +36,8 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
         GCKPTI_VALUE(sqrt, V(sqrt)(x))
         GCKPTI_VALUE(abs, V(abs)(x))
         GCKPTI_VALUE(reciprocal, V(reciprocal)(x))
-        GCKPTI_VALUE(pow, V(power)(x, o[0]))
-        GCKPTI_VALUE(clamp, V(lowest)(V(set1)(o[1]), V(highest)(V(set1)(o[0]), x)))
+        GCKPTI_VALUE(pow, V(power)(x, s.o[0]))
+        GCKPTI_VALUE(clamp, V(lowest)(V(set1)(s.o[1]), V(highest)(V(set1)(s.o[0]), x)))
         GCKPTI_VALUE(add, x + y)
         GCKPTI_VALUE(sub, x - y)
         GCKPTI_VALUE(mul, x * y)
@@ -51,33 +56,19 @@ GCKPTI_INLINED void V(put_sum)(float *d, FLOATS g, int accumulate, int64_t n)
     V(store_n)(d, g, n);
 }
 
-/* The gradient of input i: g times a slope, or g changed. x: where the slope is taken, at the
- * result or the input; of pairs the other input, y being the own one. */
-static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
+/* g times a slope, or g changed. */
+static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
 {
-    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
-                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
-                           1 << GCKPTI_KIND_reciprocal;
-    const int by_out = at_out >> kind & 1, accumulate = call->in[i].accumulate;
-    const gckpt_arg *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
-    const float *from_x = by_out ? call->out : at->data, *grad = call->grad_out;
-    const int both = (kind == GCKPTI_KIND_div && i) || kind > GCKPTI_KIND_div;
-    const float *from_y = both ? call->in[i].data : from_x;
-    const float *o = (const float *)call->attributes;
-    float *to = call->in[i].grad;
-    const int64_t n = gckpti_elements(&call->shape);
+    const V(piece) s = *piece;
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f);
-    const gckpti_ahead ahead = gckpti_ahead_of(call, grad, by_out ? call->out_bf16 : at->bf16,
-                                               call->grad_out_bf16, call->in[i].grad_bf16);
 #define GCKPTI_PUT_BY(name, value, slope)                                                          \
-    GCKPTI_LOOP(name, const FLOATS g = V(load_n)(grad + j, left);                                  \
-                V(put)(to + j, value, slope, accumulate, left))
+    GCKPTI_LOOP(name, const FLOATS g = V(load)(s.g + j);                                           \
+                V(put)(s.to + j, value, slope, s.accumulate, W))
 #define GCKPTI_PUT(name, value)                                                                    \
-    GCKPTI_LOOP(name, const FLOATS g = V(load_n)(grad + j, left);                                  \
-                V(put_sum)(to + j, value, accumulate, left))
+    GCKPTI_LOOP(name, const FLOATS g = V(load)(s.g + j);                                           \
+                V(put_sum)(s.to + j, value, s.accumulate, W))
 #define GCKPTI_SLOPE(name) GCKPTI_PUT_BY(name, g, V(name##_slope)(x))
-    enum { GCKPTI_KIND_divisor = -1 };
-    switch (kind == GCKPTI_KIND_div && i ? GCKPTI_KIND_divisor : kind) {
+    switch (s.kind) {
         GCKPTI_SLOPE(gelu)
         GCKPTI_SLOPE(gelu_erf)
         GCKPTI_SLOPE(silu)
@@ -89,8 +80,8 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
         GCKPTI_PUT(log, g / x)
         GCKPTI_PUT(sqrt, g / (x + x))
         GCKPTI_PUT(relu, V(less)(zero, x, g, zero))
-        GCKPTI_PUT(clamp, V(less)(V(set1)(o[0]), x, V(less)(x, V(set1)(o[1]), g, zero), zero))
-        GCKPTI_PUT_BY(pow, g, o[0] * V(power)(x, o[0] - 1.0f))
+        GCKPTI_PUT(clamp, V(less)(V(set1)(s.o[0]), x, V(less)(x, V(set1)(s.o[1]), g, zero), zero))
+        GCKPTI_PUT_BY(pow, g, s.o[0] * V(power)(x, s.o[0] - 1.0f))
         GCKPTI_PUT_BY(mul, g, x)
         GCKPTI_PUT_BY(maximum, V(less)(y, x, zero, g), V(equal)(x, y, half, one))
         GCKPTI_PUT_BY(minimum, V(less)(x, y, zero, g), V(equal)(x, y, half, one))
@@ -103,6 +94,52 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 }
 #undef GCKPTI_LOOP
 
+/* Elements after the last whole vector go through one of their own. */
+static GCKPTI_TARGET void V(piece_run)(V(piece) *s, void (*loops)(const V(piece) *piece))
+{
+    const int64_t left = s->n % W, at = s->n - left;
+    float x[W], y[W], g[W], all[W], *to = s->to + at;
+    s->n = at;
+    if (at)
+        loops(s);
+    if (!left)
+        return;
+    V(store)(x, V(load_n)(s->x + at, left));
+    V(store)(y, V(load_n)(s->y + at, left));
+    V(store)(g, V(load_n)(s->g ? s->g + at : x, left));
+    V(store)(all, V(load_n)(s->accumulate ? to : x, left));
+    s->x = x, s->y = y, s->g = g, s->to = all, s->n = W;
+    loops(s);
+    V(store_n)(to, V(load)(all), left);
+}
+
+static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
+{
+    const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_PAIR];
+    V(piece) s = { x->data, y->data, NULL, (const float *)call->attributes, call->out,
+                   gckpti_elements(&call->shape), kind, 0,
+                   gckpti_ahead_of(call, x->data, x->bf16, call->out_bf16,
+                                   x == y ? NULL : y->bf16) };
+    V(piece_run)(&s, V(values));
+}
+
+static GCKPTI_TARGET void V(elementwise_slopes)(const gckpt_call *call, int kind, int i)
+{
+    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
+                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
+                           1 << GCKPTI_KIND_reciprocal;
+    const int by_out = at_out >> kind & 1;
+    const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
+    const float *x = by_out ? call->out : at->data;
+    const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
+    V(piece) s = { x, both ? own->data : x, call->grad_out, (const float *)call->attributes,
+                   own->grad, gckpti_elements(&call->shape), divisor ? GCKPTI_KIND_divisor : kind,
+                   own->accumulate,
+                   gckpti_ahead_of(call, call->grad_out, by_out ? call->out_bf16 : at->bf16,
+                                   call->grad_out_bf16, own->grad_bf16) };
+    V(piece_run)(&s, V(slopes));
+}
+
 static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
     if (kind == GCKPTI_KIND_add)
@@ -114,5 +151,5 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad)
-                V(slopes)(call, kind, i);
+                V(elementwise_slopes)(call, kind, i);
 }

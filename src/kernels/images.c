@@ -41,8 +41,8 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
 {
     const gckpti_product *t = &s->t;
     const int64_t run = s->kind == GCKPTI_CONV_UP ? s->z->group_o : t->k;
-    for (int64_t q = 0, at; at = V(panel)(n, q), at < n; q++) {
-        const int64_t width = V(panel)(n, q + 1) - at, cols = gckpti_min(n - at, width);
+    for (int64_t at = 0, width; at < n; at += width) {
+        const int64_t cols = gckpti_min(n - at, width = V(panel)(n, at));
         for (int64_t l = 0, links; l < k; l += links) {
             const int64_t tap = (p + l) / run, o = (p + l) % run;
             const float *b = t->b.f32 + (j + at) * t->b.row + o * t->b.step;
@@ -54,41 +54,41 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
     }
 }
 
-/* The tiles of some rows of c, whose part of a is gathered. */
+/* The tiles of some rows of c, whose part of a is gathered: u without what changes from tile to
+ * tile. */
 static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
                                            int64_t n, const float *b, const float *panels,
-                                           int64_t deep, int in_place)
+                                           const gckpti_blocking *by)
 {
-    const int64_t count = (n + GCKPTI_TILE_VECTORS * W - 1) / (GCKPTI_TILE_VECTORS * W);
     const gckpti_tile first = u;
     for (int64_t i = 0, high; i < rows; i += high) {
         high = gckpti_min(rows - i, GCKPTI_TILE_ROWS);
         u.a = first.a + i * u.a_row;
-        for (int64_t q = 0; q < count; q++) {
-            const int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+        for (int64_t at = 0, width; at < n; at += width) {
+            width = V(panel)(n, at);
             u.last = gckpti_min(n - at - width + W, W);
-            u.b = panels + at * deep, u.b_step = width;
-            if (in_place && u.last == W)
+            u.b = panels + at * by->deep, u.b_step = width;
+            if (by->in_place && u.last == W)
                 u.b = b + at, u.b_step = s->t.b.step;
             u.c = first.c + i * u.c_row + at;
             u.from = first.from ? first.from + i * u.from_row + at : NULL;
-            u.next = q + 1 < count ? u.c + width : u.c;
+            u.next = at + width < n ? u.c + width : u.c;
             V(tiles)[width / W - 1][high - 1](&u);
         }
     }
 }
 
 /* As V(product_piece), for a matrix of windows: rows of a are gathered, as many as `some`, before
- * their tiles; where c has those of other phases between them, no
- * more than a line. */
-static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, int64_t i1,
-                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+ * their tiles; where c has those of other phases between them, no more than a line. */
+static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, const gckpti_rectangle *piece,
+                                           float *pack, int64_t room)
 {
+    const int64_t i1 = piece->i1, j1 = piece->j1;
     const gckpti_product *t = &s->t;
     const int dw = s->kind == GCKPTI_CONV_DW;
     const int64_t most = dw ? GCKPTI_GATHERED : GCKPTI_STRIP;
     const int lines = s->kind == GCKPTI_CONV_UP && (s->r[0].each > 1 || s->r[1].each > 1);
-    gckpti_blocking by = V(blocking)(t, i1 - i0, room);
+    gckpti_blocking by = V(blocking)(t, i1 - piece->i0, room);
     by.in_place = by.in_place && s->kind != GCKPTI_CONV_UP;
     room -= GCKPTI_PANEL * 16; /* V(pack) writes too much */
     by.deep = gckpti_min(by.deep, room / (GCKPTI_PANEL + most) / 16 * 16);
@@ -97,12 +97,12 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
     int64_t p = 0;
     do {
         const int64_t k = gckpti_min(t->k - p, by.deep);
-        for (int64_t j = j0, n; j < j1; j += n) {
+        for (int64_t j = piece->j0, n; j < j1; j += n) {
             const float *b = t->b.f32 + p * t->b.step + j * t->b.row;
             n = gckpti_min(j1 - j, by.wide);
             if (!by.in_place || n % W)
                 V(pack_taps)(s, p, k, j, n, panels, by.deep);
-            for (int64_t i = i0, some; i < i1; i += some) {
+            for (int64_t i = piece->i0, some; i < i1; i += some) {
                 const int64_t at = gckpti_windows_c(s, i) + j;
                 gckpti_tile u = { k,    pack, 1,       GCKPTI_GATHERED,
                                   NULL, 0,    t->start, t->start_row,
@@ -122,7 +122,7 @@ static GCKPTI_TARGET void V(windows_piece)(const gckpti_windows *s, int64_t i0, 
                     u.from = u.c, u.from_row = u.c_row;
                 else if (t->start)
                     u.from = t->start + j;
-                V(windows_tiles)(s, u, some, n, b, panels, by.deep, by.in_place);
+                V(windows_tiles)(s, u, some, n, b, panels, &by);
             }
         }
         p += k;

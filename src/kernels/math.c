@@ -53,7 +53,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
     enum { LANES = 32 / W };
     const int top = row->kind == GCKPTI_TOP;
     const FLOATS start = V(set1)(top ? -GCKPTI_INFINITY : 0.0f);
-    FLOATS lane[LANES], fold[LANES];
+    FLOATS lane[LANES], rest[LANES];
     int64_t at = 0;
     for (int i = 0; i < LANES; i++)
         lane[i] = start;
@@ -62,13 +62,13 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
         for (int i = 0; i < LANES; i++)
             lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-    GCKPTI_UNROLL
-    for (int i = 0; i < LANES; i++, at += W) {
-        if (at < n)
-            lane[i] = V(upto)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
-        fold[i] = lane[i];
-    }
-    return V(fold)(fold, top);
+    if (at == n)
+        return V(fold)(lane, top);
+    for (int i = 0; i < LANES; i++)
+        rest[i] = lane[i];
+    for (int i = 0; at < n; i++, at += W)
+        rest[i] = V(upto)(n - at, V(term)(row, at, n - at, rest[i]), rest[i]);
+    return V(fold)(rest, top);
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
@@ -78,9 +78,10 @@ static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
     return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float V(sum)(const float *x, int64_t n)
+/* of x - first */
+static GCKPTI_TARGET float V(sum)(const float *x, int64_t n, float first)
 {
-    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, first, 0.0f, 0.0f };
     return V(reduce)(&row, n);
 }
 

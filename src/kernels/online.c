@@ -30,7 +30,8 @@ GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
  * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
- * 0..i+diagonal only. */
+ * 0..i+diagonal only. (`first`, `words` and `bf16` are constants where it is opened; max, sum and
+ * factor are W of three rows that the caller keeps, which no struct has side by side.) */
 GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
                                  float *max, float *sum, float *factor, int words, int bf16)
 {
@@ -86,12 +87,6 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
     V(store)(factor, change);
 }
 
-static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
-                                         int first, float *max, float *sum, float *factor)
-{
-    V(online_of)(x, n, diagonal, scale, first, max, sum, factor, 0, 0);
-}
-
 /* out *= factor, of a query */
 GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
 {
@@ -114,7 +109,9 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
         memset(out, 0, (size_t)h->d * sizeof *out);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
+        const V(lone) scores = { h->d, n, q, 1, k, h->c, NULL, NULL, p, v };
+        const V(lone) values = { n, h->d, p, 1, v, h->c, NULL, NULL, out, NULL };
+        V(dots)(&scores);
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
         float factor = V(online)(p, p, n, j == 0, &max, &sum);
@@ -122,7 +119,7 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
             continue;
         if (j)
             V(rescale)(out, factor, h->d);
-        V(sweep)(p, 1, v, h->c, n, h->d, out);
+        V(sweep)(&values);
     }
     gckpti_softmax_end(&max, &sum);
     if (out)
@@ -173,8 +170,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         scores.next = out ? call->in[2].data + keys + j * h->c : NULL;
         V(bands)(&scores, n, m, h->d, k, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)
-        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
+            V(online_of)
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i, 0, 0);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
@@ -188,7 +185,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
 }
 
 /* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
- * ds = p (dp - delta) scale, where delta = sum(g out) of the query. */
+ * ds = p (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
 static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, const float *lse,
                                          const float *delta, float *p, float *ds)
 {

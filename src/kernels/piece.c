@@ -1,20 +1,22 @@
-/* Columns j0..j1-1 of row i of c. */
-static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
+/* Where it is a single row. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, const gckpti_rectangle *piece)
 {
-    const float *a = t->a.f32 + i * t->a.row;
-    const float *from = gckpti_starts(t, i, j0);
-    float *c = t->c + i * t->c_row + j0;
-    size_t bytes = (size_t)(j1 - j0) * sizeof *c;
-    if (t->b.step != 1 && !from)
-        memset(c, 0, bytes);
-    else if (t->b.step != 1 && from != c)
-        memcpy(c, from, bytes);
-    if (gckpti_is_stored(&t->b))
-        GCKPTI_STORED(V(stored_row)(t, a, j0, j1, from, c));
-    else if (t->b.step == 1)
-        V(dots)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.row, t->k, j1 - j0, from, c, NULL);
-    else
-        V(sweep)(a, t->a.step, t->b.f32 + j0 * t->b.row, t->b.step, t->k, j1 - j0, c);
+    const int64_t i = piece->i0, j0 = piece->j0;
+    const int dots = t->b.step == 1;
+    V(lone) u = { t->k, piece->j1 - j0, t->a.f32 + i * t->a.row, t->a.step, NULL,
+                  dots ? t->b.row : t->b.step, NULL, gckpti_starts(t, i, j0),
+                  t->c + i * t->c_row + j0, NULL };
+    size_t bytes = (size_t)u.n * sizeof *u.c;
+    if (!dots && !u.from)
+        memset(u.c, 0, bytes);
+    else if (!dots && u.from != u.c)
+        memcpy(u.c, u.from, bytes);
+    if (gckpti_is_stored(&t->b)) {
+        GCKPTI_STORED((dots ? V(stored_dots) : V(stored_sweep))(t->b.stored, j0, &u));
+        return;
+    }
+    u.b = t->b.f32 + j0 * t->b.row;
+    (dots ? V(dots) : V(sweep))(&u);
 }
 
 /* Links p.., columns j.. of b, within so many tiles. */
@@ -29,24 +31,25 @@ static GCKPTI_TARGET gckpti_fetch V(fetch_block)(const gckpti_product *t, int64_
     return f;
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
+/* What stands in this rectangle of c; pack: `room` floats, see gckpti_product_room.
  *
  * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
  * columns, k links); down the rows, as many at a time as a tile has (i); across the block's panels
- * (q). There a tile, some rows and vectors of c in registers, takes k links. From one block of
+ * (col). There a tile, some rows and vectors of c in registers, takes k links. From one block of
  * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
  * rows, which the next panel reads again, and a panel of b, which the next rows read again.
  * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows. */
-static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
-                                           int64_t j0, int64_t j1, float *pack, int64_t room)
+static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, const gckpti_rectangle *piece,
+                                           float *pack, int64_t room)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
+    const int64_t i0 = piece->i0, i1 = piece->i1, j0 = piece->j0, j1 = piece->j1;
     const gckpti_blocking by = V(blocking)(t, i1 - i0, room);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
     if (i1 - i0 == 1 && (t->b.step == 1 || t->b.row == 1)) {
-        V(product_row)(t, i0, j0, j1);
+        V(product_row)(t, piece);
         return;
     }
     do {
@@ -65,7 +68,7 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
         if (gckpti_is_stored(&t->b))
             GCKPTI_STORED(V(pack_stored)(t, p, j, n, k, panels, by.deep));
         else if (!by.in_place || n % W)
-            V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
+            V(pack_panels)(t, b, n, k, by.in_place, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
@@ -84,18 +87,18 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                 V(pack_strip)(u.a, t->a.step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
             if (by.strips)
                 u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
-            for (int64_t q = 0; q < count; q++) {
-                int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
-                u.last = gckpti_min(n - at - width + W, W);
-                u.b = panels + at * by.deep, u.b_step = width;
+            for (int64_t col = 0, width; col < n; col += width) {
+                width = V(panel)(n, col);
+                u.last = gckpti_min(n - col - width + W, W);
+                u.b = panels + col * by.deep, u.b_step = width;
                 if (by.in_place && u.last == W)
-                    u.b = b + at, u.b_step = t->b.step;
-                u.c = c + at;
+                    u.b = b + col, u.b_step = t->b.step;
+                u.c = c + col;
                 u.from = u.c, u.from_row = t->c_row;
                 if (p == 0 && !t->accumulate)
-                    u.from = gckpti_starts(t, i, j + at), u.from_row = t->start_row;
+                    u.from = gckpti_starts(t, i, j + col), u.from_row = t->start_row;
                 u.next = u.c; /* the tile to come */
-                if (q + 1 < count)
+                if (col + width < n)
                     u.next += width;
                 else if (i1 - i >= 2 * high)
                     u.next = c + rows * t->c_row;

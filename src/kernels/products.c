@@ -99,7 +99,8 @@ static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpt
 #undef GCKPTI_TILE_NAME
 
 /* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up to
- * W - 1 rows too many. */
+ * W - 1 rows too many. (Seven parameters, here and below, are a matrix and where it goes: in
+ * registers; a struct of them would be filled for each panel.) */
 static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k,
                                   float *d, int64_t width)
 {
@@ -132,30 +133,31 @@ static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int
             }
 }
 
-/* Where panel q of n columns begins: each has GCKPTI_TILE_VECTORS vectors and the last what is
- * left, but where that is 1 it gets one of the panel before, lest its chains be too few. */
-GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
+/* How wide the panel of n columns is that begins at column `at`: each has GCKPTI_TILE_VECTORS
+ * vectors and the last what is left, but where that would be 1 it gets one of the panel before,
+ * lest its chains be too few. */
+GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t at)
 {
-    const int64_t vectors = (n + W - 1) / W, at = q * GCKPTI_TILE_VECTORS;
-    return W * (at >= vectors                                            ? vectors
-                : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
-                                                                         : at);
+    const int64_t left = n - at, most = GCKPTI_TILE_VECTORS * W;
+    if (left > most)
+        return GCKPTI_TILE_VECTORS > 2 && left <= most + W ? most - W : most;
+    return gckpti_multiple(left, W);
 }
 
-/* Packs columns from panel `first` on, links 0..k-1, of b: panel q at d + panel(n, q) * deep. Where
- * its rows lie side by side it takes 8 at a time: few pages, and runs long enough to be
- * foreseen. */
+/* Packs n columns at b, links 0..k-1: the panel that begins at column j at d + j * deep; in_place:
+ * only one whose last vector is not full. Where its rows lie side by side it takes 8 at a time: few
+ * pages, and runs long enough to be foreseen. */
 static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
-                                         int64_t k, int64_t first, float *d, int64_t deep)
+                                         int64_t k, int in_place, float *d, int64_t deep)
 {
     const int64_t some = t->b.row == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
-        for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+        for (int64_t j = 0, width; j < n; j += width) {
             const float *from = b + p * t->b.step + j * t->b.row;
-            width = V(panel)(n, q + 1) - j;
-            int64_t cols = gckpti_min(n - j, width), links = gckpti_min(k - p, some);
-            float *to = d + j * deep + p * width;
-            V(pack)(from, t->b.step, t->b.row, cols, links, to, width);
+            const int64_t links = gckpti_min(k - p, some), cols = n - j;
+            float *to = d + j * deep + p * (width = V(panel)(n, j));
+            if (!in_place || cols < width)
+                V(pack)(from, t->b.step, t->b.row, gckpti_min(cols, width), links, to, width);
         }
 }
 

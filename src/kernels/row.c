@@ -1,48 +1,69 @@
 /* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
-#define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n elements
- * (V(widened), then n is a multiple of W; I8: with `scales`). */
-GCKPTI_ALWAYS void V(sweep_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                               const void *b, int64_t row, int links, int64_t n, float *c)
+/* Its columns 0..n-1 take k links. A row of b has those of a column (dots) or a link's columns
+ * (sweeps), in floats or, `storage` being a constant, as they are stored: then dots go over words,
+ * k, a multiple of 4, in each row, and sweeps over whole vectors. */
+typedef struct {
+    int64_t k, n;
+    const float *a;
+    int64_t a_step;
+    const void *b;
+    int64_t row;         /* elements, or words, from one row of b to the next */
+    const float *scales; /* of I8, one for each row of b */
+    const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
+    float *c;
+    const float *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
+} V(lone);
+
+/* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
+GCKPTI_ALWAYS void V(sweep_vector)(int storage, int links, const V(lone) *t, int64_t j,
+                                   int64_t left, const FLOATS *x)
 {
-#define GCKPTI_SWEEP_START(p)                                                                      \
-    const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);                               \
-    const FLOATS s##p = V(set1)((p) < links && storage == GCKPT_STORED_I8 ? scales[p] : 0.0f);
-#define GCKPTI_SWEEP_LINK(p)                                                                       \
-    if ((p) < links)                                                                               \
-        sum = V(fma)(x##p,                                                                         \
-                     storage == GCKPT_STORED_F32                                                   \
-                         ? V(load_n)((const float *)b + (p)*row + j, left)                         \
-                         : V(widened)(storage, (const char *)b + ((p)*row + j) * each, s##p),      \
-                     sum);
-    const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
-    const char *next = (const char *)b + 8 * row * each;
-    GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
-    int64_t j = 0, left = W;
-    for (; j + W <= n; j += W) {
-        FLOATS sum = V(load)(c + j);
-        for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
-             links == 8 && j % 16 == 0 && i < end; i++)
-            __builtin_prefetch(next + (i * row + j / (64 / each) * (64 / each)) * each, 0, 2);
-        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
-        V(store)(c + j, sum);
+    const int each = storage == GCKPT_STORED_I8 ? 1 : 2;
+    FLOATS sum = V(load_n)(t->c + j, left);
+    GCKPTI_UNROLL
+    for (int p = 0; p < links; p++) {
+        const int64_t at = p * t->row + j;
+        FLOATS y;
+        if (storage == GCKPT_STORED_F32)
+            y = V(load_n)((const float *)t->b + at, left);
+        else
+            y = V(widened)(storage, (const char *)t->b + at * each, x[8 + p]);
+        sum = V(fma)(x[p], y, sum);
     }
-    if (storage == GCKPT_STORED_F32 && j < n) {
-        FLOATS sum = V(load_n)(c + j, left = n - j);
-        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
-        V(store_n)(c + j, sum, left);
-    }
-#undef GCKPTI_SWEEP_START
-#undef GCKPTI_SWEEP_LINK
+    V(store_n)(t->c + j, sum, left);
 }
 
-static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *b, int64_t row,
-                                   int64_t k, int64_t n, float *c)
+/* All columns take 8 links or (constants) 1; the next 8 are fetched. */
+GCKPTI_ALWAYS void V(sweep_of)(int storage, int links, const V(lone) *lone)
 {
-    for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
-        V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 8, n, c);
-    for (; k > 0; k--, a += a_step, b += row)
-        V(sweep_of)(GCKPT_STORED_F32, NULL, a, a_step, b, row, 1, n, c);
+    const V(lone) t = *lone; /* which no store changes */
+    const int each = storage == GCKPT_STORED_F32 ? 4 : storage == GCKPT_STORED_I8 ? 1 : 2;
+    const char *next = (const char *)t.b + 8 * t.row * each;
+    FLOATS x[16];
+    int64_t j = 0;
+    GCKPTI_UNROLL
+    for (int p = 0; p < links; p++) {
+        x[p] = V(set1)(t.a[p * t.a_step]);
+        x[8 + p] = V(set1)(storage == GCKPT_STORED_I8 ? t.scales[p] : 0.0f);
+    }
+    for (; j + W <= t.n; j += W) {
+        for (int64_t i = j / 16 % (4 / each) * 2 * each, end = i + 2 * each;
+             links == 8 && j % 16 == 0 && i < end; i++)
+            __builtin_prefetch(next + (i * t.row + j / (64 / each) * (64 / each)) * each, 0, 2);
+        V(sweep_vector)(storage, links, &t, j, W, x);
+    }
+    if (storage == GCKPT_STORED_F32 && j < t.n)
+        V(sweep_vector)(storage, links, &t, j, t.n - j, x);
+}
+
+static GCKPTI_TARGET void V(sweep)(const V(lone) *lone)
+{
+    V(lone) t = *lone;
+    const float *b = (const float *)t.b;
+    for (; t.k >= 8; t.k -= 8, t.a += 8 * t.a_step, t.b = b += 8 * t.row)
+        V(sweep_of)(GCKPT_STORED_F32, 8, &t);
+    for (; t.k > 0; t.k--, t.a += t.a_step, t.b = b += t.row)
+        V(sweep_of)(GCKPT_STORED_F32, 1, &t);
 }
 
 /* The next 2 links or 4 (I8), which words of b hold, lowest first. */
@@ -64,96 +85,78 @@ GCKPTI_ALWAYS FLOATS V(word_links)(int storage, FLOATS words, FLOATS scale, cons
     return V(fma)(V(set1)(x[3]), V(low_byte)(word >> 24) * scale, sum);
 }
 
-/* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
- * constant), else at most W. The same number of rows, at `next`, is fetched. storage (a constant):
- * b has words of what is stored, k, a multiple of 4, in each row; I8: with `scales`. */
-GCKPTI_ALWAYS void V(dots_of)(int storage, const float *scales, const float *a, int64_t a_step,
-                              const float *b, int64_t row, int64_t k, int64_t n, int all,
-                              const float *from, float *c, const float *next)
+/* The same of `vectors` vectors of columns, whose words lie 4 apart. */
+GCKPTI_ALWAYS void V(dots_words)(int storage, int vectors, const FLOATS *words,
+                                 const FLOATS *scale, const float *x, FLOATS *sum)
 {
-#define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
-#define GCKPTI_DOT_START(i)                                                                        \
-    FLOATS sum##i = V(zero)(), scale##i = sum##i;                                                  \
-    if (GCKPTI_DOT_HAS(i) && from)                                                                 \
-        sum##i = V(load_n)(from + W * (i), n - W * (i));                                           \
-    if (GCKPTI_DOT_HAS(i) && storage == GCKPT_STORED_I8)                                           \
-        scale##i = V(load)(scales + W * (i));
-#define GCKPTI_DOT_TURN(i)                                                                         \
-    if (GCKPTI_DOT_HAS(i))                                                                         \
-        V(turn)(b + W * (i)*row + p, row, r + 4 * (i));
-#define GCKPTI_DOT_LINKS(i)                                                                        \
-    GCKPTI_DOT_TURN(i)                                                                             \
-    if (GCKPTI_DOT_HAS(i)) {                                                                       \
-        sum##i = V(fma)(x0, r[4 * (i)], sum##i), sum##i = V(fma)(x1, r[4 * (i) + 1], sum##i);      \
-        sum##i = V(fma)(x2, r[4 * (i) + 2], sum##i), sum##i = V(fma)(x3, r[4 * (i) + 3], sum##i);  \
-    }
-#define GCKPTI_DOT_WORD(i, q)                                                                      \
-    if (GCKPTI_DOT_HAS(i))                                                                         \
-        sum##i = V(word_links)(storage, r[4 * (i) + (q)], scale##i, x + (q)*each, sum##i);
-#define GCKPTI_DOT_WORD_0(i) GCKPTI_DOT_WORD(i, 0)
-#define GCKPTI_DOT_WORD_1(i) GCKPTI_DOT_WORD(i, 1)
-#define GCKPTI_DOT_WORD_2(i) GCKPTI_DOT_WORD(i, 2)
-#define GCKPTI_DOT_WORD_3(i) GCKPTI_DOT_WORD(i, 3)
-#define GCKPTI_DOT_LINK(i)                                                                         \
-    if (GCKPTI_DOT_HAS(i)) {                                                                       \
-        float e[W] = { 0.0f };                                                                     \
-        for (int64_t l = W * (i); l < W * (i) + W && l < n; l++)                                   \
-            e[l - W * (i)] = b[l * row + p];                                                       \
-        sum##i = V(fma)(V(set1)(a[p * a_step]), V(load)(e), sum##i);                               \
-    }
-#define GCKPTI_DOT_STORE(i)                                                                        \
-    if (GCKPTI_DOT_HAS(i))                                                                         \
-        V(store_n)(c + W * (i), sum##i, n - W * (i));
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        sum[i] = V(word_links)(storage, words[4 * i], scale[i], x, sum[i]);
+}
+
+/* The columns, 32 or, if `vectors` (a constant) is 1, at most W, take all links. */
+GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
+{
+    const V(lone) t = *lone;
     const int each = storage == GCKPT_STORED_I8 ? 4 : storage == GCKPT_STORED_F32 ? 1 : 2;
-    FLOATS r[32];
+    const float *b = (const float *)t.b;
+    FLOATS sum[32 / W], scale[32 / W];
     int64_t p = 0;
-    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
-    for (; n >= W && p + 4 <= k; p += 4) {
-        const float *x = a + p * each * a_step, *lines = next + p / 16 * 16;
-        const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
-        const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
-        for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
-            __builtin_prefetch(lines + i * row, 0, 2);
-        if (storage == GCKPT_STORED_F32) {
-            GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++) {
+        sum[i] = t.from ? V(load_n)(t.from + W * i, t.n - W * i) : V(zero)();
+        scale[i] = storage == GCKPT_STORED_I8 ? V(load)(t.scales + W * i) : V(zero)();
+    }
+    for (; t.n >= W && p + 4 <= t.k; p += 4) {
+        const float *x = t.a + p * each * t.a_step, *lines = t.next + p / 16 * 16;
+        FLOATS r[4 * (32 / W)];
+        for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
+            __builtin_prefetch(lines + i * t.row, 0, 2);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            V(turn)(b + W * i * t.row + p, t.row, r + 4 * i);
+            GCKPTI_UNROLL
+            for (int q = 0; q < 4 && storage == GCKPT_STORED_F32; q++)
+                sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
+        }
+        if (storage == GCKPT_STORED_F32)
+            continue;
+        if (W < 16 && storage != GCKPT_STORED_BF16) { /* no slower, and less code */
+            for (int q = 0; q < 4; q++)
+                V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
             continue;
         }
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_TURN)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_0)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_1)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_2)
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_WORD_3)
+        GCKPTI_UNROLL
+        for (int q = 0; q < 4; q++)
+            V(dots_words)(storage, vectors, r + q, scale, x + q * each, sum);
     }
-    for (; storage == GCKPT_STORED_F32 && p < k; p++) {
-        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
+    for (; storage == GCKPT_STORED_F32 && p < t.k; p++) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            float e[W] = { 0.0f };
+            for (int64_t l = W * i; l < W * i + W && l < t.n; l++)
+                e[l - W * i] = b[l * t.row + p];
+            sum[i] = V(fma)(V(set1)(t.a[p * t.a_step]), V(load)(e), sum[i]);
+        }
     }
-    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
-#undef GCKPTI_DOT_HAS
-#undef GCKPTI_DOT_START
-#undef GCKPTI_DOT_TURN
-#undef GCKPTI_DOT_WORD
-#undef GCKPTI_DOT_WORD_0
-#undef GCKPTI_DOT_WORD_1
-#undef GCKPTI_DOT_WORD_2
-#undef GCKPTI_DOT_WORD_3
-#undef GCKPTI_DOT_LINKS
-#undef GCKPTI_DOT_LINK
-#undef GCKPTI_DOT_STORE
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        V(store_n)(t.c + W * i, sum[i], t.n - W * i);
 }
-#undef GCKPTI_EACH_EIGHTH
 
-/* next: as many rows that come then; NULL: the next 32 of b. */
-static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b, int64_t row,
-                                  int64_t k, int64_t n, const float *from, float *c,
-                                  const float *next)
+static GCKPTI_TARGET void V(dots)(const V(lone) *lone)
 {
-    int64_t j = 0, some;
-    for (; j + 32 <= n; j += 32)
-        V(dots_of)
-    (GCKPT_STORED_F32, NULL, a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
-     next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
-    for (; some = gckpti_min(n - j, W), j < n; j += some)
-        V(dots_of)
-    (GCKPT_STORED_F32, NULL, a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j,
-     b);
+    V(lone) t = *lone;
+    const float *b = (const float *)t.b;
+    for (int64_t j = 0; j < lone->n; j += t.n) {
+        t.n = lone->n - j < 32 ? gckpti_min(lone->n - j, W) : 32;
+        t.b = b + j * t.row, t.c = lone->c + j;
+        t.from = lone->from ? lone->from + j : NULL;
+        if (t.n < 32) {
+            V(dots_of)(GCKPT_STORED_F32, 1, &t);
+            continue;
+        }
+        t.next = lone->next ? lone->next + j * t.row : b + gckpti_min(j + 32, lone->n - 32) * t.row;
+        V(dots_of)(GCKPT_STORED_F32, 32 / W, &t);
+    }
 }

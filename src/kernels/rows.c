@@ -36,7 +36,7 @@ static GCKPTI_TARGET void V(log_softmax_backward)(const gckpt_call *call, int64_
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
-    const FLOATS sum = V(set1)(V(sum)(g, n));
+    const FLOATS sum = V(set1)(V(sum)(g, n, 0.0f));
     for (int64_t j = 0; j < n; j += W) {
         FLOATS p = V(exp)(V(load_n)(y + j, n - j));
         p = V(fnma)(p, sum, V(load_n)(g + j, n - j));
@@ -51,28 +51,25 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *gain = o->gain ? call->in[o->gain].data : NULL, *x = call->in[0].data + r * n;
     const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    gckpti_row row = { GCKPTI_SQUARES, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     if (o->center) {
         row.first = x[0];
-        row.first += V(reduce)(&row, n) / (float)n;
-        row.mean = V(reduce)(&row, n) / (float)n;
+        row.first += V(sum)(x, n, x[0]) / (float)n;
+        row.mean = V(sum)(x, n, row.first) / (float)n;
     }
-    row.kind = GCKPTI_SQUARES;
     row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
-    const FLOATS first = V(set1)(row.first);
+    const FLOATS first = V(set1)(row.first), none = V(set1)(-0.0f); /* which changes no product */
     const gckpti_ahead ahead =
         gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16, call->out_bf16, NULL);
     for (int64_t j = 0; call->out && j < n; j += W) {
         V(fetch)(&ahead, r * n + j);
-        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd;
+        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd, b = none;
         if (gain)
             h = h * rstd, y = V(load_n)(gain + j, n - j);
         if (bias)
-            y = V(fma)(h, y, V(load_n)(bias + j, n - j));
-        else
-            y = h * y;
-        V(store_n)(call->out + r * n + j, y, n - j);
+            b = V(load_n)(bias + j, n - j);
+        V(store_n)(call->out + r * n + j, V(fma)(h, y, b), n - j);
     }
     float *aux = (float *)call->aux;
     if (aux && o->center) {
@@ -91,7 +88,7 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first), zero = V(zero)();
     const gckpti_row products = { GCKPTI_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n);
+    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n, 0.0f);
     const FLOATS a = V(set1)(sum / (float)n);
     const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
     const gckpti_ahead ahead = gckpti_ahead_of(call, call->in[0].data, call->in[0].bf16,

@@ -43,8 +43,8 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
     float room[ROOM];
     const int64_t some = t->b.row == 1 ? 8 : LINKS;
     for (int64_t l = 0; l < k; l += some)
-        for (int64_t q = 0, at, width; at = V(panel)(n, q), at < n; q++) {
-            width = V(panel)(n, q + 1) - at;
+        for (int64_t at = 0, width; at < n; at += width) {
+            width = V(panel)(n, at);
             const int64_t cols = gckpti_min(n - at, width), links = gckpti_min(k - l, some);
             float *to = d + at * deep + l * width;
             if (t->b.row == 1) {
@@ -60,78 +60,74 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
         }
 }
 
-/* 8 links from p on of n columns of c, whole vectors, b being as it is stored; I8: a scale for each
- * link. */
-GCKPTI_ALWAYS void V(sweep_stored)(const gckpti_product *t, const float *a, int64_t p,
-                                          int64_t j, int64_t n, float *c)
-{
-    const gckpt_unpacking *u = t->b.stored;
-#define GCKPTI_SWEEP_SOME(kind, each, scales)                                                      \
-    if (u->storage == kind)                                                                        \
-        V(sweep_of)                                                                                \
-    (kind, scales, a, t->a.step, (const char *)u->packed + (p * t->b.step + j) * (each),           \
-     t->b.step, 8, n, c);
-    GCKPTI_SWEEP_SOME(GCKPT_STORED_BF16, 2, NULL)
-    GCKPTI_SWEEP_SOME(GCKPT_STORED_F16, 2, NULL)
-    GCKPTI_SWEEP_SOME(GCKPT_STORED_I8, 1, u->scales + p)
-#undef GCKPTI_SWEEP_SOME
-}
+/* V(dots_of) or V(sweep_of), for which what is stored is a constant. */
+#define GCKPTI_AS_STORED(what, size)                                                               \
+    if (u->storage == GCKPT_STORED_BF16)                                                           \
+        V(what)(GCKPT_STORED_BF16, size, &t);                                                      \
+    else if (u->storage == GCKPT_STORED_F16)                                                       \
+        V(what)(GCKPT_STORED_F16, size, &t);                                                       \
+    else                                                                                           \
+        V(what)(GCKPT_STORED_I8, size, &t);
 
-/* Columns j.. of a row of c, 32 of them, from rows of b as they are stored, in whole words. 0: they
- * are not such. */
-static GCKPTI_TARGET int V(dots_stored)(const gckpti_product *t, const float *a, int64_t j,
-                                        const float *from, float *c)
+/* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
+ * come to the stack as floats. */
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
 {
-    const gckpt_unpacking *u = t->b.stored;
-    const int bytes = u->storage == GCKPT_STORED_I8;
-    const int64_t words = t->k / (bytes ? 4 : 2), last = t->n - 32;
-    const float *b = (const float *)u->packed, *next = b + gckpti_min(j + 32, last) * words;
+    enum { LINKS = 64, COLS = 32 };
+    const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
+    const float *b = (const float *)u->packed;
     const uint32_t one = 1;
+    float room[LINKS * COLS];
     unsigned char low;
     memcpy(&low, &one, 1);
-#define GCKPTI_DOTS_SOME(kind)                                                                     \
-    if (u->storage == kind)                                                                        \
-        V(dots_of)                                                                                 \
-    (kind, bytes ? u->scales + j : NULL, a, 1, b + j * words, words, words, 32, 1, from, c, next);
-    if (!low || t->a.step != 1 || t->k % 16 || (uintptr_t)b % sizeof *b)
-        return 0;
-    GCKPTI_DOTS_SOME(GCKPT_STORED_BF16)
-    GCKPTI_DOTS_SOME(GCKPT_STORED_F16)
-    GCKPTI_DOTS_SOME(GCKPT_STORED_I8)
-#undef GCKPTI_DOTS_SOME
-    return 1;
+    const int whole = low && lone->a_step == 1 && lone->k % 16 == 0 &&
+                      (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
+    V(lone) t = *lone;
+    for (int64_t j = 0; j < lone->n; j += t.n) {
+        t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
+        t.from = lone->from ? lone->from + j : NULL;
+        if (t.n == COLS && whole) {
+            t.k = lone->k / in_word, t.row = lone->row / in_word;
+            t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
+            t.next = b + (j0 + gckpti_min(j + COLS, lone->n - COLS)) * t.row;
+            GCKPTI_AS_STORED(dots_of, COLS / W)
+            continue;
+        }
+        for (int64_t p = 0; p < lone->k; p += t.k, t.from = t.c) {
+            t.k = gckpti_min(lone->k - p, LINKS), t.a = lone->a + p * t.a_step;
+            V(unpack)(u, (j0 + j) * lone->row + p, lone->row, t.n, t.k, room, LINKS);
+            t.b = room, t.row = LINKS, t.next = NULL;
+            V(dots)(&t);
+        }
+        t.a = lone->a;
+    }
 }
 
-/* V(product_row), b being as it is stored; what is not in the form for that comes as floats to the
- * stack. */
-static GCKPTI_TARGET void V(stored_row)(const gckpti_product *t, const float *a, int64_t j0,
-                                        int64_t j1, const float *from, float *c)
+/* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
+static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
+                                          const V(lone) *lone)
 {
-    enum { LINKS = 64, COLS = 32, ROOM = LINKS * COLS };
-    const gckpt_unpacking *u = t->b.stored;
-    const int whole = u->storage != GCKPT_STORED_I8 || u->row == (t->b.step == 1 ? t->k : t->n);
-    float room[ROOM];
-    for (int64_t j = j0, n; t->b.step == 1 && j < j1;
-         j += n, c += n, from = from ? from + n : NULL) {
-        n = gckpti_min(j1 - j, COLS);
-        if (n == COLS && whole && V(dots_stored)(t, a, j, from, c))
-            continue;
-        for (int64_t p = 0, k; p < t->k; p += k) {
-            k = gckpti_min(t->k - p, LINKS);
-            V(unpack)(u, j * t->b.row + p, t->b.row, n, k, room, LINKS);
-            V(dots)(a + p * t->a.step, t->a.step, room, LINKS, k, n, p ? c : from, c, NULL);
+    enum { COLS = 256 };
+    const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
+    float room[8 * COLS];
+    V(lone) t = *lone;
+    for (int64_t p = 0; p < lone->k; p += t.k, t.a += t.k * t.a_step) {
+        const int64_t at = p * lone->row + j0;
+        int64_t j = 0;
+        t.k = gckpti_min(lone->k - p, 8);
+        if (t.k == 8 && (!bytes || u->row == lone->row)) {
+            t.b = (const char *)u->packed + at * each, t.row = lone->row;
+            t.scales = bytes ? u->scales + p : NULL;
+            t.n = j = lone->n / W * W, t.c = lone->c;
+            GCKPTI_AS_STORED(sweep_of, 8)
         }
-    }
-    for (int64_t p = 0, k; t->b.step != 1 && p < t->k; p += k, a += k * t->a.step) {
-        int64_t j = j0, n = (j1 - j0) / W * W;
-        k = gckpti_min(t->k - p, 8);
-        if (k == 8 && whole)
-            V(sweep_stored)(t, a, p, j, n, c), j += n;
-        for (; j < j1; j += n) {
-            n = gckpti_min(j1 - j, ROOM / 8);
-            V(unpack)(u, p * t->b.step + j, t->b.step, k, n, room, ROOM / 8);
-            V(sweep)(a, t->a.step, room, ROOM / 8, k, n, c + (j - j0));
+        for (; j < lone->n; j += t.n) {
+            t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
+            V(unpack)(u, at + j, lone->row, t.k, t.n, room, COLS);
+            t.b = room, t.row = COLS;
+            V(sweep)(&t);
         }
     }
 }
+#undef GCKPTI_AS_STORED
 #endif

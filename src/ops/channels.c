@@ -182,8 +182,8 @@ static void gckpti_batchnorm_measured(const gckpti_channels *s)
     }
 }
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
-                                  int backward)
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
+                                  const gckpti_channel_kernels *by)
 {
     const int groups = *(const int *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
@@ -259,8 +259,8 @@ static const gckpti_channel_kernels gckpti_plain_channels = { gckpti_plain_chann
                                                               gckpti_plain_channel_out,
                                                               gckpti_plain_channel_dx };
 
-GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
-GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, &gckpti_plain_channels, backward))
+GCKPTI_BOTH_WAYS(groupnorm, gckpti_channels_by(call, backward, &gckpti_plain_channels))
+GCKPTI_BOTH_WAYS(batchnorm, gckpti_channels_by(call, backward, &gckpti_plain_channels))
 
 /* The input behind x, or behind the statistics, is the gain, or a bias without gain, which needs
  * less than this says. */

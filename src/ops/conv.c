@@ -246,8 +246,8 @@ GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end
     }
 }
 
-GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
-                              gckpti_multiply_add multiply_add, int backward)
+GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_run run,
+                              gckpti_multiply_add multiply_add)
 {
     const gckpti_conv_sizes z = gckpti_conv_sizes_of(call);
     const int transposed = ((const gckpti_conv2d *)call->attributes)->transposed;
@@ -283,7 +283,7 @@ static void gckpti_conv_plain(const gckpt_call *call, gckpti_conv *s)
 }
 
 GCKPTI_BOTH_WAYS(conv2d,
-                 gckpti_conv_by(call, gckpti_conv_plain, gckpti_plain_multiply_add, backward);
+                 gckpti_conv_by(call, backward, gckpti_conv_plain, gckpti_plain_multiply_add);
                  if (backward) gckpti_bias_backward(call))
 
 GCKPTI_FN uint64_t gckpti_conv2d_flops(const gckpt_call *call)

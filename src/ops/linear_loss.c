@@ -61,7 +61,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
-static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts, int backward)
+static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss_parts *parts)
 {
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -117,11 +117,11 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
         }
         l.aux = once ? (float *)call->work + parts.aux : l.aux;
         if (once || !backward) {
-            gckpti_loss_products(&l, &parts, 0);
+            gckpti_loss_products(&l, 0, &parts);
             gckpti_loss_finish(&l);
         }
         if (backward)
-            gckpti_loss_products(&l, &parts, 1);
+            gckpti_loss_products(&l, 1, &parts);
     }
 }
 

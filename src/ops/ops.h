@@ -532,11 +532,11 @@ typedef struct gckpti_pooling {
     void (*divide)(float *x, float by, int64_t n);
 } gckpti_pooling;
 
-GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
-                                  int backward);
-GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
+GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
+                                  gckpti_max_window max_window);
+GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
                                       void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float by, int64_t n), int backward);
+                                      void (*divide)(float *x, float by, int64_t n));
 
 /* Taps begin..end-1 along an axis of window number `at` are within x; the first is at *first. */
 GCKPTI_FN int64_t gckpti_taps(const gckpti_pooling *s, int axis, int64_t at, int64_t *first,
@@ -564,8 +564,8 @@ typedef struct {
     gckpti_channel_run sums, out, dx;
 } gckpti_channel_kernels;
 
-GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, const gckpti_channel_kernels *by,
-                                  int backward);
+GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
+                                  const gckpti_channel_kernels *by);
 
 /* ---- ops/conv.c ---- */
 typedef struct { /* [0]: rows, [1]: columns */
@@ -611,8 +611,8 @@ GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end
 
 /* All results, phase after phase, and then all of dw, by `run`, from which it knows whose. */
 typedef void (*gckpti_conv_run)(const gckpt_call *call, gckpti_conv *s);
-GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, gckpti_conv_run run,
-                              gckpti_multiply_add multiply_add, int backward);
+GCKPTI_FN void gckpti_conv_by(const gckpt_call *call, int backward, gckpti_conv_run run,
+                              gckpti_multiply_add multiply_add);
 #endif
 
 /* ---- ops/recurrent.c ---- */
@@ -651,6 +651,6 @@ typedef struct gckpti_sequence {
     float *h, *da, *pack;                     /* h of before (rows,T,H), da (rows,T,G) */
 } gckpti_sequence;
 
-GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
-                                  int backward);
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
+                                  const gckpti_cell_kernels *by);
 #endif

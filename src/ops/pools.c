@@ -155,8 +155,8 @@ static void gckpti_max_pool_window(const gckpti_pooling *s, const gckpti_window_
     }
 }
 
-GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, gckpti_max_window max_window,
-                                  int backward)
+GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
+                                  gckpti_max_window max_window)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
     s.window = gckpti_max_pool_window, s.max_window = max_window;
@@ -201,17 +201,17 @@ static void gckpti_average_pool_window(const gckpti_pooling *s, const gckpti_win
         to[c] /= size;
 }
 
-GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call,
+GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
                                       void (*add)(float *to, const float *from, int64_t n),
-                                      void (*divide)(float *x, float by, int64_t n), int backward)
+                                      void (*divide)(float *x, float by, int64_t n))
 {
     gckpti_pooling s = gckpti_pooling_of(call);
     s.window = gckpti_average_pool_window, s.add = add, s.divide = divide;
     gckpti_pool_run(call, &s, backward);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, gckpti_plain_max_window, backward))
-GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, NULL, NULL, backward))
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, gckpti_plain_max_window))
+GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, backward, NULL, NULL))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
 {

@@ -244,8 +244,8 @@ static void gckpti_sequence_backward(void *context, int64_t i, int64_t worker)
         }
 }
 
-GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, const gckpti_cell_kernels *by,
-                                  int backward)
+GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
+                                  const gckpti_cell_kernels *by)
 {
     const int fast = GCKPTI_HAS_FAST && by->turn;
     gckpti_sequence s = gckpti_sequence_of(call, !fast);
@@ -315,7 +315,7 @@ static void gckpti_plain_cells_add(const gckpti_sequence *s)
                                                              gckpti_plain_cells_forward,           \
                                                              gckpti_plain_cells_backward,          \
                                                              gckpti_plain_cells_add };             \
-    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, &gckpti_plain_##name, backward))
+    GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
 #undef GCKPTI_CELLS
