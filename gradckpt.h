@@ -36,16 +36,16 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        624
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4474
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4478
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1825
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1823
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3674
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3673
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
- *     >>search    what no schedule can do without; the least work for every budget            2965
+ *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
  *                 tells, checks, open, request, frontier, fit, pictures, points
@@ -54,7 +54,7 @@
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              703
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2347
+ *     >>files     safetensors                                                                 2346
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
@@ -2114,18 +2114,18 @@ extern "C" {
  * one backend, the plain one, on one thread, and no optimiser or feeds' copies of one's own
  * (BACKENDS). Conditions are then constant, and the compiler leaves out what stands behind them. */
 #ifdef GCKPT_SMALL
-#define GCKPTI_WITH_PLANNER 0
+#define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
-#define GCKPTI_LEAN 1
+#define GCKPTI_LEAN          1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
 #define int64_t   int32_t
 #define INT64_MAX INT32_MAX
 #else
-#define GCKPTI_WITH_PLANNER 1
+#define GCKPTI_WITH_PLANNER  1
 #define GCKPTI_WITH_BACKENDS 1
-#define GCKPTI_LEAN 0
+#define GCKPTI_LEAN          0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. The
  * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */
@@ -3463,9 +3463,9 @@ GCKPTI_INLINE int gckpti_whole(float y)
 #undef FLOATS
 #undef INTS
 #if GCKPTI_ISA < 0
-#define V(name) gckpti_##name
-#define FLOATS  float
-#define INTS    uint32_t
+#define V(name)        gckpti_##name
+#define FLOATS         float
+#define INTS           uint32_t
 #define GCKPTI_DOUBLES double
 #define GCKPTI_ALWAYS  GCKPTI_INLINE
 #define GCKPTI_INLINED GCKPTI_INLINE
@@ -4544,7 +4544,7 @@ GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckp
 /* Of a parameter's values (slot below 0), of each of its states. Neither values that are the
  * program's nor packed ones are cut; an update is cut as states are. */
 GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot);
-static inline int gckpti_is_cut(gckpti_share share)
+static inline int gckpti_is_sharded(gckpti_share share)
 {
     return GCKPTI_CUTS && share.room < share.of;
 }
@@ -4820,8 +4820,8 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
     const gckpti_share share = gckpti_array_share(s, q, i - 1);
-    return i || gckpti_is_cut(share) ? (size_t)share.room * sizeof(float)
-                                     : gckpti_values_bytes(&q->p);
+    return i || gckpti_is_sharded(share) ? (size_t)share.room * sizeof(float)
+                                         : gckpti_values_bytes(&q->p);
 }
 
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)
@@ -5433,10 +5433,10 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
     const int utf8 = gckpti_is_utf8(key);
-    const char *problem = !*key                       ? "the key is empty"
-                          : !utf8                     ? "the key is not UTF-8"
-                          : gckpti_note_reserved(key) ? "files mean something else by this; "
-                                                        "choose another"
+    const char *problem = !*key                             ? "the key is empty"
+                          : !utf8                           ? "the key is not UTF-8"
+                          : gckpti_note_reserved(key)       ? "files mean something else by this; "
+                                                              "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
     if (problem)
@@ -5653,7 +5653,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float room[GCKPTI_DRAWN];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (gckpti_is_cut(gckpti_array_share(store, q, GCKPTI_VALUES)))
+        if (gckpti_is_sharded(gckpti_array_share(store, q, GCKPTI_VALUES)))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_values_at(store, q, at, room, &n);
@@ -5819,7 +5819,7 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             "%s (gckpt_store_freeze)",
                             q->p.name, name);
     if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES &&
-        gckpti_is_cut(gckpti_array_share(s, q, 0)))
+        gckpti_is_sharded(gckpti_array_share(s, q, 0)))
         return gckpti_error(
             s, GCKPT_E_ARG,
             "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "
@@ -5944,9 +5944,9 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
 #endif
 
 /* =================================================================================================
- * >>graph: tensors, leaves, views, segments; gckpt_apply
+ * >>graph: tensors, views, segments; gckpt_apply
  *
- * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
+ * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
  * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
  * depends on no input (parameters, constants, and functions of those).
@@ -6177,9 +6177,9 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
     return t;
 }
 
-/* A leaf with a name; checks what all leaves need. */
-static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gckpt_type type,
-                                 const gckpt_shape *shape)
+/* A tensor that is given, by its name; checks what all of them need. */
+static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gckpt_type type,
+                                  const gckpt_shape *shape)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
@@ -6221,7 +6221,7 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
                                "input \"%s\": the graph has one of this name, tensor %i; choose "
                                "another, by which messages and printed plans can tell them apart",
                                name, (int)i);
-    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_INPUT, name, type, &shape);
+    gckpt_tensor *t = gckpti_given(graph, GCKPTI_INPUT, name, type, &shape);
     if (t)
         graph->rows = shape.d[0];
     return t;
@@ -6232,7 +6232,7 @@ GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gck
 {
     if (graph && name && !data)
         return gckpti_fail(graph, GCKPT_E_ARG, "constant \"%s\": its data is NULL", name);
-    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_CONSTANT, name, type, &shape);
+    gckpt_tensor *t = gckpti_given(graph, GCKPTI_CONSTANT, name, type, &shape);
     if (t) {
         t->data = data;
         t->batchless = 1;
@@ -6254,7 +6254,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     for (size_t i = 0; index >= 0 && index < graph->params && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
             return graph->tensors[i];
-    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
+    gckpt_tensor *t = gckpti_given(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
     if (!t)
         return NULL;
     if (index < 0) {
@@ -7042,7 +7042,7 @@ typedef struct { /* of an entry: its sum; its gradients */
 
 typedef struct {
     gckpti_error_kernels errors; /* over classes: none */
-    gckpti_product_run product; /* of linear_cross_entropy; NULL: the plain one */
+    gckpti_product_run product;  /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);
@@ -7315,10 +7315,10 @@ typedef struct {
     const float *soft;              /* (.., V) */
     gckpti_errors e;                /* of all rows; over classes: weights, of `share` rows each, and
                                        delta, which is the smoothing */
-    int64_t begin;          /* rows of x and d before the block's */
-    const float *x;         /* logits (rows,n) */
-    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    int64_t begin;                  /* rows of x and d before the block's */
+    const float *x;                 /* logits (rows,n) */
+    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16;         /* of cross_entropy: instead of x, of d */
     uint16_t *d_bf16;
     float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
@@ -7380,8 +7380,7 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call,
-                                        float (*f)(float x, const float *o))
+GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call, float (*f)(float x, const float *o))
 {
     const float *x = call->in[0].data, *o = (const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
@@ -7469,8 +7468,8 @@ static void gckpti_pow_slopes(const gckpt_call *call)
     else
         gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_product);
 }
-GCKPTI_BOTH_WAYS(pow, backward ? gckpti_pow_slopes(call)
-                               : gckpti_curve_forward(call, gckpti_value_pow))
+GCKPTI_BOTH_WAYS(pow,
+                 backward ? gckpti_pow_slopes(call) : gckpti_curve_forward(call, gckpti_value_pow))
 GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {
@@ -7702,7 +7701,8 @@ typedef struct {
 
 /* Adds part(), times the factor that it may leave, where it sees data at all. */
 static inline void gckpti_pair_add_part(const gckpti_pair_run *r, int sees_own, int sees_other,
-                                  float (*part)(float g, float own, float other, float *factor))
+                                        float (*part)(float g, float own, float other,
+                                                      float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
     const float *g = r->g, *own = r->own, *other = r->other;
@@ -7781,10 +7781,10 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 /* All of an op of two inputs, from gckpti_pair_<name> and the parts of its gradients, which see
  * `first` and `second`. */
 #define GCKPTI_PAIR(name, part_first, part_second, flops, flags, first, second)                    \
-    GCKPTI_BOTH_WAYS(name,                                                                         \
-                     backward ? (gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first),      \
-                                 gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second))     \
-                              : gckpti_binary_forward(call, gckpti_pair_##name))                   \
+    GCKPTI_BOTH_WAYS(name, backward                                                                \
+                               ? (gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first),     \
+                                  gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second))    \
+                               : gckpti_binary_forward(call, gckpti_pair_##name))                  \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags),                  \
                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \
@@ -8660,8 +8660,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
         const float *x = in[0].data + r * n;
         float c = o->center ? *aux++ : 0.0f, mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
         for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_sum_to(&in[o->gain], i,
-                          gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+            gckpti_sum_to(&in[o->gain], i, gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
         if (!in[0].grad)
             continue;
         float sum[32] = { 0.0f }, lane[32] = { 0.0f };
@@ -9146,8 +9145,7 @@ GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table,
  * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
  * behind the weight, loss_scale). */
 /* Whether a loss's input 2, if there is one, has the first axes of `all`. */
-static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
-                                       const gckpt_shape *all)
+static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
     int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
@@ -9226,10 +9224,14 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
     (void)call;
-    gckpti_loss_kernels by = { { NULL, NULL },         NULL,
-                               gckpti_online,          gckpti_plain_surprisal,
-                               gckpti_plain_gradient,  gckpti_from_bf16s,
-                               gckpti_to_bf16s,        gckpti_exp,
+    gckpti_loss_kernels by = { { NULL, NULL },
+                               NULL,
+                               gckpti_online,
+                               gckpti_plain_surprisal,
+                               gckpti_plain_gradient,
+                               gckpti_from_bf16s,
+                               gckpti_to_bf16s,
+                               gckpti_exp,
                                gckpti_log };
     return by;
 }
@@ -9494,8 +9496,7 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
+GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),
@@ -9703,10 +9704,8 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_classes_shape(call, "soft_cross_entropy", 1);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy_with,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
-GCKPTI_BOTH_WAYS(soft_cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
+GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
+GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,
@@ -9850,7 +9849,7 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 }
 
 static void gckpti_plain_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                              float *y, uint16_t *tap)
+                                    float *y, uint16_t *tap)
 {
     int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
     int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);
@@ -10463,9 +10462,16 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
 static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
 {
     const gckpt_window *w = &z->window;
-    gckpti_reach r = { z->image[axis],    z->places[axis],   z->taps[axis], w->stride[axis],
-                       w->dilation[axis], -w->padding[axis], 0,             1,
-                       0,                 1 };
+    gckpti_reach r = { z->image[axis],
+                       z->places[axis],
+                       z->taps[axis],
+                       w->stride[axis],
+                       w->dilation[axis],
+                       -w->padding[axis],
+                       0,
+                       1,
+                       0,
+                       1 };
     return r;
 }
 
@@ -10958,8 +10964,8 @@ GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);
         if (fast)
-            gckpt_parallel(call, (s.block - 1) / s.each + 1,
-                           s.each * s.steps * s.units * s.gates, item, &s);
+            gckpt_parallel(call, (s.block - 1) / s.each + 1, s.each * s.steps * s.units * s.gates,
+                           item, &s);
         else
             item(&s, 0, 0);
         if (backward)
@@ -10999,12 +11005,10 @@ static void gckpti_plain_cells_add(const gckpti_sequence *s)
 }
 
 #define GCKPTI_CELLS(name)                                                                         \
-    static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
-                                                             gckpti_##name##_slopes,               \
-                                                             NULL,                                 \
-                                                             gckpti_plain_cells_forward,           \
-                                                             gckpti_plain_cells_backward,          \
-                                                             gckpti_plain_cells_add };             \
+    static const gckpti_cell_kernels gckpti_plain_##name = {                                       \
+        gckpti_##name##_gates,      gckpti_##name##_slopes,      NULL,                             \
+        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add            \
+    };                                                                                             \
     GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)
@@ -11227,8 +11231,8 @@ typedef struct {
     const uint32_t *b;
     const float *from;
     float *c;
-    uint16_t *c_bf16;          /* one of the two */
-    const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
+    uint16_t *c_bf16;    /* one of the two */
+    const float *next;   /* the tile of c to come, or NULL: fetched meanwhile, as */
     gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
@@ -11361,10 +11365,9 @@ typedef struct {
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
-                              int64_t first, float *room);
-    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
-                               float *room);
+    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
+                              float *room);
+    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_classes *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c);
     float (*errors_forward)(const gckpti_errors *e, int64_t row);
@@ -11387,8 +11390,8 @@ typedef struct {
     void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
                           int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                       float *y, uint16_t *tap);
+    void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q, float *y,
+                       uint16_t *tap);
     void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const gckpti_channel_pass *s, int64_t first, int64_t end);
@@ -11812,7 +11815,7 @@ GCKPTI_FN void gckpti_products_run(gckpti_products *s)
  * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
  * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
  * over it for every GCKPTI_NC columns. */
-GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
+GCKPTI_FN void gckpti_products_run(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = s->t;
@@ -11836,7 +11839,7 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_piece };
     s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_cut(&s);
+    gckpti_products_run(&s);
     gckpti_products_run(&s);
 }
 
@@ -12397,7 +12400,7 @@ static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
     gckpti_windows_job s = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut }, *w };
     s.w.t.room = call->work;
     s.by.t = &s.w.t, s.by.room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
-    gckpti_products_cut(&s.by);
+    gckpti_products_run(&s.by);
     gckpti_products_run(&s.by);
 }
 
@@ -12515,8 +12518,8 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
         else
             gckpti_attention_queries(h, i * h->t, (i + 1) * h->t, room);
     } else if (backward) {
-        (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
-            h, i / h->heads, i % h->heads, room);
+        (h->mixed ? gckpti_mixed_of(by)->attention_backward
+                  : by->attention_backward)(h, i / h->heads, i % h->heads, room);
     } else {
         int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
         i /= h->blocks;
@@ -12855,9 +12858,8 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.c_row = desc->c_col, t.c_col = 1;
     }
     if (call->kernels && t.c_col == 1) {
-        gckpti_product p =
-            gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
-                              gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
+        gckpti_product p = gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
+                                             gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
         p.accumulate = t.accumulate, p.c_row = t.c_row, p.room = t.work;
         gckpti_fp32_fast(call, &p);
         return;
@@ -12900,7 +12902,7 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
  * Words, here and in search:
  *   request  graph, terms and desc of a gckpt_plan_new
  *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
- *   rank     of a backward: its place in the order of backwards. ranks of a plan: its processes
+ *   nth      of a backward: its place in the order of backwards
  *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
  *            u + units a reload
  *   version  of a unit's results: a forward makes it, uses up to the next one read it
@@ -13122,7 +13124,7 @@ typedef struct {
     int id;
     int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
     int read, reads;        /* links[read..]: units whose values the backward reads */
-    int rank;               /* of its backward; -1: none */
+    int nth;                /* of its backward; -1: none */
     int target;             /* target[target..]: where its backward puts gradients, by input */
     int64_t out, aux, work; /* bytes of its results; of its forward's workspace; rounded up */
     uint64_t cost;          /* of the forward */
@@ -13154,7 +13156,7 @@ typedef struct {
                      /* p->backwards, the end of the body, or one more, the end of the step */
     int resident;    /* it lives through the whole step */
     /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
-     * a list that begins at `storage`, by the rank they begin at. Of a gradient: */
+     * a list that begins at `storage`, by the backward they begin at. Of a gradient: */
     int storage, sharer;    /* where its list begins, itself if it is alone; the next in it */
     int tail, alive, until; /* of the one that begins it: last; first still used; their last use */
     gckpt_buffer_kind kind;
@@ -13173,7 +13175,7 @@ typedef struct {
 typedef struct {
     int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *leaves;              /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
     uint64_t extra, moved;    /* cost of all forwards but the first ones, and of copies; of these */
     int64_t far;              /* bytes of slower memory */
@@ -13198,7 +13200,7 @@ typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
     int *place; /* by item of the schedule: its instruction; of its end, too */
-    int *backward; /* by rank: its instruction; then the last of the body, and the end */
+    int *backward; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
@@ -13247,7 +13249,7 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
+    int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
@@ -13255,7 +13257,7 @@ typedef struct gckpti_planner {
     int leaves, levels;                      /* of a step; sums of a rank's own that may wait */
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
-    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by rank */
+    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
     struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
@@ -13371,7 +13373,7 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
 /* Each forward once, as they were created, then the backwards. */
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
 
-/* Emits those of p->late from number *next on that the backward of rank r needs. */
+/* Emits those of p->late from number *next on that the r-th backward needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
 /* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
@@ -13660,7 +13662,7 @@ GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
     return t->kind == GCKPTI_PARAM &&
-           gckpti_is_cut(gckpti_array_share(s, &s->params[t->index], GCKPTI_VALUES));
+           gckpti_is_sharded(gckpti_array_share(s, &s->params[t->index], GCKPTI_VALUES));
 }
 
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
@@ -13895,8 +13897,7 @@ GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor 
 
 /* The same in a plan's operands, of an instruction: a gradient that is passed on is the one that
  * came in. What is left of the workspace, if anything, is the op's own. */
-GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
-                                    size_t *operand)
+GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
 {
     const gckpt_tensor *t = p->tensors[ins->id];
     const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;
@@ -14022,7 +14023,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->units; u++)
-        n += p->unit[u].rank < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
+        n += p->unit[u].nth < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
     size_t sums =
         p->leaves > 1 ? n * (size_t)(3 + p->levels) : n; /* REDUCE: what waits, work, shard */
     p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, sums, sizeof *p->gradient);
@@ -14031,7 +14032,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     memset(p->whole, 0xff, ids);
     for (int u = 0; u < p->units && !p->failed; u++) { /* the list begins with the last */
         const gckpt_tensor *t = p->tensors[p->unit[u].id];
-        if (p->unit[u].rank < 0)
+        if (p->unit[u].nth < 0)
             continue;
         p->unit[u].target = p->targets;
         p->targets += t->inputs;
@@ -14044,12 +14045,12 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     }
 }
 
-static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
+static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int nth)
 {
     gckpti_gradient *v = &p->gradient[p->gradients];
     v->id = t->id;
     v->owner = v->sharer = -1;
-    v->first = v->last = rank;
+    v->first = v->last = nth;
     v->storage = v->tail = v->alive = p->gradients;
     v->kind = gckpti_sums_uses(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     v->size = size;
@@ -14067,13 +14068,13 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* The rank of a backward after `rank` that adds to the gradient of `id`: of the body if one there
+/* Which backward after `nth` that is that adds to the gradient of `id`: of the body if one there
  * does, of an activation the next; INT32_MAX: none does, or id is -1. */
-static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
+static int gckpti_next_write(const gckpti_planner *p, int id, int nth)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
-        if (p->unit[p->target[k].unit].rank > rank)
-            return p->unit[p->target[k].unit].rank;
+        if (p->unit[p->target[k].unit].nth > nth)
+            return p->unit[p->target[k].unit].nth;
     return INT32_MAX;
 }
 
@@ -14165,7 +14166,7 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
     } else {
         target->total = so_far;
         target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->rank);
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->nth);
         if (sums) {
             u->accumulate |= bit;
             u->zero |= bit;
@@ -14175,13 +14176,13 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
         *whole = target->gradient;
         p->gradient[*whole].owner = sums ? -1 : q->id;
     }
-    p->gradient[*whole].last = u->rank;
+    p->gradient[*whole].last = u->nth;
 }
 
-/* Gives gradient v, which begins at `rank`, the bytes of w, which ends or is passed on there, when
+/* Gives gradient v, which begins at `nth`, the bytes of w, which ends or is passed on there, when
  * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
  * until one of them is written again; by then the others must be dead. Else all must end there. */
-static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int copy)
+static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int nth, int copy)
 {
     gckpti_gradient *all = p->gradient;
     if (v < 0 || w < 0 || all[v].size != all[w].size ||
@@ -14189,13 +14190,13 @@ static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int
             gckpti_elements(&p->tensors[all[w].id]->shape))
         return;
     gckpti_gradient *root = &all[all[w].storage];
-    if (!copy && root->until != rank)
+    if (!copy && root->until != nth)
         return;
-    while (copy && all[root->alive].last < rank) /* nobody writes to it any more; w lives */
+    while (copy && all[root->alive].last < nth) /* nobody writes to it any more; w lives */
         root->alive = all[root->alive].sharer;
     for (int m = root->alive; copy && m >= 0; m = all[m].sharer)
-        if (all[v].last >= gckpti_next_write(p, all[m].owner, rank) ||
-            all[m].last >= gckpti_next_write(p, all[v].owner, rank))
+        if (all[v].last >= gckpti_next_write(p, all[m].owner, nth) ||
+            all[m].last >= gckpti_next_write(p, all[v].owner, nth))
             return;
     all[root->tail].sharer = v;
     root->tail = v;
@@ -14217,13 +14218,13 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
             continue;
         int v = p->target[u->target + i].gradient;
         if (t->op->flags & GCKPT_PASSES(i))
-            gckpti_share_gradient(p, v, comes_in, u->rank, 1);
+            gckpti_share_gradient(p, v, comes_in, u->nth, 1);
         else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
-            gckpti_share_gradient(p, v, comes_in, u->rank, 0);
+            gckpti_share_gradient(p, v, comes_in, u->nth, 0);
     }
 }
 
-/* What gradients and workspaces of backwards take depends on the backwards alone: by rank, rounded
+/* What gradients and workspaces of backwards take depends on the backwards alone: by nth, rounded
  * up. gradient_at: at a backward; gradient_between: between it and the one before. */
 static void gckpti_model_bytes(gckpti_planner *p)
 {
@@ -14255,7 +14256,7 @@ GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
     while (use >= 0 && gckpti_in_body(p, use))
         use = p->target[use].next;
     return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_cut(gckpti_update_share(p, p->tensors[id]));
+           gckpti_is_sharded(gckpti_update_share(p, p->tensors[id]));
 }
 
 /* Room for what other ranks send, and for shares where sums do not stay: until the next backward
@@ -14295,7 +14296,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
     }
 }
 
-/* All gradients, by rank: targets, sums, what shares bytes. */
+/* All gradients, by nth: targets, sums, what shares bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->leaves > 1)
@@ -14387,9 +14388,9 @@ static void gckpti_order_begin(gckpti_ordering *o)
     }
     for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
-        if (q->rank >= 0 && u >= p->prologue && o->waits[u] == 0)
+        if (q->nth >= 0 && u >= p->prologue && o->waits[u] == 0)
             o->ready[o->count++] = u;
-        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+        for (int k = q->read; k < q->read + q->reads && q->nth >= 0; k++)
             o->left[p->links[k]]++;
     }
 }
@@ -14485,13 +14486,13 @@ static void gckpti_order_user(gckpti_ordering *o)
     for (int i = 0; i < p->desc->instructions; i++) {
         gckpt_instruction in = p->desc->schedule[i];
         int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->of[in.id] : -1;
-        if (u < p->prologue || p->unit[u].rank < 0 || o->waits[u] != 0)
+        if (u < p->prologue || p->unit[u].nth < 0 || o->waits[u] != 0)
             continue;
         gckpti_order_run(o, u);
         p->backward[n++] = u;
     }
     for (int u = p->units; u-- > p->prologue;)
-        if (p->unit[u].rank >= 0 && o->waits[u] >= 0)
+        if (p->unit[u].nth >= 0 && o->waits[u] >= 0)
             p->backward[n++] = u;
 }
 
@@ -14514,7 +14515,7 @@ static void gckpti_order_choices(gckpti_ordering *o)
     }
 }
 
-/* Orders the backwards: their ranks. */
+/* Orders the backwards: sets their nth. */
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;
@@ -14529,7 +14530,7 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
     o.made = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
     for (int u = p->units; u-- > 0 && !p->failed;)
-        if (p->unit[u].rank >= 0) {
+        if (p->unit[u].nth >= 0) {
             p->backward[p->backwards++] = u;
             p->body_backwards += u >= p->prologue;
         }
@@ -14538,7 +14539,7 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
     else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
         gckpti_order_choices(&o);
     for (int r = 0; r < p->backwards; r++)
-        p->unit[p->backward[r]].rank = r;
+        p->unit[p->backward[r]].nth = r;
 }
 
 /* >>plan/model */
@@ -14803,7 +14804,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     gckpti_unit *u = &p->unit[p->units];
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
-    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
+    u->nth = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
     u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
@@ -14876,7 +14877,7 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
                                                                     : "use fewer rows");
 }
 
-/* All units; what losses and fetches ask of them; the ranks of their backwards. */
+/* All units; what losses and fetches ask of them; the order of their backwards. */
 static void gckpti_find_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -14905,7 +14906,7 @@ static void gckpti_find_units(gckpti_planner *p)
 }
 
 /* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * nth is p->when) that needs it for what it reads, or for its loss; and, where its first reader is
  * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
  * effects stay where they are, and losses that updates wait for. */
 static void gckpti_find_late(gckpti_planner *p)
@@ -14926,10 +14927,10 @@ static void gckpti_find_late(gckpti_planner *p)
     }
     for (int u = p->prologue; u < p->units && !p->failed; u++) { /* for what backwards read */
         const gckpti_unit *q = &p->unit[u];
-        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
-            gckpti_lower(&p->when[p->links[k]], q->rank);
-        if (q->rank >= 0 && (q->effect || q->reads_aux))
-            gckpti_lower(&p->when[u], q->rank);
+        for (int k = q->read; k < q->read + q->reads && q->nth >= 0; k++)
+            gckpti_lower(&p->when[p->links[k]], q->nth);
+        if (q->nth >= 0 && (q->effect || q->reads_aux))
+            gckpti_lower(&p->when[u], q->nth);
     }
     for (int u = p->units; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
         const gckpti_unit *q = &p->unit[u];
@@ -14964,7 +14965,7 @@ GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
     for (int u = 0; u < p->units; u++) {
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
         p->forward_work = gckpti_add_work(p->forward_work, cost->forward);
-        p->own_work = gckpti_add_work(p->own_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+        p->own_work = gckpti_add_work(p->own_work, p->unit[u].nth < 0 ? 0 : cost->backward);
     }
     p->least_work = p->own_work = gckpti_add_work(p->own_work, p->forward_work);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);
@@ -15059,7 +15060,7 @@ GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group)
         int child = gckpti_child(p, group, f->segment, f->at), low = f->at, end = f->at + 1;
         if (child < 0) {
             int u = p->of[p->body[f->at--]];
-            if (u >= 0 && p->unit[u].rank >= 0)
+            if (u >= 0 && p->unit[u].nth >= 0)
                 gckpti_emit(p, ~u);
             continue;
         }
@@ -15075,8 +15076,8 @@ GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group)
     }
 }
 
-/* Whether instruction i of the user's schedule can be one; *rank: of the next backward. */
-static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *rank)
+/* Whether instruction i of the user's schedule can be one; *nth: of the next backward. */
+static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *nth)
 {
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
@@ -15087,7 +15088,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
-    if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
+    if (u >= p->prologue && p->unit[u].nth >= 0 && p->unit[u].nth != (*nth)++)
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: backward of %T is there twice, or comes "
                             "before that of what reads it or of what adds to a gradient before it "
@@ -15109,10 +15110,10 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen =
         (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1); /* by id */
-    int rank = 0;
+    int nth = 0;
     for (int i = 0; i < p->desc->instructions && seen; i++) {
         gckpt_instruction in = p->desc->schedule[i];
-        gckpt_result result = gckpti_check_instruction(p, i, &rank);
+        gckpt_result result = gckpti_check_instruction(p, i, &nth);
         if (result != GCKPT_OK)
             return result;
         const gckpt_tensor *t = p->tensors[in.id];
@@ -15130,15 +15131,15 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
             continue;
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
-        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
+        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].nth >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
     for (int u = p->prologue; u < p->units && seen; u++) {
         const gckpti_unit *q = &p->unit[u];
-        int wanted = q->rank >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
+        int wanted = q->nth >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
         if ((seen[q->id] & wanted) != wanted)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
-                                      p->tensors[q->id], q->rank >= 0 ? " and a backward" : "");
+                                p->tensors[q->id], q->nth >= 0 ? " and a backward" : "");
     }
     return GCKPT_OK;
 }
@@ -15257,7 +15258,7 @@ static void gckpti_close_up(gckpti_schedule *t, int dropped)
         int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
         t->item[x] = t->item[x + dropped];
         t->live[x] = t->live[x + dropped];
-        t->leaves[x] = t->leaves[x + dropped];
+        t->offloaded[x] = t->offloaded[x + dropped];
         t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
         t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
     }
@@ -15312,7 +15313,7 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
 
 GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
 {
-    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
+    int kept = t->length, nth = p->backwards, hold = p->looped ? p->body_backwards : -1;
     int64_t live = 0;
     t->peak = t->far = 0;
     t->extra = t->moved = 0;
@@ -15329,7 +15330,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
         int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
         const gckpti_unit *u = &p->unit[self];
         gckpti_note *v = &p->note[self];
-        if (rank == hold) {
+        if (nth == hold) {
             live += gckpti_hold(p, kept - 1);
             hold = -1;
         }
@@ -15338,12 +15339,12 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
             !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->leaves[kept] = runs ? v->reload : 0;
-        live += t->leaves[kept] ? gckpti_offload(p, t, self, kept) : 0;
+        t->offloaded[kept] = runs ? v->reload : 0;
+        live += t->offloaded[kept] ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
-        int64_t sum = live + (i < 0 ? p->gradient_at[--rank]
-                                    : p->gradient_between[rank] + (runs ? u->work : 0) - over);
+        int64_t sum = live + (i < 0 ? p->gradient_at[--nth]
+                                    : p->gradient_between[nth] + (runs ? u->work : 0) - over);
         t->live[kept] = sum;
         t->peak = sum > t->peak ? sum : t->peak;
         live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
@@ -15362,7 +15363,7 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->item, n, sizeof *s->item);
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
-    gckpti_want(scratch, &s->leaves, n, sizeof *s->leaves);
+    gckpti_want(scratch, &s->offloaded, n, sizeof *s->offloaded);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 
@@ -15539,7 +15540,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
         int i = d->s.item[x], u = gckpti_unit_of(p, i);
-        if (i < 0 && p->unit[u].rank == p->body_backwards)
+        if (i < 0 && p->unit[u].nth == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
@@ -15548,7 +15549,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
         if (i < 0) {
-            d->backward[p->unit[u].rank] = d->place[x];
+            d->backward[p->unit[u].nth] = d->place[x];
             for (int k = 0; k < p->unit[u].reduces; k++) {
                 int id = p->reduction[p->unit[u].reduce + k].id;
                 gckpti_add_instruction(d, GCKPT_REDUCE, id);
@@ -15557,7 +15558,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         } else if (i == u) {
             d->ins[d->place[x]].first = !d->latest[u];
             d->latest[u] = 1;
-            if (d->s.leaves[x])
+            if (d->s.offloaded[x])
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
         }
         if (early)
@@ -15730,7 +15731,7 @@ static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
     size_t at = 0;
     for (int x = 0; x < d->s.length; x++)
         for (int part = 0; part < 2; part++)
-            d->far[2 * gckpti_unit_of(p, d->s.item[x]) + part] |= d->s.leaves[x] >> part & 1;
+            d->far[2 * gckpti_unit_of(p, d->s.item[x]) + part] |= d->s.offloaded[x] >> part & 1;
     for (int k = 0; k < 2 * p->units; k++) {
         const gckpt_tensor *t = p->tensors[p->unit[k / 2].id];
         int here = d->far[k] != 0;
@@ -15757,7 +15758,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
         } else if (ins->kind == GCKPT_OFFLOAD) {
-            int v = d->latest[p->of[ins->id]], far = d->s.leaves[v];
+            int v = d->latest[p->of[ins->id]], far = d->s.offloaded[v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
@@ -16339,7 +16340,7 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         int arrays = gckpti_is_gathered(p, t);
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(gckpti_update_share(p, t)))
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_share(p, t)))
             continue;
         arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
         size_t part = gckpti_bytes(p, t, 0) / (size_t)p->g->store->ranks;
@@ -16551,7 +16552,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
  *   instant  a backward at which it is counted what must lie in the arena
  *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
  *   rung     a byte limit, and the best schedule that was found under it
- *   slot     where a schedule is kept: a rung's, a seed, the winner
+ *   answer   a schedule that is kept: a rung's, a seed, the winner
  *   seed     a schedule that was made without regard to a limit
  * ============================================================================================== */
 
@@ -16592,7 +16593,7 @@ typedef struct {
 } gckpti_cut_table;
 
 typedef struct {
-    int rank;
+    int nth;           /* its backward */
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
     gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
@@ -16633,15 +16634,15 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p);
 enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
 
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
-typedef struct gckpti_slot {
+typedef struct gckpti_answer {
     int *item, length;
     int64_t limit, peak;
-    uint64_t extra, bound;     /* bound: proven for the limit */
-    size_t arena;              /* 0 until it is laid out; then */
-    uint64_t moved;            /* work of copies to slower memory and back */
-    int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
-    struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
-} gckpti_slot;
+    uint64_t extra, bound;       /* bound: proven for the limit */
+    size_t arena;                /* 0 until it is laid out; then */
+    uint64_t moved;              /* work of copies to slower memory and back */
+    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work */
+    struct gckpti_answer *tight; /* of a rung whose arena exceeds its limit: one that may not */
+} gckpti_answer;
 
 /* What was found of a cut's schedule; 0: nothing yet. */
 typedef struct {
@@ -16669,19 +16670,19 @@ typedef struct {
     int64_t *chunk, all;
 } gckpti_leftover;
 
-/* Bytes left below a limit, by position: a tree of minima over so many leaves. */
+/* Bytes left below a limit, by position: a tree of minima, so wide. */
 typedef struct {
     int64_t *node;
-    int leaves;
+    int width;
 } gckpti_rooms;
 
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    int64_t grain; /* common divisor of all sizes */
-    int late;      /* some forwards come late: a cut may then repeat less than it says */
-    int whole;     /* a small graph: whatever was found counts for every budget */
+    int64_t grain;   /* common divisor of all sizes */
+    int late;        /* some forwards come late: a cut may then repeat less than it says */
+    int whole;       /* a small graph: whatever was found counts for every budget */
     uint64_t enough; /* so little above the bound is good enough */
     /* a pass over the present schedule (gckpti_index, gckpti_step) */
     gckpti_schedule now, next;
@@ -16703,17 +16704,17 @@ typedef struct {
     gckpti_rooms room;
     uint64_t *saving; /* by position of a repeated forward: work that goes with it */
     /* the ladder */
-    gckpti_slot *slot, *seed, all; /* slot: of rungs, by falling limit; all: kept */
-    int slots, seeds;
+    gckpti_answer *rung, *seed, all; /* rung: by falling limit; all: kept */
+    int rungs, seeds;
     unsigned char *fewer, *more;     /* what the two cuts around a limit compute again */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
     /* how much was done: gckpti_spent */
     int64_t items, looked; /* counted so far */
     int64_t attempt;       /* when one attempt of several began, or -1 */
-    int cut;               /* a closure that was used was truncated, or the search ended early */
+    int incomplete;        /* a closure that was used was truncated, or the search ended early */
     /* the choice for a budget */
-    gckpti_slot winner, trial;
+    gckpti_answer winner, trial;
     gckpti_known *known[GCKPTI_INSTANTS]; /* by cut of an instant */
     unsigned deciders;                    /* bits of instants that decide for some budget */
     gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */
@@ -16790,7 +16791,7 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
 
 /* ---- search/ladder.c ---- */
-enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_answer.state of a rung */
 
 enum {
     GCKPTI_LITTLE = 64, /* most units for which all that was found counts for every budget; */
@@ -16814,12 +16815,12 @@ typedef struct {
 } gckpti_option;
 
 typedef struct {
-    int first, end, back, back_end; /* units; ranks of their backwards */
-    uint64_t inside, all; /* hashes: of what it is inside; and of what it sends on */
-    int owner, kind;     /* the first stage that is the same inside; in all */
-    int option, options; /* of the owner */
-    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
-    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
+    int first, end, back, back_end; /* units; nth of their backwards */
+    uint64_t inside, all;           /* hashes: of what it is inside; and of what it sends on */
+    int owner, kind;                /* the first stage that is the same inside; in all */
+    int option, options;            /* of the owner */
+    int64_t waits;                  /* bytes of gradients that wait when its backwards begin */
+    int64_t pass;         /* most bytes of its own while it runs forward and keeps what leaves it */
     uint64_t cost, least; /* work of that; of its cheapest option */
 } gckpti_stage;
 
@@ -16855,10 +16856,10 @@ enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
 /* =================================================================================================
  * cuts: work and bytes that no schedule can do without, from minimal cuts
  *
- * Take any schedule whose live bytes never exceed M, and an instant: the backward of some rank. Let
+ * Take any schedule whose live bytes never exceed M, and an instant: some backward. Let
  * r(u) be 1 where unit u runs again behind it. Whatever a later backward, a fetch or a later run
  * reads is either in the arena at the instant or made by such a run. So with n(u) = 1 where a
- * backward from this rank on, or a run j with r(j) = 1, reads the value of u, all values with
+ * backward from this one on, or a run j with r(j) = 1, reads the value of u, all values with
  * n(u) = 1 and r(u) = 0 lie in the arena, and aux likewise, beside the gradients and the workspace
  * of that backward, which are the same in every schedule; what it reads itself lies there whatever
  * r is. Each u that has surely run before costs its work again. Hence no schedule within M repeats
@@ -16894,14 +16895,14 @@ static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {
     for (int i = 0; i < p->units; i++) {
         const gckpti_unit *u = &p->unit[i];
-        int then = u->rank == t->rank, later = u->rank >= t->rank;
-        int sooner = u->rank >= 0 && u->rank <= t->rank;
+        int then = u->nth == t->nth, later = u->nth >= t->nth;
+        int sooner = u->nth >= 0 && u->nth <= t->nth;
         unsigned char *flags = &t->unit[i].flags;
         *flags |= u->fetched ? GCKPTI_READ : 0;
         *flags |= i < p->prologue || (sooner && u->reads_aux) ? GCKPTI_RAN : 0;
         *flags |= later && u->reads_aux ? GCKPTI_READ_AUX : 0;
         *flags |= then && u->reads_aux ? GCKPTI_HELD_AUX : 0;
-        for (int k = u->read; k < u->read + u->reads && u->rank >= 0; k++) {
+        for (int k = u->read; k < u->read + u->reads && u->nth >= 0; k++) {
             flags = &t->unit[p->links[k]].flags;
             *flags |= later ? GCKPTI_READ : 0;
             *flags |= then ? GCKPTI_HELD : 0;
@@ -17183,7 +17184,7 @@ static int64_t gckpti_bytes_at(const gckpti_planner *p, int item, const unsigned
     int64_t bytes = u->reads_aux ? u->aux : 0;
     if (item >= 0 && !u->in_place && read[item] && u->out > bytes)
         bytes = u->out; /* versions may differ: one is read, the other leaves aux */
-    bytes += item < 0 ? p->gradient_at[u->rank] : p->gradient_between[0] + u->work;
+    bytes += item < 0 ? p->gradient_at[u->nth] : p->gradient_between[0] + u->work;
     while (count-- > 0)
         bytes += p->unit[links[count]].out;
     return bytes;
@@ -17206,11 +17207,11 @@ static void gckpti_bound_sums(gckpti_bound *b)
         b->work = gckpti_add_work(b->work, u->cost);
         sizes |= (u->out ? gckpti_value_bytes(p, t) : 0) | (u->reads_aux ? t->aux_bytes : 0) |
                  p->work_forward[u->id];
-        for (int k = 0; k < 1 + (u->rank >= 0); k++) {
+        for (int k = 0; k < 1 + (u->nth >= 0); k++) {
             int64_t bytes = gckpti_bytes_at(p, k ? ~i : i, read);
             b->least = bytes > b->least ? bytes : b->least;
         }
-        if (u->rank >= 0) {
+        if (u->nth >= 0) {
             b->work = gckpti_add_work(b->work, p->cost[u->id].backward);
             sizes |= p->work_backward[u->id];
         }
@@ -17240,11 +17241,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
     for (int k = 0; k < b->instants; k++) { /* the first ones, then evenly to the last */
         const int first = GCKPTI_INSTANTS / 2 - 1;
         int far = (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_INSTANTS - 1 - first));
-        b->instant[k].rank = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
+        b->instant[k].nth = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
     }
     for (int k = 0; k < b->instants; k++) {
         gckpti_instant *t = &b->instant[k];
-        t->gradients = p->gradient_at[t->rank];
+        t->gradients = p->gradient_at[t->nth];
         t->unit = (gckpti_cut_unit *)gckpti_scratch_take(scratch, n, sizeof *t->unit);
         if (!t->unit)
             return;
@@ -17422,7 +17423,7 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
 
-/* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
+/* ---- the present schedule, s->now; answers that keep one, and make it better ---- */
 /* Writes the present schedule as a maker does. */
 static void gckpti_make_now(gckpti_search *s)
 {
@@ -17457,62 +17458,63 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
     }
 }
 
-/* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
-GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+/* Keeps a schedule, which is not laid out yet, in place of what the answer has. */
+GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
+                                   const gckpti_schedule *t)
 {
     size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
+    if (!gckpti_want(&s->scratch, &answer->item, n, sizeof(int)))
         return;
-    memcpy(slot->item, t->item, n * sizeof(int));
-    slot->length = t->length;
-    slot->peak = t->peak;
-    slot->extra = t->extra;
-    slot->arena = 0;
+    memcpy(answer->item, t->item, n * sizeof(int));
+    answer->length = t->length;
+    answer->peak = t->peak;
+    answer->extra = t->extra;
+    answer->arena = 0;
 }
 
-/* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
-GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+/* Makes what an answer has the present schedule, evaluated. 0: it has nothing, or no memory. */
+GCKPTI_FN int gckpti_answer_load(gckpti_search *s, const gckpti_answer *answer)
 {
-    if (slot->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, slot->length))
+    if (answer->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, answer->length))
         return 0;
-    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
-    s->now.length = slot->length;
+    memcpy(s->now.item, answer->item, (size_t)answer->length * sizeof(int));
+    s->now.length = answer->length;
     gckpti_evaluate(s, &s->now);
     return 1;
 }
 
-/* Appends an empty slot to *slots, where those there may move to. NULL: no memory. */
-GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+/* Appends an empty answer to *answers, where those there may move to. NULL: no memory. */
+GCKPTI_FN gckpti_answer *gckpti_answer_new(gckpti_search *s, gckpti_answer **answers, int *count)
 {
-    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
+    if (!gckpti_want(&s->scratch, answers, (size_t)*count + 1, sizeof **answers))
         return NULL;
-    gckpti_slot *slot = &(*slots)[(*count)++];
-    memset(slot, 0, sizeof *slot);
-    return slot;
+    gckpti_answer *answer = &(*answers)[(*count)++];
+    memset(answer, 0, sizeof *answer);
+    return answer;
 }
 
-/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+/* Gives the present schedule to an answer if it fits there and is better than what that has. */
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_answer *answer)
 {
     const gckpti_schedule *t = &s->now;
     gckpti_settle(s);
-    int better = slot->length == 0 || t->extra < slot->extra ||
-                 (t->extra == slot->extra && t->peak < slot->peak);
-    if (t->peak <= slot->limit && better && !s->p->failed)
-        gckpti_slot_store(s, slot, t);
+    int better = answer->length == 0 || t->extra < answer->extra ||
+                 (t->extra == answer->extra && t->peak < answer->peak);
+    if (t->peak <= answer->limit && better && !s->p->failed)
+        gckpti_answer_store(s, answer, t);
 }
 
-/* Whether a slot's schedule is as good as proven, nearly. */
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+/* Whether an answer's schedule is as good as proven, nearly. */
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answer)
 {
-    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
+    return answer->length > 0 && answer->extra - answer->bound <= s->enough;
 }
 
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
     int x = 0;
     (void)context;
     while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
@@ -17531,16 +17533,16 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
     if (!gckpti_take_made(s))
         return;
     for (int i = 0; i < s->seeds; i++) {
-        const gckpti_slot *q = &s->seed[i];
+        const gckpti_answer *q = &s->seed[i];
         if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
-    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
-    if (!slot)
+    gckpti_answer *answer = gckpti_answer_new(s, &s->seed, &s->seeds);
+    if (!answer)
         return;
-    gckpti_slot_store(s, slot, &s->now);
-    slot->dominated = dominated;
+    gckpti_answer_store(s, answer, &s->now);
+    answer->dominated = dominated;
 }
 #endif
 
@@ -17605,7 +17607,7 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
     int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
     int spent = s->items > most || s->looked > 4 * most ||
                 (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->cut = s->cut || spent;
+    s->incomplete = s->incomplete || spent;
     return spent;
 }
 
@@ -17626,7 +17628,7 @@ static int gckpti_insert_sets(gckpti_search *s, const int *move, int n)
             s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
             s->insert[k].item = s->set[j];
         }
-        s->cut = s->cut || m->truncated;
+        s->incomplete = s->incomplete || m->truncated;
     }
     gckpti_sort_keys(s->insert, s->insert + most, most);
     int *out = s->next.item, x = 0;
@@ -17975,7 +17977,7 @@ static int gckpti_choose_gaps(gckpti_search *s)
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
-        s->cut = s->cut || round > 300;
+        s->incomplete = s->incomplete || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);
@@ -17997,7 +17999,7 @@ GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 static int64_t gckpti_room_least(const gckpti_rooms *t, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
-    int a = t->leaves + from, b = t->leaves + to + 2;
+    int a = t->width + from, b = t->width + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
         left = !(a & 1) && t->node[a ^ 1] < left ? t->node[a ^ 1] : left;
         right = b & 1 && t->node[b ^ 1] < right ? t->node[b ^ 1] : right;
@@ -18020,7 +18022,7 @@ static void gckpti_room_lift(gckpti_rooms *t, int node)
 
 static void gckpti_room_add(gckpti_rooms *t, int from, int to, int64_t bytes)
 {
-    int a = t->leaves + from, b = t->leaves + to + 2;
+    int a = t->width + from, b = t->width + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
         t->node[a ^ 1] += a & 1 ? 0 : bytes;
         t->node[b ^ 1] += b & 1 ? bytes : 0;
@@ -18034,14 +18036,14 @@ static void gckpti_room_add(gckpti_rooms *t, int from, int to, int64_t bytes)
 static int gckpti_room_build(gckpti_search *s, int64_t limit)
 {
     gckpti_rooms *t = &s->room;
-    for (t->leaves = 2; t->leaves < s->now.length + 2;)
-        t->leaves *= 2;
-    if (!gckpti_want(&s->scratch, &t->node, 2 * (size_t)t->leaves, sizeof *t->node))
+    for (t->width = 2; t->width < s->now.length + 2;)
+        t->width *= 2;
+    if (!gckpti_want(&s->scratch, &t->node, 2 * (size_t)t->width, sizeof *t->node))
         return 0;
-    memset(t->node, 0, 2 * (size_t)t->leaves * sizeof *t->node);
+    memset(t->node, 0, 2 * (size_t)t->width * sizeof *t->node);
     for (int x = 0; x < s->now.length; x++)
-        t->node[t->leaves + 1 + x] = limit - s->now.live[x];
-    for (int node = t->leaves - 1; node > 0; node--)
+        t->node[t->width + 1 + x] = limit - s->now.live[x];
+    for (int node = t->width - 1; node > 0; node--)
         gckpti_room_lift(t, node);
     return 1;
 }
@@ -18183,11 +18185,11 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 }
 
 /* ---- squeezed and polished ---- */
-/* What a slot has, squeezed below a limit and polished, is the present schedule. 0: it is not. */
-GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t limit)
+/* An answer's schedule, squeezed below a limit and polished, is the present one. 0: it is not. */
+GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_answer *answer, int64_t limit)
 {
     s->items = s->looked = 0;
-    if (!gckpti_slot_load(s, slot) || !gckpti_squeeze(s, limit, 0))
+    if (!gckpti_answer_load(s, answer) || !gckpti_squeeze(s, limit, 0))
         return 0;
     gckpti_polish(s, limit, 0);
     gckpti_settle(s);
@@ -18207,42 +18209,42 @@ static int gckpti_was_tried(gckpti_search *s, int exact)
     return 0;
 }
 
-/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
- * polished. */
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+/* Gives the present schedule to an answer, squeezed if it must be and is not far above the limit,
+ * and polished. */
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_answer *answer, int exact)
 {
-    if (s->now.peak / 5 * 4 > slot->limit || gckpti_was_tried(s, exact))
+    if (s->now.peak / 5 * 4 > answer->limit || gckpti_was_tried(s, exact))
         return;
-    int above = s->now.peak > slot->limit;
+    int above = s->now.peak > answer->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
+    if (gckpti_squeeze(s, answer->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
+        gckpti_polish(s, answer->limit, exact);
+        gckpti_offer(s, answer);
     }
     s->attempt = -1;
 }
 
-/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
- * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
- * savings, anew after each success. */
-GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+/* Takes one repeated forward out of an answer's schedule, over the limit if need be, and squeezes
+ * it back without touching that unit: a way out of where single moves end. Tries the `tries`
+ * largest savings, anew after each success. */
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_answer *answer, int tries, int exact)
 {
-    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
-        uint64_t before = slot->extra;
-        if (!gckpti_slot_load(s, slot))
+    for (int i = 0; i < tries && answer->length && !gckpti_spent(s); i++) {
+        uint64_t before = answer->extra;
+        if (!gckpti_answer_load(s, answer))
             return;
         gckpti_find_repeats(s, INT64_MAX);
         if (i >= s->moves || s->p->failed)
             return;
         s->barred = s->move[i].unit;
         gckpti_make_move(s, GCKPTI_TAKE_OUT, i);
-        int fits = gckpti_squeeze(s, slot->limit, exact);
+        int fits = gckpti_squeeze(s, answer->limit, exact);
         s->barred = -1;
         if (!fits)
             continue;
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-        i = slot->extra < before ? -1 : i;
+        gckpti_polish(s, answer->limit, exact);
+        gckpti_offer(s, answer);
+        i = answer->extra < before ? -1 : i;
     }
 }
 #endif
@@ -18265,7 +18267,7 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
         return 0;
     for (int u = 0; u < p->units; u++) {
         c->last_either[u] = u;
-        for (int way = 0; way < 1 + (p->unit[u].rank >= 0); way++)
+        for (int way = 0; way < 1 + (p->unit[u].nth >= 0); way++)
             for (const int *q = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; q++)
                 c->last_either[*q] = u;
     }
@@ -18276,8 +18278,8 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
     for (int u = 1; u < p->units; u++)
         c->enters[u] += c->enters[u - 1];
     for (int u = p->units; u-- > p->prologue;) {
-        last = p->unit[u].rank > last ? p->unit[u].rank : last;
-        backwards += p->unit[u].rank >= 0;
+        last = p->unit[u].nth > last ? p->unit[u].nth : last;
+        backwards += p->unit[u].nth >= 0;
         c->enters[u] = last + 1 == backwards ? c->enters[u] : INT64_MAX;
     }
     return 1;
@@ -18343,10 +18345,18 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
     uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
     for (int u = q->first; u < q->end; u++) {
         const gckpti_unit *x = &p->unit[u];
-        const int back = x->rank >= 0;
-        const int64_t of[] = { x->out,   x->aux,  x->work, (int64_t)x->cost, x->inputs, x->in_place,
-                               x->fixed, x->reads_aux, back ? x->rank - q->back : -1,
-                               back ? x->reads : 0, c->last_either[u] < q->end };
+        const int back = x->nth >= 0;
+        const int64_t of[] = { x->out,
+                               x->aux,
+                               x->work,
+                               (int64_t)x->cost,
+                               x->inputs,
+                               x->in_place,
+                               x->fixed,
+                               x->reads_aux,
+                               back ? x->nth - q->back : -1,
+                               back ? x->reads : 0,
+                               c->last_either[u] < q->end };
         for (size_t k = 0; k < sizeof of / sizeof *of; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)of[k]);
         for (int way = 0, count; way < 1 + back; way++) /* links: to places in it, or out of it */
@@ -18424,11 +18434,11 @@ static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *
         if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !w->effect)
             continue;
         int over = gckpti_use(p, q->first, i, x, &live) && v->value_end >= 0;
-        int64_t now = live + (i < 0 ? p->gradient_at[w->rank] - base
+        int64_t now = live + (i < 0 ? p->gradient_at[w->nth] - base
                                     : gradients + w->work - (over ? w->out : 0));
         o->bytes[part] = now > o->bytes[part] ? now : o->bytes[part];
         if (i < 0) {
-            gradients = p->gradient_between[w->rank] - base;
+            gradients = p->gradient_between[w->nth] - base;
             continue;
         }
         o->cost += w->cost;
@@ -18950,26 +18960,26 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
     return gckpti_try_late(s, s->bound->again);
 }
 
-/* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
- * it is not good enough, those that keep a little more, squeezed. */
-static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+/* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
+ * when it is not good enough, those that keep a little more, squeezed. */
+static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t)
 {
     const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
-    int64_t room = slot->limit - t->gradients;
+    int64_t room = answer->limit - t->gradients;
     int cut = gckpti_cut_within(&all->last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        fits = gckpti_try_cut(s, all, cut) <= slot->limit;
+        fits = gckpti_try_cut(s, all, cut) <= answer->limit;
         if (fits)
-            gckpti_offer(s, slot);
-        if ((fits || tried == 0) && !gckpti_certified(s, slot))
-            gckpti_improve(s, slot, 0);
+            gckpti_offer(s, answer);
+        if ((fits || tried == 0) && !gckpti_certified(s, answer))
+            gckpti_improve(s, answer, 0);
     }
-    for (int part = 80; part >= 20 && !gckpti_certified(s, slot); part /= 2) {
-        cut = gckpti_cut_within(&all->last, room + slot->limit / part);
+    for (int part = 80; part >= 20 && !gckpti_certified(s, answer); part /= 2) {
+        cut = gckpti_cut_within(&all->last, room + answer->limit / part);
         if (cut < 0)
             continue;
         gckpti_try_cut(s, all, cut);
-        gckpti_improve(s, slot, 0);
+        gckpti_improve(s, answer, 0);
     }
 }
 
@@ -19000,13 +19010,13 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
     }
 }
 
-/* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
- * not may be kept in part. */
-static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+/* An answer's schedule from the two cuts of a hull around its limit: what one keeps and the other
+ * does not may be kept in part. */
+static void gckpti_solve_ties(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t,
                               const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
-    int64_t room = slot->limit - t->gradients, ties = 0;
+    int64_t room = answer->limit - t->gradients, ties = 0;
     int cut = gckpti_cut_within(hull, room);
     if (cut < 0)
         return;
@@ -19022,13 +19032,13 @@ static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_
     for (int way = 0; way < 3 && !s->p->failed; way++) {
         int64_t bytes = room - hull->cut[cut].bytes, over = 0;
         for (int tries = 0; tries < 2 && bytes >= 0; tries++, bytes -= over) {
-            if (gckpti_certified(s, slot) || gckpti_spent(s))
+            if (gckpti_certified(s, answer) || gckpti_spent(s))
                 return;
             gckpti_keep_ties(s, way, ties, bytes < ties ? bytes : ties, s->bound->again);
-            over = gckpti_try_late(s, s->bound->again) - slot->limit;
-            if (over > slot->limit / 4)
+            over = gckpti_try_late(s, s->bound->again) - answer->limit;
+            if (over > answer->limit / 4)
                 return; /* far above whatever is kept */
-            gckpti_improve(s, slot, 0);
+            gckpti_improve(s, answer, 0);
             if (over <= 0)
                 break;
         }
@@ -19041,10 +19051,10 @@ enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 /* Orders seeds: by live bytes, then work. */
 static int gckpti_seed_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
     return a->peak != b->peak     ? a->peak < b->peak
            : a->extra != b->extra ? a->extra < b->extra
-                                  : gckpti_slot_before(a, b, context);
+                                  : gckpti_answer_before(a, b, context);
 }
 
 /* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
@@ -19059,10 +19069,10 @@ static void gckpti_sink_seeds(gckpti_search *s)
         least = s->seed[i].extra < least ? s->seed[i].extra : least;
         tried++;
         int64_t limit = s->seed[i].peak - (s->seed[i].peak - p->gradient_between[0]) / 1000 - 1;
-        gckpti_slot *slot =
-            gckpti_press(s, &s->seed[i], limit) ? gckpti_slot_new(s, &s->seed, &s->seeds) : NULL;
-        if (slot)
-            gckpti_slot_store(s, slot, &s->now);
+        gckpti_answer *answer =
+            gckpti_press(s, &s->seed[i], limit) ? gckpti_answer_new(s, &s->seed, &s->seeds) : NULL;
+        if (answer)
+            gckpti_answer_store(s, answer, &s->now);
     }
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
 }
@@ -19113,40 +19123,40 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
     int every = (most - least) / s->grain <= 96;
     uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
+        gckpti_answer *answer = gckpti_answer_new(s, &s->rung, &s->rungs);
         int64_t step = every ? s->grain : (limit - resident) / part;
-        if (!slot)
+        if (!answer)
             return;
-        slot->limit = limit;
+        answer->limit = limit;
         if (!every && gckpti_hulls_work(s->bound, limit, &at) > deep)
             step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
         limit = limit - least > step ? limit - step : limit > least ? least : least - 1;
     }
-    for (int k = 0; k < s->slots; k++)
-        if (gckpti_hulls_work(s->bound, s->slot[k].limit, &at) < UINT64_MAX)
+    for (int k = 0; k < s->rungs; k++)
+        if (gckpti_hulls_work(s->bound, s->rung[k].limit, &at) < UINT64_MAX)
             s->deciders |= 1u << at;
 }
 
 /* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
-static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
+static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
 {
     int at;
-    if (slot->state != GCKPTI_NEW)
-        return slot->state == GCKPTI_BEGUN;
+    if (answer->state != GCKPTI_NEW)
+        return answer->state == GCKPTI_BEGUN;
     s->items = s->looked = s->attempts = 0;
-    slot->state = GCKPTI_BEGUN;
-    slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
-    if (slot->bound < UINT64_MAX && s->bound->instants > 0) {
+    answer->state = GCKPTI_BEGUN;
+    answer->bound = gckpti_bound_work(s->bound, answer->limit, &at);
+    if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
-        gckpti_solve_counted(s, slot, t);
-        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, slot); c++)
-            gckpti_solve_ties(s, slot, t, gckpti_cuts(s->bound, t, c));
+        gckpti_solve_counted(s, answer, t);
+        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, answer); c++)
+            gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
     }
-    if (slot->bound == UINT64_MAX || gckpti_certified(s, slot))
-        slot->state = GCKPTI_DONE;
-    return slot->state == GCKPTI_BEGUN;
+    if (answer->bound == UINT64_MAX || gckpti_certified(s, answer))
+        answer->state = GCKPTI_DONE;
+    return answer->state == GCKPTI_BEGUN;
 }
 
 /* Whether a rung takes up what the one above found. */
@@ -19159,39 +19169,39 @@ static int gckpti_follows(const gckpti_search *s, int k)
  * squeezed. */
 static void gckpti_end_rung(gckpti_search *s, int k)
 {
-    gckpti_slot *slot = &s->slot[k];
+    gckpti_answer *answer = &s->rung[k];
     int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
-    if (slot->state != GCKPTI_BEGUN)
+    if (answer->state != GCKPTI_BEGUN)
         return;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
     s->items = s->looked = s->attempts = 0;
-    slot->state = GCKPTI_DONE;
-    for (; above < s->seeds && s->seed[above].peak <= slot->limit; above++) {
+    answer->state = GCKPTI_DONE;
+    for (; above < s->seeds && s->seed[above].peak <= answer->limit; above++) {
         if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
             best = above;
     }
     for (int i = above, most = GCKPTI_TRIED; exact && i-- > 0 && most > 0;)
-        if (!s->seed[i].dominated && most-- && gckpti_slot_load(s, &s->seed[i]))
-            gckpti_improve(s, slot, 1);
-    if (best >= 0 && gckpti_slot_load(s, &s->seed[best])) {
-        gckpti_offer(s, slot);
-        gckpti_improve(s, slot, 0);
+        if (!s->seed[i].dominated && most-- && gckpti_answer_load(s, &s->seed[i]))
+            gckpti_improve(s, answer, 1);
+    if (best >= 0 && gckpti_answer_load(s, &s->seed[best])) {
+        gckpti_offer(s, answer);
+        gckpti_improve(s, answer, 0);
     }
-    if (gckpti_follows(s, k) && s->slot[k - 1].length == 0)
+    if (gckpti_follows(s, k) && s->rung[k - 1].length == 0)
         return; /* with more bytes nothing was found */
     for (uint64_t least = UINT64_MAX; above < s->seeds && tried < 4; above++)
         if (s->seed[above].extra / 8 * 7 <= least && s->seed[above].extra / 4 <= s->p->least_work &&
-            gckpti_slot_load(s, &s->seed[above])) {
+            gckpti_answer_load(s, &s->seed[above])) {
             least = s->seed[above].extra < least ? s->seed[above].extra : least;
-            gckpti_improve(s, slot, 0);
+            gckpti_improve(s, answer, 0);
             tried++;
         }
     for (int how = 0; how <= exact && gckpti_follows(s, k); how++)
-        if (gckpti_slot_load(s, &s->slot[k - 1]))
-            gckpti_improve(s, slot, how);
+        if (gckpti_answer_load(s, &s->rung[k - 1]))
+            gckpti_improve(s, answer, how);
     if (s->p->units <= GCKPTI_SMALL)
-        gckpti_shake(s, slot, exact ? s->p->units : GCKPTI_SHAKES, exact);
+        gckpti_shake(s, answer, exact ? s->p->units : GCKPTI_SHAKES, exact);
 }
 
 /* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
@@ -19199,16 +19209,16 @@ static void gckpti_end_rung(gckpti_search *s, int k)
 GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 {
     int top = k;
-    while (gckpti_begin_rung(s, &s->slot[top]) && gckpti_follows(s, top) && !s->p->failed)
+    while (gckpti_begin_rung(s, &s->rung[top]) && gckpti_follows(s, top) && !s->p->failed)
         top--;
     for (; top <= k && !s->p->failed; top++) {
-        gckpti_slot *slot = &s->slot[top];
+        gckpti_answer *answer = &s->rung[top];
         gckpti_end_rung(s, top);
-        if (slot->length || slot->bound == UINT64_MAX || top == 0 || gckpti_follows(s, top))
+        if (answer->length || answer->bound == UINT64_MAX || top == 0 || gckpti_follows(s, top))
             continue;
         gckpti_solve(s, top - 1);
-        if (gckpti_slot_load(s, &s->slot[top - 1]))
-            gckpti_offer(s, slot);
+        if (gckpti_answer_load(s, &s->rung[top - 1]))
+            gckpti_offer(s, answer);
     }
 }
 #endif
@@ -19216,17 +19226,17 @@ GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 /* >>search/choose */
 #ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
-/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
- * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
-static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->moved. What this
+ * machine cannot address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
+static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
-    gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
+    gckpt_result result = gckpti_make_draft(p, answer->item, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
-    slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->moved = p->draft.s.moved;
+    answer->arena = large ? SIZE_MAX : p->draft.arena;
+    answer->moved = p->draft.s.moved;
     return large ? GCKPT_OK : result;
 }
 
@@ -19239,38 +19249,38 @@ static gckpt_result gckpti_search_result(const gckpti_search *s)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
-/* Lays out what a slot has, if nobody has. */
-static void gckpti_lay_once(gckpti_search *s, gckpti_slot *slot)
+/* Lays out what an answer has, if nobody has. */
+static void gckpti_lay_once(gckpti_search *s, gckpti_answer *answer)
 {
-    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
-        s->result = gckpti_lay(s, slot);
+    if (gckpti_is_well(s) && answer->length && answer->arena == 0)
+        s->result = gckpti_lay(s, answer);
 }
 
-/* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
+/* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static void gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
+static void gckpti_consider(gckpti_search *s, gckpti_answer *answer, size_t floor, size_t most)
 {
-    const gckpti_slot *old = &s->winner;
-    if (!gckpti_is_well(s) || slot->length == 0 ||
-        (old->length && !s->hunting && slot->extra > old->extra))
+    const gckpti_answer *old = &s->winner;
+    if (!gckpti_is_well(s) || answer->length == 0 ||
+        (old->length && !s->hunting && answer->extra > old->extra))
         return;
-    int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
+    int64_t least = answer->peak - s->bound->spare; /* bytes of its arena */
     int equal =
-        old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
-    if (slot->arena == 0 && (equal || least > (int64_t)most))
+        old->length && least >= (int64_t)old->arena && (s->hunting || answer->extra == old->extra);
+    if (answer->arena == 0 && (equal || least > (int64_t)most))
         return;
-    gckpti_lay_once(s, slot);
-    int better = !old->length ||
-                 (s->hunting ? slot->arena < old->arena
-                             : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
-    if (gckpti_is_well(s) && slot->arena >= floor && slot->arena <= most && better)
-        s->winner = *slot;
+    gckpti_lay_once(s, answer);
+    int better = !old->length || (s->hunting ? answer->arena < old->arena
+                                             : answer->extra < old->extra ||
+                                                   gckpti_answer_before(answer, old, NULL));
+    if (gckpti_is_well(s) && answer->arena >= floor && answer->arena <= most && better)
+        s->winner = *answer;
 }
 
 /* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
 static size_t gckpti_below(const gckpti_search *s, int k)
 {
-    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    int64_t limit = k + 1 < s->rungs && !s->whole ? s->rung[k + 1].limit : 0;
     return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
@@ -19279,31 +19289,31 @@ static size_t gckpti_below(const gckpti_search *s, int k)
 static void gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
-    gckpti_slot *slot = &s->slot[k];
-    gckpti_lay_once(s, slot);
-    if (slot->arena <= (size_t)slot->limit || slot->arena == SIZE_MAX || slot->tight)
+    gckpti_answer *answer = &s->rung[k];
+    gckpti_lay_once(s, answer);
+    if (answer->arena <= (size_t)answer->limit || answer->arena == SIZE_MAX || answer->tight)
         return;
-    slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
-    if (slot->tight && gckpti_press(s, slot, 2 * slot->limit - (int64_t)slot->arena)) {
-        gckpti_slot_store(s, slot->tight, &s->now);
-        gckpti_lay_once(s, slot->tight);
+    answer->tight = (gckpti_answer *)gckpti_scratch_take(&s->scratch, 1, sizeof *answer);
+    if (answer->tight && gckpti_press(s, answer, 2 * answer->limit - (int64_t)answer->arena)) {
+        gckpti_answer_store(s, answer->tight, &s->now);
+        gckpti_lay_once(s, answer->tight);
     }
 }
 
 /* Whether what rung k has, which is laid, fits into its own limit. */
 static int gckpti_serves(const gckpti_search *s, int k)
 {
-    const gckpti_slot *slot = &s->slot[k], *tight = slot->tight ? slot->tight : slot;
-    const size_t most = (size_t)(slot->limit - s->bound->spare);
-    return (slot->length && slot->arena <= most) || (tight->length && tight->arena <= most);
+    const gckpti_answer *answer = &s->rung[k], *tight = answer->tight ? answer->tight : answer;
+    const size_t most = (size_t)(answer->limit - s->bound->spare);
+    return (answer->length && answer->arena <= most) || (tight->length && tight->arena <= most);
 }
 
 /* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
  * and that of the next rung has not. */
 static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
 {
-    const int64_t high = s->whole ? INT64_MAX : s->slot[k].limit;
-    const int64_t low = !s->whole && alone && k + 1 < s->slots ? s->slot[k + 1].limit : -1;
+    const int64_t high = s->whole ? INT64_MAX : s->rung[k].limit;
+    const int64_t low = !s->whole && alone && k + 1 < s->rungs ? s->rung[k + 1].limit : -1;
     if (s->seeds == 0 && gckpti_is_well(s))
         gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds; i++)
@@ -19316,22 +19326,23 @@ static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t mos
  * lowest, the seeds between the two. */
 static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
 {
-    gckpti_slot *slot = &s->slot[k];
+    gckpti_answer *answer = &s->rung[k];
     gckpti_lay_rung(s, k);
-    gckpti_consider(s, slot, gckpti_below(s, k), most);
-    if (slot->tight)
-        gckpti_consider(s, slot->tight, gckpti_below(s, k), most);
-    if (s->whole || lowest || !gckpti_certified(s, slot))
+    gckpti_consider(s, answer, gckpti_below(s, k), most);
+    if (answer->tight)
+        gckpti_consider(s, answer->tight, gckpti_below(s, k), most);
+    if (s->whole || lowest || !gckpti_certified(s, answer))
         gckpti_consider_seeds(s, k, 1, most);
 }
 
-/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
- * the first time later, what gckpt_recompute lets go, and what is offloaded with its other part. */
-static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+/* Bytes that a cut may keep though they are not there at its instant, the nth backward: what runs
+ * for the first time later, what gckpt_recompute lets go, and what is offloaded with its other
+ * part. */
+static int64_t gckpti_absent(const gckpti_planner *p, int nth)
 {
     int64_t bytes = 0;
     for (int u = p->prologue; u < p->units; u++)
-        if (p->when[u] > rank || p->unit[u].recompute ||
+        if (p->when[u] > nth || p->unit[u].recompute ||
             (p->unit[u].offloads && p->unit[u].out && p->unit[u].aux))
             bytes += p->unit[u].out + p->unit[u].aux;
     return bytes;
@@ -19345,7 +19356,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
     const gckpti_cut_table *cuts = gckpti_cuts(s->bound, t, GCKPTI_ALL);
     const gckpti_kept_list *all = &cuts->last;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
-    const int64_t absent = gckpti_absent(s->p, t->rank);
+    const int64_t absent = gckpti_absent(s->p, t->nth);
     const int64_t room = limit - t->gradients + (tries ? 0 : absent);
     if (!s->known[at] && all->n > 0)
         s->known[at] =
@@ -19364,13 +19375,14 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         tries--;
         if (known[e].peak > limit || s->p->failed)
             continue;
-        gckpti_slot slot = s->trial;
-        gckpti_slot_store(s, &slot, &s->now);
+        gckpti_answer answer = s->trial;
+        gckpti_answer_store(s, &answer, &s->now);
         int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
-        gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most); /* in fewer it is no cut */
-        known[e].arena = slot.arena;
-        s->trial = slot;
-        if (s->winner.item == slot.item)
+        /* in fewer bytes it is no cut */
+        gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
+        known[e].arena = answer.arena;
+        s->trial = answer;
+        if (s->winner.item == answer.item)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }
@@ -19388,11 +19400,11 @@ static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
  * needs no seeds of that. */
 static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
 {
-    for (int at; i < s->slots && gckpti_is_well(s); i++) {
+    for (int at; i < s->rungs && gckpti_is_well(s); i++) {
         gckpti_lay_rung(s, i);
         low = gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
-            s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
+            s->winner.extra <= gckpti_bound_work(s->bound, s->rung[i].limit, &at))
             return;
     }
     gckpti_consider_seeds(s, low, 0, most);
@@ -19405,7 +19417,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 0;
-    while (k < s->slots && s->slot[k].limit > limit)
+    while (k < s->rungs && s->rung[k].limit > limit)
         k++;
     k = s->whole || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
@@ -19413,9 +19425,9 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         gckpti_consider_instants(s, most, 8);
     gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
     int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
-    for (; i < s->slots && !proven && gckpti_is_well(s); i++) {
-        if (s->slot[i].limit <= limit)
-            bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
+    for (; i < s->rungs && !proven && gckpti_is_well(s); i++) {
+        if (s->rung[i].limit <= limit)
+            bound = gckpti_bound_work(s->bound, s->rung[i].limit, &at);
         if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
         gckpti_consider_rung(s, i, 0, most);
@@ -19433,11 +19445,11 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     int lowest = 1;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
-    for (int k = s->slots; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
+    for (int k = s->rungs; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
         gckpti_consider_rung(s, k, lowest, most);
         lowest = lowest && !gckpti_serves(s, k);
         if (s->winner.length && !s->whole &&
-            (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
+            (int64_t)s->winner.arena + s->bound->spare <= s->rung[k].limit)
             break;
     }
     if (s->winner.length)
@@ -19475,10 +19487,10 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     if (!p->failed)
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
-        gckpti_offer(s, &s->slot[0]);
+        gckpti_offer(s, &s->rung[0]);
     gckpti_make_store_all(p);
     if (!p->failed && gckpti_take_made(s))
-        gckpti_slot_store(s, &s->all, &s->now);
+        gckpti_answer_store(s, &s->all, &s->now);
     if (!p->failed && s->whole)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -19929,12 +19941,12 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_cut(gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "plan: fetch %i: each rank has its share of the gradient of %T "
-                "only; GCKPT_SHARD_NONE leaves it whole",
-                i, t);
+            gckpti_is_sharded(
+                gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has its share of the gradient of %T "
+                                "only; GCKPT_SHARD_NONE leaves it whole",
+                                i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
                 (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -20372,28 +20384,28 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             break;
         result = budget == SIZE_MAX ? gckpti_choose(s, budget)
                                     : gckpti_choose_next(s, budget, least_bytes);
-        const gckpti_slot *slot = &s->winner;
-        if (result != GCKPT_OK || slot->length == 0)
+        const gckpti_answer *answer = &s->winner;
+        if (result != GCKPT_OK || answer->length == 0)
             break;
-        uint64_t work = p->own_work + slot->extra;
-        double recompute = forward ? (double)(slot->extra - slot->moved) / (double)forward : 0;
+        uint64_t work = p->own_work + answer->extra;
+        double recompute = forward ? (double)(answer->extra - answer->moved) / (double)forward : 0;
         gckpti_found next = {
             { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)slot->length, sizeof(int));
+        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)answer->length, sizeof(int));
         if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        for (int x = 0; x < slot->length; x++) /* what runs once a step is no choice */
-            if (gckpti_unit_of(p, slot->item[x]) >= p->prologue)
-                next.item[next.length++] = slot->item[x];
+        for (int x = 0; x < answer->length; x++) /* what runs once a step is no choice */
+            if (gckpti_unit_of(p, answer->item[x]) >= p->prologue)
+                next.item[next.length++] = answer->item[x];
         f->found[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
         budget = s->winner.arena - 1;
         budget = budget > least_bytes ? budget : least_bytes;
     }
-    f->complete = f->complete && !s->cut;
+    f->complete = f->complete && !s->incomplete;
     return result;
 }
 
@@ -21198,7 +21210,7 @@ GCKPTI_WARM /* since ask */
  * crew and rounds have for the other files does what one rank with one leaf needs where there is no
  * crew, so nobody asks.
  *
- * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
+ * Words: given: what no op makes (parameter, input, constant). Leaf: rows of a batch whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
  * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
@@ -21226,7 +21238,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    const void *data;               /* of a leaf or cache: its values, where the backend has them */
+    const void *data;               /* given, or of a cache: its values, where the backend has them */
 } gckpti_exec_node;
 
 typedef struct {
@@ -21274,7 +21286,7 @@ struct gckpt_exec {
         unsigned char *arena, *caches; /* in one of them, unless given, or another's */
         unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
     } blocks;
-    struct { /* memory, open; of a leaf or cache, `data` by who has it */
+    struct { /* memory, open; if given, or a cache, `data` by who has it */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
     } bound;
@@ -21560,17 +21572,17 @@ typedef struct {
  * meeting of all. */
 typedef struct gckpti_crew {
     gckpti_peers peers;
-    int round;          /* rounds of the leaf that are done */
-    int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int last;           /* this round is the last of its leaf */
-    int hollow;         /* it has no rows */
-    int over;           /* a meeting has ended the call; until the next one begins */
-    int squared;        /* square sums are */
-    int same;           /* values that all have whole were compared */
-    int meetings;       /* how often all met */
-    int reducing;       /* a REDUCE is under way, */
-    float *shard;       /* and its share goes here in the end; NULL: it stays */
-    uint64_t listed;    /* hash of what is run */
+    int round;       /* rounds of the leaf that are done */
+    int in_body;     /* 1: rounds still run; 0: the step is behind them */
+    int last;        /* this round is the last of its leaf */
+    int hollow;      /* it has no rows */
+    int over;        /* a meeting has ended the call; until the next one begins */
+    int squared;     /* square sums are */
+    int same;        /* values that all have whole were compared */
+    int meetings;    /* how often all met */
+    int reducing;    /* a REDUCE is under way, */
+    float *shard;    /* and its share goes here in the end; NULL: it stays */
+    uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
 } gckpti_crew;
@@ -22726,7 +22738,7 @@ static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, in
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
     int64_t end, some;
-    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
+    if (!gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return gckpti_values_at(e->store, q, at, room, n);
     gckpti_peers *s = &e->crew->peers;
     void *out = s->out;
@@ -22860,7 +22872,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_values_here(e, q, slot);
             const int whole = q->p.storage == GCKPT_STORED_F32 &&
-                              !gckpti_is_cut(gckpti_array_share(e->store, q, slot));
+                              !gckpti_is_sharded(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
@@ -23042,7 +23054,7 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_cut(
+         gckpti_is_sharded(
              gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
@@ -23095,7 +23107,7 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
 {
-    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
+    if (!gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
@@ -23113,7 +23125,7 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NONE;
     gckpti_operands o;
-    if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
+    if (!gckpti_is_sharded(gckpti_array_share(e->store, q, 0)))
         return;
     for (size_t x = 0; x < p->length && shard == GCKPTI_NONE; x++)
         if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
@@ -23124,13 +23136,13 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)) ? 0 : first;
+    pass->values += gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)) ? 0 : first;
 }
 
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_cut(gckpti_array_share(e->store, q, 0)) &&
-        !gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
+    if (gckpti_is_sharded(gckpti_array_share(e->store, q, 0)) &&
+        !gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
 }
 
@@ -23157,7 +23169,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
+        if (!gckpti_is_sharded(gckpti_array_share(e->store, q, 0)))
             last = g->peers.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)
@@ -24463,19 +24475,19 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int cut = q && gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES));
+        const int sharded = q && gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES));
         gckpti_look s = { e, 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
         s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_see_all(&s,
                            q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
-                           0, cut ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
+                           0, sharded ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
         if (s.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
                                 gckpti_node_name(p, (int)i), s.value,
-                                s.at + (cut ? q->p.first : 0));
+                                s.at + (sharded ? q->p.first : 0));
     }
     return GCKPT_OK;
 }
@@ -26453,7 +26465,7 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 typedef struct {
     FILE *f;
     int error;         /* errno of the first failure, or 0 */
-    const char *stage; /* of a save: what it could not do, and what to look at */
+    const char *doing; /* of a save: what it could not do, and what to look at */
 } gckpti_file;
 
 GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);
@@ -26550,7 +26562,7 @@ typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;
     int64_t bytes, sum;    /* as the index has them */
-    int64_t data, tensors; /* bytes and number of its pieces, */
+    int64_t data, tensors; /* bytes and number of its shares, */
     int64_t at, passed;    /* and of those that are read */
     int known;             /* it is what the index says */
 } gckpti_rank_file;
@@ -26561,7 +26573,7 @@ typedef struct gckpti_rank_files {
     size_t count, capacity; /* by rank */
     char *path;             /* of the index; then, from `folder` on, names of files beside it */
     size_t folder, room;
-    /* reading: the loader's entry that it is at; the file whose piece of that is read, how far, of
+    /* reading: the loader's entry that it is at; the file whose share of that is read, how far, of
      * all data, and where it ends; the sum up to there */
     size_t entry;
     gckpti_rank_file *from;
@@ -26681,8 +26693,8 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     return 0;
 }
 
-/* What other tools need to put parts together: where each piece begins. */
-static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
+/* What other tools need to put parts together: where each share begins. */
+static void gckpti_sink_shares(gckpti_sink *k, const gckpti_saving *v)
 {
     gckpti_outgoing w;
     gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
@@ -26751,7 +26763,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, siz
     gckpti_outgoing w;
     *tensors = 0;
     if (v->sums)
-        gckpti_sink_pieces(k, v);
+        gckpti_sink_shares(k, v);
     else
         gckpti_sink_metadata(k, v);
     for (w.next = 0; gckpti_next_outgoing(v, &w); ++*tensors)
@@ -26854,7 +26866,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
                             "gckpt_store_pack made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_is_cut(gckpti_array_share(s, w.q, w.slot)))
+        if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_share(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
                                   "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
                                   "writes those of all ranks",
@@ -27297,8 +27309,7 @@ static int gckpti_saved_before(const void *first, const void *second, const void
  * before what else there is of them. */
 GCKPTI_FN void gckpti_load_sort(gckpti_loader *l, int by_param)
 {
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_before,
-                by_param ? l : NULL);
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_before, by_param ? l : NULL);
 }
 
 /* Something that belongs to values which are not there, or cannot have it. */
@@ -27935,7 +27946,7 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
     gckpti_file_try(file, !there && errno != ENOENT);
     if (there && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
-        file->stage = gckpti_no_file;
+        file->doing = gckpti_no_file;
     }
     return there || (like && !stat(like, &old)) ? (int)(old.st_mode & 0777) : -1;
 #else
@@ -28006,7 +28017,7 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
 static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
                                      const char *temporary, const char *target)
 {
-    file->stage = "write; is the disk full";
+    file->doing = "write; is the disk full";
     errno = 0;
     const gckpt_result result = content->body(content->what, gckpti_file_write, file);
     gckpti_file_try(file, fflush(file->f));
@@ -28017,7 +28028,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     file->f = NULL;
 #endif
     if (result == GCKPT_OK && !file->error) {
-        file->stage = "put it in place; is that in use";
+        file->doing = "put it in place; is that in use";
 #ifdef _WIN32
         content->placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
 #else
@@ -28026,7 +28037,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
         gckpti_file_try(file, !content->placed);
     }
     if (content->placed)
-        file->stage = "see to it that the new file outlasts a power cut";
+        file->doing = "see to it that the new file outlasts a power cut";
     else
         remove(temporary);
     if (file->f) /* gives the lock back */
@@ -28040,7 +28051,7 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
     return gckpti_error(object, GCKPT_E_FILE,
                         placed ? "save: %s: could not %s, but it is in place: \"%s\""
                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file->error), file->stage, path);
+                        strerror(file->error), file->doing, path);
 }
 
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)
@@ -28345,8 +28356,8 @@ static gckpti_share gckpti_piece_of(const gckpti_saved *e, size_t ranks, size_t 
     return piece;
 }
 
-/* The next n bytes of the piece, to `out` (NULL: nowhere). At its end: is it what was saved? */
-static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
+/* The next n bytes of the share, to `out` (NULL: nowhere). At its end: is it what was saved? */
+static int gckpti_share_read(gckpti_loader *l, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *x = l->parts;
     const gckpti_rank_file *p = x->from;
@@ -28366,8 +28377,8 @@ static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
                          p->name);
 }
 
-/* Goes to byte `at` of all data, in the piece that has it. */
-static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
+/* Goes to byte `at` of all data, in the share that has it. */
+static int gckpti_share_begin(gckpti_loader *l, int64_t at)
 {
     gckpti_rank_files *x = l->parts;
     for (; at >= l->entries[x->entry].offsets[1]; x->entry++)
@@ -28388,7 +28399,7 @@ static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
         return 0;
     if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
-    return gckpti_piece_read(l, NULL, at - x->at);
+    return gckpti_share_read(l, NULL, at - x->at);
 }
 
 /* The loader's read: it has counted the bytes already. What is passed over (to NULL) is read only
@@ -28402,10 +28413,10 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     for (int64_t at = end - (int64_t)size, some; at < end; at += some) {
         if (at >= x->end && !out)
             break;
-        if (at >= x->end && !gckpti_piece_begin(l, at))
+        if (at >= x->end && !gckpti_share_begin(l, at))
             return 0;
         some = gckpti_min(x->end, end) - at;
-        if (!gckpti_piece_read(l, out, some))
+        if (!gckpti_share_read(l, out, some))
             return 0;
         out += out ? some : 0;
     }
@@ -28566,7 +28577,7 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
         file.error = 0;
     else if (file.error == EISDIR || file.error == ESPIPE) {
         file.error = EEXIST;
-        file.stage = gckpti_no_file;
+        file.doing = gckpti_no_file;
     } else if (!file.error) {
         char *text = (char *)gckpti_new(&s->memory, bytes, 1);
         gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
@@ -28588,7 +28599,7 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
     if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
         file.error = errno;
-        file.stage = "list the folder, and it has a damaged index; may it be read";
+        file.doing = "list the folder, and it has a damaged index; may it be read";
     }
     return file.error ? gckpti_save_error(s, &file, x->path, 0) : gckpti_ok(s);
 }
@@ -28734,12 +28745,12 @@ static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
     (void)bytes;
 }
 
-/* What all ranks end a stage of a save with. */
-static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
+/* What all ranks end a part of a save with. */
+static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, stage, result);
+    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, part, result);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)

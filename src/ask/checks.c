@@ -225,12 +225,12 @@ GCKPTI_FN gckpt_result gckpti_check_fetches(gckpti_planner *p)
                 "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && gckpti_is_updated(p, t->base->id) &&
-            gckpti_is_cut(gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
-            return gckpti_error(
-                p->g, GCKPT_E_ARG,
-                "plan: fetch %i: each rank has its share of the gradient of %T "
-                "only; GCKPT_SHARD_NONE leaves it whole",
-                i, t);
+            gckpti_is_sharded(
+                gckpti_array_share(p->g->store, &p->g->store->params[t->base->index], 0)))
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "plan: fetch %i: each rank has its share of the gradient of %T "
+                                "only; GCKPT_SHARD_NONE leaves it whole",
+                                i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t))) {
             unsigned char *seen =
                 (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);

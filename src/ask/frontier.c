@@ -84,28 +84,28 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             break;
         result = budget == SIZE_MAX ? gckpti_choose(s, budget)
                                     : gckpti_choose_next(s, budget, least_bytes);
-        const gckpti_slot *slot = &s->winner;
-        if (result != GCKPT_OK || slot->length == 0)
+        const gckpti_answer *answer = &s->winner;
+        if (result != GCKPT_OK || answer->length == 0)
             break;
-        uint64_t work = p->own_work + slot->extra;
-        double recompute = forward ? (double)(slot->extra - slot->moved) / (double)forward : 0;
+        uint64_t work = p->own_work + answer->extra;
+        double recompute = forward ? (double)(answer->extra - answer->moved) / (double)forward : 0;
         gckpti_found next = {
             { f->resident + s->winner.arena, work, recompute, 0, 0 }, p, NULL, 0
         };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
-        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)slot->length, sizeof(int));
+        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)answer->length, sizeof(int));
         if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
-        for (int x = 0; x < slot->length; x++) /* what runs once a step is no choice */
-            if (gckpti_unit_of(p, slot->item[x]) >= p->prologue)
-                next.item[next.length++] = slot->item[x];
+        for (int x = 0; x < answer->length; x++) /* what runs once a step is no choice */
+            if (gckpti_unit_of(p, answer->item[x]) >= p->prologue)
+                next.item[next.length++] = answer->item[x];
         f->found[f->count++] = next;
         if (s->winner.arena <= least_bytes)
             break;
         budget = s->winner.arena - 1;
         budget = budget > least_bytes ? budget : least_bytes;
     }
-    f->complete = f->complete && !s->cut;
+    f->complete = f->complete && !s->incomplete;
     return result;
 }
 

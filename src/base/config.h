@@ -182,18 +182,18 @@ extern "C" {
  * one backend, the plain one, on one thread, and no optimiser or feeds' copies of one's own
  * (BACKENDS). Conditions are then constant, and the compiler leaves out what stands behind them. */
 #ifdef GCKPT_SMALL
-#define GCKPTI_WITH_PLANNER 0
+#define GCKPTI_WITH_PLANNER  0
 #define GCKPTI_WITH_BACKENDS 0
-#define GCKPTI_LEAN 1
+#define GCKPTI_LEAN          1
 #pragma push_macro("int64_t")
 #pragma push_macro("INT64_MAX")
 #undef INT64_MAX
 #define int64_t   int32_t
 #define INT64_MAX INT32_MAX
 #else
-#define GCKPTI_WITH_PLANNER 1
+#define GCKPTI_WITH_PLANNER  1
 #define GCKPTI_WITH_BACKENDS 1
-#define GCKPTI_LEAN 0
+#define GCKPTI_LEAN          0
 #endif
 /* Parts that may be left out, for doors, which show callers what then stands in their place. The
  * text of a name that is defined, of GCKPT_NO_RANKS say, is not the name: "1", or nothing. */

@@ -23,8 +23,8 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
         else
             gckpti_attention_queries(h, i * h->t, (i + 1) * h->t, room);
     } else if (backward) {
-        (h->mixed ? gckpti_mixed_of(by)->attention_backward : by->attention_backward)(
-            h, i / h->heads, i % h->heads, room);
+        (h->mixed ? gckpti_mixed_of(by)->attention_backward
+                  : by->attention_backward)(h, i / h->heads, i % h->heads, room);
     } else {
         int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
         i /= h->blocks;

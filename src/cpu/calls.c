@@ -64,9 +64,8 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.c_row = desc->c_col, t.c_col = 1;
     }
     if (call->kernels && t.c_col == 1) {
-        gckpti_product p =
-            gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
-                              gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
+        gckpti_product p = gckpti_product_of(t.m, t.n, t.k, gckpti_matrix(t.a, t.a_row, t.a_col),
+                                             gckpti_matrix(t.b, t.b_col, t.b_row), t.c);
         p.accumulate = t.accumulate, p.c_row = t.c_row, p.room = t.work;
         gckpti_fp32_fast(call, &p);
         return;

@@ -193,8 +193,8 @@ typedef struct {
     const uint32_t *b;
     const float *from;
     float *c;
-    uint16_t *c_bf16;          /* one of the two */
-    const float *next;         /* the tile of c to come, or NULL: fetched meanwhile, as */
+    uint16_t *c_bf16;    /* one of the two */
+    const float *next;   /* the tile of c to come, or NULL: fetched meanwhile, as */
     gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
@@ -327,10 +327,9 @@ typedef struct {
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const gckpti_columns *s, int64_t first, int64_t end);
-    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
-                              int64_t first, float *room);
-    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
-                               float *room);
+    void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
+                              float *room);
+    void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
     void (*classes_backward)(const float *x, float *d, int64_t n, const gckpti_classes *c);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c);
     float (*errors_forward)(const gckpti_errors *e, int64_t row);
@@ -353,8 +352,8 @@ typedef struct {
     void (*windows_piece)(const gckpti_windows *s, const gckpti_rectangle *at, float *pack,
                           int64_t room);
     void (*multiply_add)(float *d, const float *x, const float *y, int64_t n);
-    void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                       float *y, uint16_t *tap);
+    void (*max_window)(const gckpti_pooling *s, const float *x, int64_t p, int64_t q, float *y,
+                       uint16_t *tap);
     void (*channel_sums)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_out)(const gckpti_channel_pass *s, int64_t first, int64_t end);
     void (*channel_dx)(const gckpti_channel_pass *s, int64_t first, int64_t end);

@@ -37,7 +37,7 @@
 typedef struct {
     FILE *f;
     int error;         /* errno of the first failure, or 0 */
-    const char *stage; /* of a save: what it could not do, and what to look at */
+    const char *doing; /* of a save: what it could not do, and what to look at */
 } gckpti_file;
 
 GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed);

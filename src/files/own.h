@@ -76,7 +76,7 @@ typedef struct {
     FILE *file; /* NULL: it is not open */
     const char *name;
     int64_t bytes, sum;    /* as the index has them */
-    int64_t data, tensors; /* bytes and number of its pieces, */
+    int64_t data, tensors; /* bytes and number of its shares, */
     int64_t at, passed;    /* and of those that are read */
     int known;             /* it is what the index says */
 } gckpti_rank_file;
@@ -87,7 +87,7 @@ typedef struct gckpti_rank_files {
     size_t count, capacity; /* by rank */
     char *path;             /* of the index; then, from `folder` on, names of files beside it */
     size_t folder, room;
-    /* reading: the loader's entry that it is at; the file whose piece of that is read, how far, of
+    /* reading: the loader's entry that it is at; the file whose share of that is read, how far, of
      * all data, and where it ends; the sum up to there */
     size_t entry;
     gckpti_rank_file *from;

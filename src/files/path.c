@@ -120,7 +120,7 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
     gckpti_file_try(file, !there && errno != ENOENT);
     if (there && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
-        file->stage = gckpti_no_file;
+        file->doing = gckpti_no_file;
     }
     return there || (like && !stat(like, &old)) ? (int)(old.st_mode & 0777) : -1;
 #else
@@ -191,7 +191,7 @@ static void gckpti_temporary(gckpti_file *file, char *name, int mode)
 static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
                                      const char *temporary, const char *target)
 {
-    file->stage = "write; is the disk full";
+    file->doing = "write; is the disk full";
     errno = 0;
     const gckpt_result result = content->body(content->what, gckpti_file_write, file);
     gckpti_file_try(file, fflush(file->f));
@@ -202,7 +202,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
     file->f = NULL;
 #endif
     if (result == GCKPT_OK && !file->error) {
-        file->stage = "put it in place; is that in use";
+        file->doing = "put it in place; is that in use";
 #ifdef _WIN32
         content->placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
 #else
@@ -211,7 +211,7 @@ static gckpt_result gckpti_save_file(gckpti_file *file, gckpti_content *content,
         gckpti_file_try(file, !content->placed);
     }
     if (content->placed)
-        file->stage = "see to it that the new file outlasts a power cut";
+        file->doing = "see to it that the new file outlasts a power cut";
     else
         remove(temporary);
     if (file->f) /* gives the lock back */
@@ -225,7 +225,7 @@ GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, 
     return gckpti_error(object, GCKPT_E_FILE,
                         placed ? "save: %s: could not %s, but it is in place: \"%s\""
                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file->error), file->stage, path);
+                        strerror(file->error), file->doing, path);
 }
 
 GCKPTI_FN gckpt_result gckpti_save(gckpti_content *content, const char *path)

@@ -18,8 +18,7 @@ static int gckpti_saved_before(const void *first, const void *second, const void
  * before what else there is of them. */
 GCKPTI_FN void gckpti_load_sort(gckpti_loader *l, int by_param)
 {
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_before,
-                by_param ? l : NULL);
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_before, by_param ? l : NULL);
 }
 
 /* Something that belongs to values which are not there, or cannot have it. */

@@ -186,8 +186,8 @@ static gckpti_share gckpti_piece_of(const gckpti_saved *e, size_t ranks, size_t 
     return piece;
 }
 
-/* The next n bytes of the piece, to `out` (NULL: nowhere). At its end: is it what was saved? */
-static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
+/* The next n bytes of the share, to `out` (NULL: nowhere). At its end: is it what was saved? */
+static int gckpti_share_read(gckpti_loader *l, unsigned char *out, int64_t n)
 {
     gckpti_rank_files *x = l->parts;
     const gckpti_rank_file *p = x->from;
@@ -207,8 +207,8 @@ static int gckpti_piece_read(gckpti_loader *l, unsigned char *out, int64_t n)
                          p->name);
 }
 
-/* Goes to byte `at` of all data, in the piece that has it. */
-static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
+/* Goes to byte `at` of all data, in the share that has it. */
+static int gckpti_share_begin(gckpti_loader *l, int64_t at)
 {
     gckpti_rank_files *x = l->parts;
     for (; at >= l->entries[x->entry].offsets[1]; x->entry++)
@@ -229,7 +229,7 @@ static int gckpti_piece_begin(gckpti_loader *l, int64_t at)
         return 0;
     if (!gckpti_seek(p->file, p->bytes - 8 * p->tensors - p->data + p->at))
         return gckpti_refuse(l, GCKPT_E_FILE, NULL, "\"%s\" could not be read", p->name);
-    return gckpti_piece_read(l, NULL, at - x->at);
+    return gckpti_share_read(l, NULL, at - x->at);
 }
 
 /* The loader's read: it has counted the bytes already. What is passed over (to NULL) is read only
@@ -243,10 +243,10 @@ static size_t gckpti_parts_read(void *user, void *bytes, size_t size)
     for (int64_t at = end - (int64_t)size, some; at < end; at += some) {
         if (at >= x->end && !out)
             break;
-        if (at >= x->end && !gckpti_piece_begin(l, at))
+        if (at >= x->end && !gckpti_share_begin(l, at))
             return 0;
         some = gckpti_min(x->end, end) - at;
-        if (!gckpti_piece_read(l, out, some))
+        if (!gckpti_share_read(l, out, some))
             return 0;
         out += out ? some : 0;
     }

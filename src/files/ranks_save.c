@@ -112,7 +112,7 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
         file.error = 0;
     else if (file.error == EISDIR || file.error == ESPIPE) {
         file.error = EEXIST;
-        file.stage = gckpti_no_file;
+        file.doing = gckpti_no_file;
     } else if (!file.error) {
         char *text = (char *)gckpti_new(&s->memory, bytes, 1);
         gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
@@ -134,7 +134,7 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
     if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
         file.error = errno;
-        file.stage = "list the folder, and it has a damaged index; may it be read";
+        file.doing = "list the folder, and it has a damaged index; may it be read";
     }
     return file.error ? gckpti_save_error(s, &file, x->path, 0) : gckpti_ok(s);
 }
@@ -280,12 +280,12 @@ static void gckpti_merge_numbers(void *mine, const void *heard, size_t bytes)
     (void)bytes;
 }
 
-/* What all ranks end a stage of a save with. */
-static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int stage, gckpt_result result)
+/* What all ranks end a part of a save with. */
+static gckpt_result gckpti_rank_save_meet(gckpt_exec *e, int part, gckpt_result result)
 {
     if (result != GCKPT_OK)
         gckpti_error(e, result, "%s", gckpt_error_text(e->store));
-    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, stage, result);
+    return gckpti_crew_call(e, GCKPTI_CALL_SAVE, part, result);
 }
 
 GCKPT_API gckpt_result gckpt_ranks_save(gckpt_exec *exec, const char *path)

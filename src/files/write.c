@@ -99,8 +99,8 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     return 0;
 }
 
-/* What other tools need to put parts together: where each piece begins. */
-static void gckpti_sink_pieces(gckpti_sink *k, const gckpti_saving *v)
+/* What other tools need to put parts together: where each share begins. */
+static void gckpti_sink_shares(gckpti_sink *k, const gckpti_saving *v)
 {
     gckpti_outgoing w;
     gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\",\"part\":\"%i of %i\"",
@@ -169,7 +169,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, siz
     gckpti_outgoing w;
     *tensors = 0;
     if (v->sums)
-        gckpti_sink_pieces(k, v);
+        gckpti_sink_shares(k, v);
     else
         gckpti_sink_metadata(k, v);
     for (w.next = 0; gckpti_next_outgoing(v, &w); ++*tensors)
@@ -272,7 +272,7 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
                             "gckpt_store_pack made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
-        if (w.slot != GCKPTI_SCALE && gckpti_is_cut(gckpti_array_share(s, w.q, w.slot)))
+        if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_share(s, w.q, w.slot)))
             result = gckpti_error(s, GCKPT_E_ARG,
                                   "save: of \"%s\"%s this rank has a share only; gckpt_ranks_save "
                                   "writes those of all ranks",

@@ -2,9 +2,9 @@
 #include "base/base.h"
 
 /* =================================================================================================
- * >>graph: tensors, leaves, views, segments; gckpt_apply
+ * >>graph: tensors, views, segments; gckpt_apply
  *
- * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
+ * Tensors are numbered in creation order, which is a topological order. A tensor is given (input,
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
  * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
  * depends on no input (parameters, constants, and functions of those).

@@ -138,9 +138,9 @@ GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_
     return t;
 }
 
-/* A leaf with a name; checks what all leaves need. */
-static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gckpt_type type,
-                                 const gckpt_shape *shape)
+/* A tensor that is given, by its name; checks what all of them need. */
+static gckpt_tensor *gckpti_given(gckpt_graph *g, int kind, const char *name, gckpt_type type,
+                                  const gckpt_shape *shape)
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
@@ -182,7 +182,7 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
                                "input \"%s\": the graph has one of this name, tensor %i; choose "
                                "another, by which messages and printed plans can tell them apart",
                                name, (int)i);
-    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_INPUT, name, type, &shape);
+    gckpt_tensor *t = gckpti_given(graph, GCKPTI_INPUT, name, type, &shape);
     if (t)
         graph->rows = shape.d[0];
     return t;
@@ -193,7 +193,7 @@ GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gck
 {
     if (graph && name && !data)
         return gckpti_fail(graph, GCKPT_E_ARG, "constant \"%s\": its data is NULL", name);
-    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_CONSTANT, name, type, &shape);
+    gckpt_tensor *t = gckpti_given(graph, GCKPTI_CONSTANT, name, type, &shape);
     if (t) {
         t->data = data;
         t->batchless = 1;
@@ -215,7 +215,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     for (size_t i = 0; index >= 0 && index < graph->params && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
             return graph->tensors[i];
-    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
+    gckpt_tensor *t = gckpti_given(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
     if (!t)
         return NULL;
     if (index < 0) {

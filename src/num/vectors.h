@@ -12,9 +12,9 @@
 #undef FLOATS
 #undef INTS
 #if GCKPTI_ISA < 0
-#define V(name) gckpti_##name
-#define FLOATS  float
-#define INTS    uint32_t
+#define V(name)        gckpti_##name
+#define FLOATS         float
+#define INTS           uint32_t
 #define GCKPTI_DOUBLES double
 #define GCKPTI_ALWAYS  GCKPTI_INLINE
 #define GCKPTI_INLINED GCKPTI_INLINE

@@ -86,7 +86,8 @@ typedef struct {
 
 /* Adds part(), times the factor that it may leave, where it sees data at all. */
 static inline void gckpti_pair_add_part(const gckpti_pair_run *r, int sees_own, int sees_other,
-                                  float (*part)(float g, float own, float other, float *factor))
+                                        float (*part)(float g, float own, float other,
+                                                      float *factor))
 {
     const int64_t n = r->n, step = r->step, other_step = r->other_step;
     const float *g = r->g, *own = r->own, *other = r->other;
@@ -165,10 +166,10 @@ static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 /* All of an op of two inputs, from gckpti_pair_<name> and the parts of its gradients, which see
  * `first` and `second`. */
 #define GCKPTI_PAIR(name, part_first, part_second, flops, flags, first, second)                    \
-    GCKPTI_BOTH_WAYS(name,                                                                         \
-                     backward ? (gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first),      \
-                                 gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second))     \
-                              : gckpti_binary_forward(call, gckpti_pair_##name))                   \
+    GCKPTI_BOTH_WAYS(name, backward                                                                \
+                               ? (gckpti_pair_gradient(call, 0, gckpti_pair_run_##part_first),     \
+                                  gckpti_pair_gradient(call, 1, gckpti_pair_run_##part_second))    \
+                               : gckpti_binary_forward(call, gckpti_pair_##name))                  \
     GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, flops,                                   \
                GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPTI_BY_ELEMENT | (flags),                  \
                (first) | GCKPT_SUMS, (second) | GCKPT_SUMS);                                       \

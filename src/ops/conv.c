@@ -145,9 +145,16 @@ static gckpt_result gckpti_conv2d_shape(gckpt_call *call)
 static gckpti_reach gckpti_reach_down(const gckpti_conv_sizes *z, int axis)
 {
     const gckpt_window *w = &z->window;
-    gckpti_reach r = { z->image[axis],    z->places[axis],   z->taps[axis], w->stride[axis],
-                       w->dilation[axis], -w->padding[axis], 0,             1,
-                       0,                 1 };
+    gckpti_reach r = { z->image[axis],
+                       z->places[axis],
+                       z->taps[axis],
+                       w->stride[axis],
+                       w->dilation[axis],
+                       -w->padding[axis],
+                       0,
+                       1,
+                       0,
+                       1 };
     return r;
 }
 

@@ -9,8 +9,7 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call,
-                                        float (*f)(float x, const float *o))
+GCKPTI_INLINE void gckpti_curve_forward(const gckpt_call *call, float (*f)(float x, const float *o))
 {
     const float *x = call->in[0].data, *o = (const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
@@ -98,8 +97,8 @@ static void gckpti_pow_slopes(const gckpt_call *call)
     else
         gckpti_curve_backward(call, GCKPT_IN(0), gckpti_slope_pow, gckpti_put_product);
 }
-GCKPTI_BOTH_WAYS(pow, backward ? gckpti_pow_slopes(call)
-                               : gckpti_curve_forward(call, gckpti_value_pow))
+GCKPTI_BOTH_WAYS(pow,
+                 backward ? gckpti_pow_slopes(call) : gckpti_curve_forward(call, gckpti_value_pow))
 GCKPTI_ROW(pow, GCKPTI_FAST, gckpti_pow_shape, gckpti_flops_20, GCKPTI_CURVE_FLAGS, GCKPT_IN(0));
 GCKPT_API gckpt_tensor *gckpt_pow(gckpt_tensor *x, float exponent)
 {

@@ -25,8 +25,7 @@
  * is 0 it adds +0 and passes 0 on, whatever x and y are. dw = put(sum of a b by lanes over what is
  * behind the weight, loss_scale). */
 /* Whether a loss's input 2, if there is one, has the first axes of `all`. */
-static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name,
-                                       const gckpt_shape *all)
+static gckpt_result gckpti_weights_fit(gckpt_call *call, const char *name, const gckpt_shape *all)
 {
     const gckpt_shape *w = &call->in[2].shape;
     int fits = call->inputs < 3 || (w->n >= 1 && w->n <= all->n);
@@ -105,10 +104,14 @@ static void gckpti_plain_slopes(const gckpti_errors *e, int64_t row)
 GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
 {
     (void)call;
-    gckpti_loss_kernels by = { { NULL, NULL },         NULL,
-                               gckpti_online,          gckpti_plain_surprisal,
-                               gckpti_plain_gradient,  gckpti_from_bf16s,
-                               gckpti_to_bf16s,        gckpti_exp,
+    gckpti_loss_kernels by = { { NULL, NULL },
+                               NULL,
+                               gckpti_online,
+                               gckpti_plain_surprisal,
+                               gckpti_plain_gradient,
+                               gckpti_from_bf16s,
+                               gckpti_to_bf16s,
+                               gckpti_exp,
                                gckpti_log };
     return by;
 }
@@ -373,8 +376,7 @@ GCKPTI_FN int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
+GCKPTI_BOTH_WAYS(cross_entropy, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
                 gckpti_cross_entropy_classes,
                 GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_NARROW | GCKPT_INDEX(1),

@@ -87,8 +87,7 @@ GCKPTI_FN void gckpti_layernorm_backward(const gckpt_call *call)
         const float *x = in[0].data + r * n;
         float c = o->center ? *aux++ : 0.0f, mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
         for (int64_t i = 0; dgain && i < n; i++)
-            gckpti_sum_to(&in[o->gain], i,
-                          gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
+            gckpti_sum_to(&in[o->gain], i, gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
         if (!in[0].grad)
             continue;
         float sum[32] = { 0.0f }, lane[32] = { 0.0f };

@@ -487,7 +487,7 @@ typedef struct { /* of an entry: its sum; its gradients */
 
 typedef struct {
     gckpti_error_kernels errors; /* over classes: none */
-    gckpti_product_run product; /* of linear_cross_entropy; NULL: the plain one */
+    gckpti_product_run product;  /* of linear_cross_entropy; NULL: the plain one */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     float (*surprisal)(const float *x, int64_t n, const gckpti_classes *c); /* targets NULL: 1 */
     void (*gradient)(const float *x, float *d, int64_t n, const gckpti_classes *c);

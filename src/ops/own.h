@@ -106,10 +106,10 @@ typedef struct {
     const float *soft;              /* (.., V) */
     gckpti_errors e;                /* of all rows; over classes: weights, of `share` rows each, and
                                        delta, which is the smoothing */
-    int64_t begin;          /* rows of x and d before the block's */
-    const float *x;         /* logits (rows,n) */
-    float *d;               /* backward: their gradient; may be x; NULL: not wanted */
-    const uint16_t *x_bf16; /* of cross_entropy: instead of x, of d */
+    int64_t begin;                  /* rows of x and d before the block's */
+    const float *x;                 /* logits (rows,n) */
+    float *d;                       /* backward: their gradient; may be x; NULL: not wanted */
+    const uint16_t *x_bf16;         /* of cross_entropy: instead of x, of d */
     uint16_t *d_bf16;
     float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;

@@ -87,7 +87,7 @@ static gckpt_result gckpti_average_pool_shape(gckpt_call *call)
 }
 
 static void gckpti_plain_max_window(const gckpti_pooling *s, const float *x, int64_t p, int64_t q,
-                              float *y, uint16_t *tap)
+                                    float *y, uint16_t *tap)
 {
     int64_t h, w, h_end, w_end, h_begin = gckpti_taps(s, 0, p, &h, &h_end);
     int64_t w_begin = gckpti_taps(s, 1, q, &w, &w_end);

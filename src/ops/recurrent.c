@@ -268,8 +268,8 @@ GCKPTI_FN void gckpti_sequence_by(const gckpt_call *call, int backward,
     for (; s.first < s.rows; s.first += s.block) {
         s.block = gckpti_min(s.rows - s.first, most);
         if (fast)
-            gckpt_parallel(call, (s.block - 1) / s.each + 1,
-                           s.each * s.steps * s.units * s.gates, item, &s);
+            gckpt_parallel(call, (s.block - 1) / s.each + 1, s.each * s.steps * s.units * s.gates,
+                           item, &s);
         else
             item(&s, 0, 0);
         if (backward)
@@ -309,12 +309,10 @@ static void gckpti_plain_cells_add(const gckpti_sequence *s)
 }
 
 #define GCKPTI_CELLS(name)                                                                         \
-    static const gckpti_cell_kernels gckpti_plain_##name = { gckpti_##name##_gates,                \
-                                                             gckpti_##name##_slopes,               \
-                                                             NULL,                                 \
-                                                             gckpti_plain_cells_forward,           \
-                                                             gckpti_plain_cells_backward,          \
-                                                             gckpti_plain_cells_add };             \
+    static const gckpti_cell_kernels gckpti_plain_##name = {                                       \
+        gckpti_##name##_gates,      gckpti_##name##_slopes,      NULL,                             \
+        gckpti_plain_cells_forward, gckpti_plain_cells_backward, gckpti_plain_cells_add            \
+    };                                                                                             \
     GCKPTI_BOTH_WAYS(name, gckpti_sequence_by(call, backward, &gckpti_plain_##name))
 GCKPTI_CELLS(gru)
 GCKPTI_CELLS(lstm)

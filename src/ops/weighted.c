@@ -15,10 +15,8 @@ static gckpt_result gckpti_soft_cross_entropy_shape(gckpt_call *call)
     return gckpti_classes_shape(call, "soft_cross_entropy", 1);
 }
 
-GCKPTI_BOTH_WAYS(cross_entropy_with,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
-GCKPTI_BOTH_WAYS(soft_cross_entropy,
-                 gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
+GCKPTI_BOTH_WAYS(cross_entropy_with, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
+GCKPTI_BOTH_WAYS(soft_cross_entropy, gckpti_cross_entropy_by(call, backward, gckpti_plain_loss))
 
 GCKPTI_ROW_WITH(cross_entropy_with, GCKPTI_FAST, gckpti_cross_entropy_with_shape, gckpti_flops_20,
                 NULL, gckpti_cross_entropy_classes,

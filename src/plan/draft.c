@@ -85,7 +85,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     d->body = (size_t)p->prologue; /* each runs once and is needed */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
         int i = d->s.item[x], u = gckpti_unit_of(p, i);
-        if (i < 0 && p->unit[u].rank == p->body_backwards)
+        if (i < 0 && p->unit[u].nth == p->body_backwards)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
         gckpti_add_instruction(d,
@@ -94,7 +94,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
                                                       : GCKPT_FORWARD,
                                p->unit[u].id);
         if (i < 0) {
-            d->backward[p->unit[u].rank] = d->place[x];
+            d->backward[p->unit[u].nth] = d->place[x];
             for (int k = 0; k < p->unit[u].reduces; k++) {
                 int id = p->reduction[p->unit[u].reduce + k].id;
                 gckpti_add_instruction(d, GCKPT_REDUCE, id);
@@ -103,7 +103,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         } else if (i == u) {
             d->ins[d->place[x]].first = !d->latest[u];
             d->latest[u] = 1;
-            if (d->s.leaves[x])
+            if (d->s.offloaded[x])
                 gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
         }
         if (early)
@@ -276,7 +276,7 @@ static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
     size_t at = 0;
     for (int x = 0; x < d->s.length; x++)
         for (int part = 0; part < 2; part++)
-            d->far[2 * gckpti_unit_of(p, d->s.item[x]) + part] |= d->s.leaves[x] >> part & 1;
+            d->far[2 * gckpti_unit_of(p, d->s.item[x]) + part] |= d->s.offloaded[x] >> part & 1;
     for (int k = 0; k < 2 * p->units; k++) {
         const gckpt_tensor *t = p->tensors[p->unit[k / 2].id];
         int here = d->far[k] != 0;
@@ -303,7 +303,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
         if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, x++, y);
         } else if (ins->kind == GCKPT_OFFLOAD) {
-            int v = d->latest[p->of[ins->id]], far = d->s.leaves[v];
+            int v = d->latest[p->of[ins->id]], far = d->s.offloaded[v];
             gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
             gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {

@@ -218,7 +218,7 @@ static size_t gckpti_resident_padding(const gckpti_planner *p)
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         int arrays = gckpti_is_gathered(p, t);
-        if (t->kind != GCKPTI_PARAM || !gckpti_is_cut(gckpti_update_share(p, t)))
+        if (t->kind != GCKPTI_PARAM || !gckpti_is_sharded(gckpti_update_share(p, t)))
             continue;
         arrays += gckpti_is_updated(p, i) && !t->running ? gckpti_state_floats(p->desc) : 0;
         size_t part = gckpti_bytes(p, t, 0) / (size_t)p->g->store->ranks;

@@ -13,7 +13,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
 {
     size_t ids = (size_t)p->n * sizeof(int), n = 0;
     for (int u = 0; u < p->units; u++)
-        n += p->unit[u].rank < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
+        n += p->unit[u].nth < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
     size_t sums =
         p->leaves > 1 ? n * (size_t)(3 + p->levels) : n; /* REDUCE: what waits, work, shard */
     p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, sums, sizeof *p->gradient);
@@ -22,7 +22,7 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     memset(p->whole, 0xff, ids);
     for (int u = 0; u < p->units && !p->failed; u++) { /* the list begins with the last */
         const gckpt_tensor *t = p->tensors[p->unit[u].id];
-        if (p->unit[u].rank < 0)
+        if (p->unit[u].nth < 0)
             continue;
         p->unit[u].target = p->targets;
         p->targets += t->inputs;
@@ -35,12 +35,12 @@ GCKPTI_FN void gckpti_list_uses(gckpti_planner *p)
     }
 }
 
-static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
+static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int nth)
 {
     gckpti_gradient *v = &p->gradient[p->gradients];
     v->id = t->id;
     v->owner = v->sharer = -1;
-    v->first = v->last = rank;
+    v->first = v->last = nth;
     v->storage = v->tail = v->alive = p->gradients;
     v->kind = gckpti_sums_uses(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     v->size = size;
@@ -58,13 +58,13 @@ static int gckpti_is_larger(const gckpti_planner *p, int id, int than)
     return gckpti_elements(&p->tensors[id]->shape) > gckpti_elements(&p->tensors[than]->shape);
 }
 
-/* The rank of a backward after `rank` that adds to the gradient of `id`: of the body if one there
+/* Which backward after `nth` that is that adds to the gradient of `id`: of the body if one there
  * does, of an activation the next; INT32_MAX: none does, or id is -1. */
-static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
+static int gckpti_next_write(const gckpti_planner *p, int id, int nth)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
-        if (p->unit[p->target[k].unit].rank > rank)
-            return p->unit[p->target[k].unit].rank;
+        if (p->unit[p->target[k].unit].nth > nth)
+            return p->unit[p->target[k].unit].nth;
     return INT32_MAX;
 }
 
@@ -156,7 +156,7 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
     } else {
         target->total = so_far;
         target->gradient = gckpti_gradient_new(
-            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->rank);
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->nth);
         if (sums) {
             u->accumulate |= bit;
             u->zero |= bit;
@@ -166,13 +166,13 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
         *whole = target->gradient;
         p->gradient[*whole].owner = sums ? -1 : q->id;
     }
-    p->gradient[*whole].last = u->rank;
+    p->gradient[*whole].last = u->nth;
 }
 
-/* Gives gradient v, which begins at `rank`, the bytes of w, which ends or is passed on there, when
+/* Gives gradient v, which begins at `nth`, the bytes of w, which ends or is passed on there, when
  * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
  * until one of them is written again; by then the others must be dead. Else all must end there. */
-static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int copy)
+static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int nth, int copy)
 {
     gckpti_gradient *all = p->gradient;
     if (v < 0 || w < 0 || all[v].size != all[w].size ||
@@ -180,13 +180,13 @@ static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int
             gckpti_elements(&p->tensors[all[w].id]->shape))
         return;
     gckpti_gradient *root = &all[all[w].storage];
-    if (!copy && root->until != rank)
+    if (!copy && root->until != nth)
         return;
-    while (copy && all[root->alive].last < rank) /* nobody writes to it any more; w lives */
+    while (copy && all[root->alive].last < nth) /* nobody writes to it any more; w lives */
         root->alive = all[root->alive].sharer;
     for (int m = root->alive; copy && m >= 0; m = all[m].sharer)
-        if (all[v].last >= gckpti_next_write(p, all[m].owner, rank) ||
-            all[m].last >= gckpti_next_write(p, all[v].owner, rank))
+        if (all[v].last >= gckpti_next_write(p, all[m].owner, nth) ||
+            all[m].last >= gckpti_next_write(p, all[v].owner, nth))
             return;
     all[root->tail].sharer = v;
     root->tail = v;
@@ -208,13 +208,13 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
             continue;
         int v = p->target[u->target + i].gradient;
         if (t->op->flags & GCKPT_PASSES(i))
-            gckpti_share_gradient(p, v, comes_in, u->rank, 1);
+            gckpti_share_gradient(p, v, comes_in, u->nth, 1);
         else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
-            gckpti_share_gradient(p, v, comes_in, u->rank, 0);
+            gckpti_share_gradient(p, v, comes_in, u->nth, 0);
     }
 }
 
-/* What gradients and workspaces of backwards take depends on the backwards alone: by rank, rounded
+/* What gradients and workspaces of backwards take depends on the backwards alone: by nth, rounded
  * up. gradient_at: at a backward; gradient_between: between it and the one before. */
 static void gckpti_model_bytes(gckpti_planner *p)
 {
@@ -246,7 +246,7 @@ GCKPTI_FN int gckpti_scatters(const gckpti_planner *p, int id)
     while (use >= 0 && gckpti_in_body(p, use))
         use = p->target[use].next;
     return use < 0 && gckpti_is_updated(p, id) &&
-           gckpti_is_cut(gckpti_update_share(p, p->tensors[id]));
+           gckpti_is_sharded(gckpti_update_share(p, p->tensors[id]));
 }
 
 /* Room for what other ranks send, and for shares where sums do not stay: until the next backward
@@ -286,7 +286,7 @@ static void gckpti_add_exchanges(gckpti_planner *p)
     }
 }
 
-/* All gradients, by rank: targets, sums, what shares bytes. */
+/* All gradients, by nth: targets, sums, what shares bytes. */
 GCKPTI_FN void gckpti_model_gradients(gckpti_planner *p)
 {
     if (p->leaves > 1)

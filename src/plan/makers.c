@@ -89,7 +89,7 @@ GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group)
         int child = gckpti_child(p, group, f->segment, f->at), low = f->at, end = f->at + 1;
         if (child < 0) {
             int u = p->of[p->body[f->at--]];
-            if (u >= 0 && p->unit[u].rank >= 0)
+            if (u >= 0 && p->unit[u].nth >= 0)
                 gckpti_emit(p, ~u);
             continue;
         }
@@ -105,8 +105,8 @@ GCKPTI_FN void gckpti_make_segments(gckpti_planner *p, int group)
     }
 }
 
-/* Whether instruction i of the user's schedule can be one; *rank: of the next backward. */
-static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *rank)
+/* Whether instruction i of the user's schedule can be one; *nth: of the next backward. */
+static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *nth)
 {
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
@@ -117,7 +117,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
     int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
-    if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
+    if (u >= p->prologue && p->unit[u].nth >= 0 && p->unit[u].nth != (*nth)++)
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: backward of %T is there twice, or comes "
                             "before that of what reads it or of what adds to a gradient before it "
@@ -139,10 +139,10 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen =
         (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1); /* by id */
-    int rank = 0;
+    int nth = 0;
     for (int i = 0; i < p->desc->instructions && seen; i++) {
         gckpt_instruction in = p->desc->schedule[i];
-        gckpt_result result = gckpti_check_instruction(p, i, &rank);
+        gckpt_result result = gckpti_check_instruction(p, i, &nth);
         if (result != GCKPT_OK)
             return result;
         const gckpt_tensor *t = p->tensors[in.id];
@@ -160,15 +160,15 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
             continue;
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
-        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
+        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].nth >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
     for (int u = p->prologue; u < p->units && seen; u++) {
         const gckpti_unit *q = &p->unit[u];
-        int wanted = q->rank >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
+        int wanted = q->nth >= 0 ? FORWARD | BACKWARD : q->effect || q->fetched;
         if ((seen[q->id] & wanted) != wanted)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward%s",
-                                      p->tensors[q->id], q->rank >= 0 ? " and a backward" : "");
+                                p->tensors[q->id], q->nth >= 0 ? " and a backward" : "");
     }
     return GCKPT_OK;
 }

@@ -105,8 +105,7 @@ GCKPTI_FN size_t gckpti_find_copies(const gckpti_planner *p, const gckpt_tensor 
 
 /* The same in a plan's operands, of an instruction: a gradient that is passed on is the one that
  * came in. What is left of the workspace, if anything, is the op's own. */
-GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins,
-                                    size_t *operand)
+GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *ins, size_t *operand)
 {
     const gckpt_tensor *t = p->tensors[ins->id];
     const int backward = ins->kind == GCKPT_BACKWARD, out = 2 * t->inputs;

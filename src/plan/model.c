@@ -263,7 +263,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     gckpti_unit *u = &p->unit[p->units];
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
-    u->rank = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
+    u->nth = p->active[t->id] & GCKPTI_RUNS ? 0 : -1;
     u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
                  ? 0
                  : gckpti_model_size(p, gckpti_value_bytes(p, t));
@@ -336,7 +336,7 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
                                                                     : "use fewer rows");
 }
 
-/* All units; what losses and fetches ask of them; the ranks of their backwards. */
+/* All units; what losses and fetches ask of them; the order of their backwards. */
 static void gckpti_find_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -365,7 +365,7 @@ static void gckpti_find_units(gckpti_planner *p)
 }
 
 /* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
- * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * nth is p->when) that needs it for what it reads, or for its loss; and, where its first reader is
  * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
  * effects stay where they are, and losses that updates wait for. */
 static void gckpti_find_late(gckpti_planner *p)
@@ -386,10 +386,10 @@ static void gckpti_find_late(gckpti_planner *p)
     }
     for (int u = p->prologue; u < p->units && !p->failed; u++) { /* for what backwards read */
         const gckpti_unit *q = &p->unit[u];
-        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
-            gckpti_lower(&p->when[p->links[k]], q->rank);
-        if (q->rank >= 0 && (q->effect || q->reads_aux))
-            gckpti_lower(&p->when[u], q->rank);
+        for (int k = q->read; k < q->read + q->reads && q->nth >= 0; k++)
+            gckpti_lower(&p->when[p->links[k]], q->nth);
+        if (q->nth >= 0 && (q->effect || q->reads_aux))
+            gckpti_lower(&p->when[u], q->nth);
     }
     for (int u = p->units; u-- > p->prologue && !p->failed;) { /* for what that reads, in turn */
         const gckpti_unit *q = &p->unit[u];
@@ -424,7 +424,7 @@ GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
     for (int u = 0; u < p->units; u++) {
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
         p->forward_work = gckpti_add_work(p->forward_work, cost->forward);
-        p->own_work = gckpti_add_work(p->own_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+        p->own_work = gckpti_add_work(p->own_work, p->unit[u].nth < 0 ? 0 : cost->backward);
     }
     p->least_work = p->own_work = gckpti_add_work(p->own_work, p->forward_work);
     return p->failed ? GCKPT_E_MEMORY : gckpti_check_work(p);

@@ -60,9 +60,9 @@ static void gckpti_order_begin(gckpti_ordering *o)
     }
     for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
-        if (q->rank >= 0 && u >= p->prologue && o->waits[u] == 0)
+        if (q->nth >= 0 && u >= p->prologue && o->waits[u] == 0)
             o->ready[o->count++] = u;
-        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+        for (int k = q->read; k < q->read + q->reads && q->nth >= 0; k++)
             o->left[p->links[k]]++;
     }
 }
@@ -158,13 +158,13 @@ static void gckpti_order_user(gckpti_ordering *o)
     for (int i = 0; i < p->desc->instructions; i++) {
         gckpt_instruction in = p->desc->schedule[i];
         int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->of[in.id] : -1;
-        if (u < p->prologue || p->unit[u].rank < 0 || o->waits[u] != 0)
+        if (u < p->prologue || p->unit[u].nth < 0 || o->waits[u] != 0)
             continue;
         gckpti_order_run(o, u);
         p->backward[n++] = u;
     }
     for (int u = p->units; u-- > p->prologue;)
-        if (p->unit[u].rank >= 0 && o->waits[u] >= 0)
+        if (p->unit[u].nth >= 0 && o->waits[u] >= 0)
             p->backward[n++] = u;
 }
 
@@ -187,7 +187,7 @@ static void gckpti_order_choices(gckpti_ordering *o)
     }
 }
 
-/* Orders the backwards: their ranks. */
+/* Orders the backwards: sets their nth. */
 GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
 {
     gckpti_ordering o;
@@ -202,7 +202,7 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
     o.made = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
     o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
     for (int u = p->units; u-- > 0 && !p->failed;)
-        if (p->unit[u].rank >= 0) {
+        if (p->unit[u].nth >= 0) {
             p->backward[p->backwards++] = u;
             p->body_backwards += u >= p->prologue;
         }
@@ -211,5 +211,5 @@ GCKPTI_FN void gckpti_order_backwards(gckpti_planner *p)
     else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
         gckpti_order_choices(&o);
     for (int r = 0; r < p->backwards; r++)
-        p->unit[p->backward[r]].rank = r;
+        p->unit[p->backward[r]].nth = r;
 }

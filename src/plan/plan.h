@@ -36,7 +36,7 @@
  * Words, here and in search:
  *   request  graph, terms and desc of a gckpt_plan_new
  *   unit     an op that every plan runs, or a staged parameter: one that is copied into the arena
- *   rank     of a backward: its place in the order of backwards. ranks of a plan: its processes
+ *   nth      of a backward: its place in the order of backwards
  *   item     of a schedule: u the forward of unit u (it may be there again), ~u its backward,
  *            u + units a reload
  *   version  of a unit's results: a forward makes it, uses up to the next one read it
@@ -258,7 +258,7 @@ typedef struct {
     int id;
     int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
     int read, reads;        /* links[read..]: units whose values the backward reads */
-    int rank;               /* of its backward; -1: none */
+    int nth;                /* of its backward; -1: none */
     int target;             /* target[target..]: where its backward puts gradients, by input */
     int64_t out, aux, work; /* bytes of its results; of its forward's workspace; rounded up */
     uint64_t cost;          /* of the forward */
@@ -290,7 +290,7 @@ typedef struct {
                      /* p->backwards, the end of the body, or one more, the end of the step */
     int resident;    /* it lives through the whole step */
     /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
-     * a list that begins at `storage`, by the rank they begin at. Of a gradient: */
+     * a list that begins at `storage`, by the backward they begin at. Of a gradient: */
     int storage, sharer;    /* where its list begins, itself if it is alone; the next in it */
     int tail, alive, until; /* of the one that begins it: last; first still used; their last use */
     gckpt_buffer_kind kind;
@@ -309,7 +309,7 @@ typedef struct {
 typedef struct {
     int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
     int *value_end, *aux_end; /* of a forward or a reload: last uses of what it makes, or -1 */
-    int *leaves;              /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
+    int *offloaded;           /* of a forward: GCKPTI_VALUE, ..: what is offloaded behind it */
     int64_t *live, peak;      /* bytes; INT64_MAX: more is offloaded than may be */
     uint64_t extra, moved;    /* cost of all forwards but the first ones, and of copies; of these */
     int64_t far;              /* bytes of slower memory */
@@ -334,7 +334,7 @@ typedef struct {
     gckpti_scratch scratch;
     gckpti_schedule s;
     int *place; /* by item of the schedule: its instruction; of its end, too */
-    int *backward; /* by rank: its instruction; then the last of the body, and the end */
+    int *backward; /* by nth: its instruction; then the last of the body, and the end */
     gckpti_ins *ins;
     size_t *live;                  /* bytes, by instruction */
     size_t length, body, epilogue; /* instructions; where these parts begin */
@@ -383,7 +383,7 @@ typedef struct gckpti_planner {
     int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int *backward, backwards, body_backwards; /* units by rank; how many; of these, the body's */
+    int *backward, backwards, body_backwards; /* units by nth; how many; of these, the body's */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
@@ -391,7 +391,7 @@ typedef struct gckpti_planner {
     int leaves, levels;                      /* of a step; sums of a rank's own that may wait */
     gckpti_reduction *reduction;             /* in the order of their backwards */
     int reductions, *reduction_of;           /* by id, or -1 */
-    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by rank */
+    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by nth */
     struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
     int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
@@ -507,7 +507,7 @@ GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item);
 /* Each forward once, as they were created, then the backwards. */
 GCKPTI_FN void gckpti_make_store_all(gckpti_planner *p);
 
-/* Emits those of p->late from number *next on that the backward of rank r needs. */
+/* Emits those of p->late from number *next on that the r-th backward needs. */
 GCKPTI_FN void gckpti_emit_late(gckpti_planner *p, int *next, int r);
 
 /* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less

@@ -19,7 +19,7 @@ static void gckpti_close_up(gckpti_schedule *t, int dropped)
         int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
         t->item[x] = t->item[x + dropped];
         t->live[x] = t->live[x + dropped];
-        t->leaves[x] = t->leaves[x + dropped];
+        t->offloaded[x] = t->offloaded[x + dropped];
         t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
         t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
     }
@@ -74,7 +74,7 @@ static int64_t gckpti_begin_version(gckpti_planner *p, gckpti_schedule *t, int u
 
 GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
 {
-    int kept = t->length, rank = p->backwards, hold = p->looped ? p->body_backwards : -1;
+    int kept = t->length, nth = p->backwards, hold = p->looped ? p->body_backwards : -1;
     int64_t live = 0;
     t->peak = t->far = 0;
     t->extra = t->moved = 0;
@@ -91,7 +91,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
         int i = t->item[x], self = gckpti_unit_of(p, i), runs = i == self;
         const gckpti_unit *u = &p->unit[self];
         gckpti_note *v = &p->note[self];
-        if (rank == hold) {
+        if (nth == hold) {
             live += gckpti_hold(p, kept - 1);
             hold = -1;
         }
@@ -100,12 +100,12 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
             !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         t->item[--kept] = i;
-        t->leaves[kept] = runs ? v->reload : 0;
-        live += t->leaves[kept] ? gckpti_offload(p, t, self, kept) : 0;
+        t->offloaded[kept] = runs ? v->reload : 0;
+        live += t->offloaded[kept] ? gckpti_offload(p, t, self, kept) : 0;
         int in_place = gckpti_use(p, 0, i, kept, &live);
         int64_t over = i >= 0 && in_place && v->value_end >= 0 ? v->out : 0;
-        int64_t sum = live + (i < 0 ? p->gradient_at[--rank]
-                                    : p->gradient_between[rank] + (runs ? u->work : 0) - over);
+        int64_t sum = live + (i < 0 ? p->gradient_at[--nth]
+                                    : p->gradient_between[nth] + (runs ? u->work : 0) - over);
         t->live[kept] = sum;
         t->peak = sum > t->peak ? sum : t->peak;
         live -= i < 0 ? 0 : gckpti_begin_version(p, t, self, runs, kept);
@@ -124,7 +124,7 @@ GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, 
     gckpti_want(scratch, &s->item, n, sizeof *s->item);
     gckpti_want(scratch, &s->value_end, n, sizeof *s->value_end);
     gckpti_want(scratch, &s->aux_end, n, sizeof *s->aux_end);
-    gckpti_want(scratch, &s->leaves, n, sizeof *s->leaves);
+    gckpti_want(scratch, &s->offloaded, n, sizeof *s->offloaded);
     return gckpti_want(scratch, &s->live, n, sizeof *s->live) && !*scratch->failed;
 }
 

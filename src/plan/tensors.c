@@ -10,7 +10,7 @@ GCKPTI_FN int gckpti_is_gathered(const gckpti_planner *p, const gckpt_tensor *t)
 {
     const gckpt_store *s = p->g->store;
     return t->kind == GCKPTI_PARAM &&
-           gckpti_is_cut(gckpti_array_share(s, &s->params[t->index], GCKPTI_VALUES));
+           gckpti_is_sharded(gckpti_array_share(s, &s->params[t->index], GCKPTI_VALUES));
 }
 
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)

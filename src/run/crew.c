@@ -369,7 +369,7 @@ static const float *gckpti_gather_piece(gckpt_exec *e, const gckpti_param *q, in
                                         float room[GCKPTI_DRAWN], int64_t *n)
 {
     int64_t end, some;
-    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
+    if (!gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return gckpti_values_at(e->store, q, at, room, n);
     gckpti_peers *s = &e->crew->peers;
     void *out = s->out;

@@ -313,19 +313,19 @@ GCKPTI_FN gckpt_result gckpti_check_values(gckpt_exec *e)
         const gckpti_node *node = &p->nodes[i];
         const int param = node->kind == GCKPTI_PARAM;
         const gckpti_param *q = param ? gckpti_param_of(e, node->index) : NULL;
-        const int cut = q && gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES));
+        const int sharded = q && gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES));
         gckpti_look s = { e, 0, GCKPTI_A_NAN, -1, 0, 0, 0 };
         s.sought |= param && p->params[node->index].trained ? GCKPTI_AN_INFINITY : 0;
         if ((param || node->kind == GCKPTI_CONSTANT) && node->type == GCKPT_F32)
             gckpti_see_all(&s,
                            q && gckpti_is_packed((int)q->p.storage) ? NULL : e->bound.nodes[i].data,
-                           0, cut ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
+                           0, sharded ? q->p.count : gckpti_elements(&node->shape), (int)i, 0);
         if (s.id >= 0)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "finite: \"%s\" is %g at position %I: an earlier step, or "
                                 "what was loaded or set, made it so",
                                 gckpti_node_name(p, (int)i), s.value,
-                                s.at + (cut ? q->p.first : 0));
+                                s.at + (sharded ? q->p.first : 0));
     }
     return GCKPT_OK;
 }

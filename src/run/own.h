@@ -83,17 +83,17 @@ typedef struct {
  * meeting of all. */
 typedef struct gckpti_crew {
     gckpti_peers peers;
-    int round;          /* rounds of the leaf that are done */
-    int in_body;        /* 1: rounds still run; 0: the step is behind them */
-    int last;           /* this round is the last of its leaf */
-    int hollow;         /* it has no rows */
-    int over;           /* a meeting has ended the call; until the next one begins */
-    int squared;        /* square sums are */
-    int same;           /* values that all have whole were compared */
-    int meetings;       /* how often all met */
-    int reducing;       /* a REDUCE is under way, */
-    float *shard;       /* and its share goes here in the end; NULL: it stays */
-    uint64_t listed;    /* hash of what is run */
+    int round;       /* rounds of the leaf that are done */
+    int in_body;     /* 1: rounds still run; 0: the step is behind them */
+    int last;        /* this round is the last of its leaf */
+    int hollow;      /* it has no rows */
+    int over;        /* a meeting has ended the call; until the next one begins */
+    int squared;     /* square sums are */
+    int same;        /* values that all have whole were compared */
+    int meetings;    /* how often all met */
+    int reducing;    /* a REDUCE is under way, */
+    float *shard;    /* and its share goes here in the end; NULL: it stays */
+    uint64_t listed; /* hash of what is run */
     gckpti_loss_total *totals;
     size_t room; /* bytes of peers.out, and of peers.in */
 } gckpti_crew;

@@ -71,7 +71,7 @@ static uint64_t gckpti_hash_same(gckpt_exec *e)
         for (int slot = -1; slot < gckpti_state_slots(q); slot++) {
             const float *x = gckpti_values_here(e, q, slot);
             const int whole = q->p.storage == GCKPT_STORED_F32 &&
-                              !gckpti_is_cut(gckpti_array_share(e->store, q, slot));
+                              !gckpti_is_sharded(gckpti_array_share(e->store, q, slot));
             for (int64_t at = 0, n; whole && at < q->p.elements; at += n) {
                 n = gckpti_min(q->p.elements - at, (int64_t)(g->room / sizeof *x));
                 gckpti_from_backend(e, out, x + at, (size_t)n * sizeof *x);
@@ -253,7 +253,7 @@ GCKPTI_FN int gckpti_skips(gckpt_exec *e, const gckpti_ins *ins)
         return !g->last;
     if (ins->kind == GCKPT_UPDATE ||
         (ins->kind == GCKPT_FORWARD && node->kind == GCKPTI_PARAM &&
-         gckpti_is_cut(
+         gckpti_is_sharded(
              gckpti_array_share(e->store, gckpti_param_of(e, node->index), GCKPTI_VALUES))))
         return 0;
     return hollow || (g->peers.told.result != GCKPT_OK && !e->update.begun);
@@ -306,7 +306,7 @@ static void gckpti_gather_floats(gckpt_exec *e, float *x, int64_t n)
 
 GCKPTI_FN int gckpti_run_gather(gckpt_exec *e, const gckpti_param *q, const float *share, float *to)
 {
-    if (!gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
+    if (!gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         return 0;
     gckpti_on(e)->copy(gckpti_on(e)->context, to + q->p.first, share,
                        (size_t)q->p.count * sizeof *to);
@@ -324,7 +324,7 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     const int64_t first = q->p.first;
     size_t shard = GCKPTI_NONE;
     gckpti_operands o;
-    if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
+    if (!gckpti_is_sharded(gckpti_array_share(e->store, q, 0)))
         return;
     for (size_t x = 0; x < p->length && shard == GCKPTI_NONE; x++)
         if (p->list[x].kind == GCKPT_REDUCE && p->list[x].id == p->params[ins->id].node) {
@@ -335,13 +335,13 @@ GCKPTI_FN void gckpti_pass_share(const gckpt_exec *e, const gckpti_ins *ins, gck
     pass->gradient += shard == GCKPTI_NONE ? first : 0;
     pass->base = e->blocks.arena + (size_t)first * sizeof(float);
     pass->squares = pass->squares ? pass->squares + first / GCKPT_UPDATE_BLOCK : NULL;
-    pass->values += gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)) ? 0 : first;
+    pass->values += gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)) ? 0 : first;
 }
 
 GCKPTI_FN void gckpti_gather_updated(gckpt_exec *e, const gckpti_param *q)
 {
-    if (gckpti_is_cut(gckpti_array_share(e->store, q, 0)) &&
-        !gckpti_is_cut(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
+    if (gckpti_is_sharded(gckpti_array_share(e->store, q, 0)) &&
+        !gckpti_is_sharded(gckpti_array_share(e->store, q, GCKPTI_VALUES)))
         gckpti_gather_floats(e, gckpti_values_here(e, q, -1), q->p.elements);
 }
 
@@ -368,7 +368,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
         int64_t n = (q->p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         int64_t first = q->p.first / GCKPT_UPDATE_BLOCK;
         int64_t last = first + (q->p.count + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-        if (!gckpti_is_cut(gckpti_array_share(e->store, q, 0)))
+        if (!gckpti_is_sharded(gckpti_array_share(e->store, q, 0)))
             last = g->peers.rank ? 0 : n;
         for (int64_t k = 0; k < n && p->params[i].trained; k++)
             if (k < first || k >= last)

@@ -43,7 +43,7 @@ GCKPTI_WARM /* since ask */
  * crew and rounds have for the other files does what one rank with one leaf needs where there is no
  * crew, so nobody asks.
  *
- * Words: leaf: of a graph, what no op makes (parameter, input, constant); of a batch, rows whose
+ * Words: given: what no op makes (parameter, input, constant). Leaf: rows of a batch whose
  * sums are joined by a tree. Round: a micro-batch of a leaf, hollow where a rank has none; to round
  * is to bf16. Copies: of feeds and operands on the host (blocks.host), or in f32 (plan/mixed.c).
  * Far: in slower memory (offload); due: the instruction that must wait for what moves. Crew: leaves
@@ -71,7 +71,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    const void *data;               /* of a leaf or cache: its values, where the backend has them */
+    const void *data;               /* given, or of a cache: its values, where the backend has them */
 } gckpti_exec_node;
 
 typedef struct {
@@ -119,7 +119,7 @@ struct gckpt_exec {
         unsigned char *arena, *caches; /* in one of them, unless given, or another's */
         unsigned char *borrowed; /* own memory: what the host looks at or works on just now */
     } blocks;
-    struct { /* memory, open; of a leaf or cache, `data` by who has it */
+    struct { /* memory, open; if given, or a cache, `data` by who has it */
         gckpti_exec_node *nodes;
         gckpti_exec_param *params;
     } bound;

@@ -6,10 +6,10 @@
 /* =================================================================================================
  * cuts: work and bytes that no schedule can do without, from minimal cuts
  *
- * Take any schedule whose live bytes never exceed M, and an instant: the backward of some rank. Let
+ * Take any schedule whose live bytes never exceed M, and an instant: some backward. Let
  * r(u) be 1 where unit u runs again behind it. Whatever a later backward, a fetch or a later run
  * reads is either in the arena at the instant or made by such a run. So with n(u) = 1 where a
- * backward from this rank on, or a run j with r(j) = 1, reads the value of u, all values with
+ * backward from this one on, or a run j with r(j) = 1, reads the value of u, all values with
  * n(u) = 1 and r(u) = 0 lie in the arena, and aux likewise, beside the gradients and the workspace
  * of that backward, which are the same in every schedule; what it reads itself lies there whatever
  * r is. Each u that has surely run before costs its work again. Hence no schedule within M repeats
@@ -45,14 +45,14 @@ static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
 {
     for (int i = 0; i < p->units; i++) {
         const gckpti_unit *u = &p->unit[i];
-        int then = u->rank == t->rank, later = u->rank >= t->rank;
-        int sooner = u->rank >= 0 && u->rank <= t->rank;
+        int then = u->nth == t->nth, later = u->nth >= t->nth;
+        int sooner = u->nth >= 0 && u->nth <= t->nth;
         unsigned char *flags = &t->unit[i].flags;
         *flags |= u->fetched ? GCKPTI_READ : 0;
         *flags |= i < p->prologue || (sooner && u->reads_aux) ? GCKPTI_RAN : 0;
         *flags |= later && u->reads_aux ? GCKPTI_READ_AUX : 0;
         *flags |= then && u->reads_aux ? GCKPTI_HELD_AUX : 0;
-        for (int k = u->read; k < u->read + u->reads && u->rank >= 0; k++) {
+        for (int k = u->read; k < u->read + u->reads && u->nth >= 0; k++) {
             flags = &t->unit[p->links[k]].flags;
             *flags |= later ? GCKPTI_READ : 0;
             *flags |= then ? GCKPTI_HELD : 0;
@@ -334,7 +334,7 @@ static int64_t gckpti_bytes_at(const gckpti_planner *p, int item, const unsigned
     int64_t bytes = u->reads_aux ? u->aux : 0;
     if (item >= 0 && !u->in_place && read[item] && u->out > bytes)
         bytes = u->out; /* versions may differ: one is read, the other leaves aux */
-    bytes += item < 0 ? p->gradient_at[u->rank] : p->gradient_between[0] + u->work;
+    bytes += item < 0 ? p->gradient_at[u->nth] : p->gradient_between[0] + u->work;
     while (count-- > 0)
         bytes += p->unit[links[count]].out;
     return bytes;
@@ -357,11 +357,11 @@ static void gckpti_bound_sums(gckpti_bound *b)
         b->work = gckpti_add_work(b->work, u->cost);
         sizes |= (u->out ? gckpti_value_bytes(p, t) : 0) | (u->reads_aux ? t->aux_bytes : 0) |
                  p->work_forward[u->id];
-        for (int k = 0; k < 1 + (u->rank >= 0); k++) {
+        for (int k = 0; k < 1 + (u->nth >= 0); k++) {
             int64_t bytes = gckpti_bytes_at(p, k ? ~i : i, read);
             b->least = bytes > b->least ? bytes : b->least;
         }
-        if (u->rank >= 0) {
+        if (u->nth >= 0) {
             b->work = gckpti_add_work(b->work, p->cost[u->id].backward);
             sizes |= p->work_backward[u->id];
         }
@@ -391,11 +391,11 @@ GCKPTI_FN void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpt
     for (int k = 0; k < b->instants; k++) { /* the first ones, then evenly to the last */
         const int first = GCKPTI_INSTANTS / 2 - 1;
         int far = (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_INSTANTS - 1 - first));
-        b->instant[k].rank = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
+        b->instant[k].nth = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
     }
     for (int k = 0; k < b->instants; k++) {
         gckpti_instant *t = &b->instant[k];
-        t->gradients = p->gradient_at[t->rank];
+        t->gradients = p->gradient_at[t->nth];
         t->unit = (gckpti_cut_unit *)gckpti_scratch_take(scratch, n, sizeof *t->unit);
         if (!t->unit)
             return;

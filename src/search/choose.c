@@ -3,17 +3,17 @@
 
 #ifndef GCKPT_NO_SEARCH
 /* ---- exact bytes of a schedule ---- */
-/* Drafts and places a slot's schedule: p->draft, slot->arena, slot->moved. What this machine cannot
- * address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
-static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+/* Drafts and places an answer's schedule: p->draft, answer->arena, answer->moved. What this
+ * machine cannot address is no error here: GCKPT_OK, an arena of SIZE_MAX. */
+static gckpt_result gckpti_lay(gckpti_search *s, gckpti_answer *answer)
 {
     gckpti_planner *p = s->p;
-    gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
+    gckpt_result result = gckpti_make_draft(p, answer->item, answer->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(p);
-    slot->arena = large ? SIZE_MAX : p->draft.arena;
-    slot->moved = p->draft.s.moved;
+    answer->arena = large ? SIZE_MAX : p->draft.arena;
+    answer->moved = p->draft.s.moved;
     return large ? GCKPT_OK : result;
 }
 
@@ -26,38 +26,38 @@ static gckpt_result gckpti_search_result(const gckpti_search *s)
     return s->p->failed ? GCKPT_E_MEMORY : s->result;
 }
 
-/* Lays out what a slot has, if nobody has. */
-static void gckpti_lay_once(gckpti_search *s, gckpti_slot *slot)
+/* Lays out what an answer has, if nobody has. */
+static void gckpti_lay_once(gckpti_search *s, gckpti_answer *answer)
 {
-    if (gckpti_is_well(s) && slot->length && slot->arena == 0)
-        s->result = gckpti_lay(s, slot);
+    if (gckpti_is_well(s) && answer->length && answer->arena == 0)
+        s->result = gckpti_lay(s, answer);
 }
 
-/* Makes a slot the winner if its arena has at most `most` bytes and at least `floor`, and it has
+/* Makes an answer the winner if its arena has at most `most` bytes and at least `floor`, and it has
  * less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
-static void gckpti_consider(gckpti_search *s, gckpti_slot *slot, size_t floor, size_t most)
+static void gckpti_consider(gckpti_search *s, gckpti_answer *answer, size_t floor, size_t most)
 {
-    const gckpti_slot *old = &s->winner;
-    if (!gckpti_is_well(s) || slot->length == 0 ||
-        (old->length && !s->hunting && slot->extra > old->extra))
+    const gckpti_answer *old = &s->winner;
+    if (!gckpti_is_well(s) || answer->length == 0 ||
+        (old->length && !s->hunting && answer->extra > old->extra))
         return;
-    int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
+    int64_t least = answer->peak - s->bound->spare; /* bytes of its arena */
     int equal =
-        old->length && least >= (int64_t)old->arena && (s->hunting || slot->extra == old->extra);
-    if (slot->arena == 0 && (equal || least > (int64_t)most))
+        old->length && least >= (int64_t)old->arena && (s->hunting || answer->extra == old->extra);
+    if (answer->arena == 0 && (equal || least > (int64_t)most))
         return;
-    gckpti_lay_once(s, slot);
-    int better = !old->length ||
-                 (s->hunting ? slot->arena < old->arena
-                             : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
-    if (gckpti_is_well(s) && slot->arena >= floor && slot->arena <= most && better)
-        s->winner = *slot;
+    gckpti_lay_once(s, answer);
+    int better = !old->length || (s->hunting ? answer->arena < old->arena
+                                             : answer->extra < old->extra ||
+                                                   gckpti_answer_before(answer, old, NULL));
+    if (gckpti_is_well(s) && answer->arena >= floor && answer->arena <= most && better)
+        s->winner = *answer;
 }
 
 /* The least budget for which rung k counts: the least that rounded up is the rung below's limit. */
 static size_t gckpti_below(const gckpti_search *s, int k)
 {
-    int64_t limit = k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
+    int64_t limit = k + 1 < s->rungs && !s->whole ? s->rung[k + 1].limit : 0;
     return limit > s->bound->spare ? (size_t)(limit - s->bound->spare) : 0;
 }
 
@@ -66,31 +66,31 @@ static size_t gckpti_below(const gckpti_search *s, int k)
 static void gckpti_lay_rung(gckpti_search *s, int k)
 {
     gckpti_solve(s, k);
-    gckpti_slot *slot = &s->slot[k];
-    gckpti_lay_once(s, slot);
-    if (slot->arena <= (size_t)slot->limit || slot->arena == SIZE_MAX || slot->tight)
+    gckpti_answer *answer = &s->rung[k];
+    gckpti_lay_once(s, answer);
+    if (answer->arena <= (size_t)answer->limit || answer->arena == SIZE_MAX || answer->tight)
         return;
-    slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
-    if (slot->tight && gckpti_press(s, slot, 2 * slot->limit - (int64_t)slot->arena)) {
-        gckpti_slot_store(s, slot->tight, &s->now);
-        gckpti_lay_once(s, slot->tight);
+    answer->tight = (gckpti_answer *)gckpti_scratch_take(&s->scratch, 1, sizeof *answer);
+    if (answer->tight && gckpti_press(s, answer, 2 * answer->limit - (int64_t)answer->arena)) {
+        gckpti_answer_store(s, answer->tight, &s->now);
+        gckpti_lay_once(s, answer->tight);
     }
 }
 
 /* Whether what rung k has, which is laid, fits into its own limit. */
 static int gckpti_serves(const gckpti_search *s, int k)
 {
-    const gckpti_slot *slot = &s->slot[k], *tight = slot->tight ? slot->tight : slot;
-    const size_t most = (size_t)(slot->limit - s->bound->spare);
-    return (slot->length && slot->arena <= most) || (tight->length && tight->arena <= most);
+    const gckpti_answer *answer = &s->rung[k], *tight = answer->tight ? answer->tight : answer;
+    const size_t most = (size_t)(answer->limit - s->bound->spare);
+    return (answer->length && answer->arena <= most) || (tight->length && tight->arena <= most);
 }
 
 /* Considers seeds of some rungs, k and those below; of k alone: those that its limit has room for
  * and that of the next rung has not. */
 static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t most)
 {
-    const int64_t high = s->whole ? INT64_MAX : s->slot[k].limit;
-    const int64_t low = !s->whole && alone && k + 1 < s->slots ? s->slot[k + 1].limit : -1;
+    const int64_t high = s->whole ? INT64_MAX : s->rung[k].limit;
+    const int64_t low = !s->whole && alone && k + 1 < s->rungs ? s->rung[k + 1].limit : -1;
     if (s->seeds == 0 && gckpti_is_well(s))
         gckpti_find_seeds(s);
     for (int i = 0; i < s->seeds; i++)
@@ -103,22 +103,23 @@ static void gckpti_consider_seeds(gckpti_search *s, int k, int alone, size_t mos
  * lowest, the seeds between the two. */
 static void gckpti_consider_rung(gckpti_search *s, int k, int lowest, size_t most)
 {
-    gckpti_slot *slot = &s->slot[k];
+    gckpti_answer *answer = &s->rung[k];
     gckpti_lay_rung(s, k);
-    gckpti_consider(s, slot, gckpti_below(s, k), most);
-    if (slot->tight)
-        gckpti_consider(s, slot->tight, gckpti_below(s, k), most);
-    if (s->whole || lowest || !gckpti_certified(s, slot))
+    gckpti_consider(s, answer, gckpti_below(s, k), most);
+    if (answer->tight)
+        gckpti_consider(s, answer->tight, gckpti_below(s, k), most);
+    if (s->whole || lowest || !gckpti_certified(s, answer))
         gckpti_consider_seeds(s, k, 1, most);
 }
 
-/* Bytes that a cut may keep though they are not there at its instant, of that rank: what runs for
- * the first time later, what gckpt_recompute lets go, and what is offloaded with its other part. */
-static int64_t gckpti_absent(const gckpti_planner *p, int rank)
+/* Bytes that a cut may keep though they are not there at its instant, the nth backward: what runs
+ * for the first time later, what gckpt_recompute lets go, and what is offloaded with its other
+ * part. */
+static int64_t gckpti_absent(const gckpti_planner *p, int nth)
 {
     int64_t bytes = 0;
     for (int u = p->prologue; u < p->units; u++)
-        if (p->when[u] > rank || p->unit[u].recompute ||
+        if (p->when[u] > nth || p->unit[u].recompute ||
             (p->unit[u].offloads && p->unit[u].out && p->unit[u].aux))
             bytes += p->unit[u].out + p->unit[u].aux;
     return bytes;
@@ -132,7 +133,7 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
     const gckpti_cut_table *cuts = gckpti_cuts(s->bound, t, GCKPTI_ALL);
     const gckpti_kept_list *all = &cuts->last;
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
-    const int64_t absent = gckpti_absent(s->p, t->rank);
+    const int64_t absent = gckpti_absent(s->p, t->nth);
     const int64_t room = limit - t->gradients + (tries ? 0 : absent);
     if (!s->known[at] && all->n > 0)
         s->known[at] =
@@ -151,13 +152,14 @@ static void gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int trie
         tries--;
         if (known[e].peak > limit || s->p->failed)
             continue;
-        gckpti_slot slot = s->trial;
-        gckpti_slot_store(s, &slot, &s->now);
+        gckpti_answer answer = s->trial;
+        gckpti_answer_store(s, &answer, &s->now);
         int64_t floor = all->cut[e].bytes + t->gradients - absent - s->bound->spare;
-        gckpti_consider(s, &slot, floor > 0 ? (size_t)floor : 0, most); /* in fewer it is no cut */
-        known[e].arena = slot.arena;
-        s->trial = slot;
-        if (s->winner.item == slot.item)
+        /* in fewer bytes it is no cut */
+        gckpti_consider(s, &answer, floor > 0 ? (size_t)floor : 0, most);
+        known[e].arena = answer.arena;
+        s->trial = answer;
+        if (s->winner.item == answer.item)
             memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
 }
@@ -175,11 +177,11 @@ static void gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
  * needs no seeds of that. */
 static void gckpti_consider_lowest(gckpti_search *s, int low, int i, size_t most)
 {
-    for (int at; i < s->slots && gckpti_is_well(s); i++) {
+    for (int at; i < s->rungs && gckpti_is_well(s); i++) {
         gckpti_lay_rung(s, i);
         low = gckpti_serves(s, i) ? i : low;
         if (low == i && s->winner.length &&
-            s->winner.extra <= gckpti_bound_work(s->bound, s->slot[i].limit, &at))
+            s->winner.extra <= gckpti_bound_work(s->bound, s->rung[i].limit, &at))
             return;
     }
     gckpti_consider_seeds(s, low, 0, most);
@@ -192,7 +194,7 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 0;
-    while (k < s->slots && s->slot[k].limit > limit)
+    while (k < s->rungs && s->rung[k].limit > limit)
         k++;
     k = s->whole || k == 0 ? 0 : k - 1;
     uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
@@ -200,9 +202,9 @@ GCKPTI_FN gckpt_result gckpti_choose(gckpti_search *s, size_t most)
         gckpti_consider_instants(s, most, 8);
     gckpti_consider(s, &s->all, 0, most); /* has the work of some that have larger arenas */
     int i = k, low = k, proven = s->winner.length && s->winner.extra <= bound;
-    for (; i < s->slots && !proven && gckpti_is_well(s); i++) {
-        if (s->slot[i].limit <= limit)
-            bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
+    for (; i < s->rungs && !proven && gckpti_is_well(s); i++) {
+        if (s->rung[i].limit <= limit)
+            bound = gckpti_bound_work(s->bound, s->rung[i].limit, &at);
         if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
         gckpti_consider_rung(s, i, 0, most);
@@ -220,11 +222,11 @@ GCKPTI_FN gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t
     int lowest = 1;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
-    for (int k = s->slots; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
+    for (int k = s->rungs; k-- > 0 && gckpti_is_well(s) && gckpti_below(s, k) < enough;) {
         gckpti_consider_rung(s, k, lowest, most);
         lowest = lowest && !gckpti_serves(s, k);
         if (s->winner.length && !s->whole &&
-            (int64_t)s->winner.arena + s->bound->spare <= s->slot[k].limit)
+            (int64_t)s->winner.arena + s->bound->spare <= s->rung[k].limit)
             break;
     }
     if (s->winner.length)
@@ -262,10 +264,10 @@ GCKPTI_FN gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
     if (!p->failed)
         gckpti_make_rungs(s, gckpti_try_late(s, s->more)); /* which has nothing to do again */
     if (!p->failed)
-        gckpti_offer(s, &s->slot[0]);
+        gckpti_offer(s, &s->rung[0]);
     gckpti_make_store_all(p);
     if (!p->failed && gckpti_take_made(s))
-        gckpti_slot_store(s, &s->all, &s->now);
+        gckpti_answer_store(s, &s->all, &s->now);
     if (!p->failed && s->whole)
         gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;

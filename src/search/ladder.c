@@ -82,26 +82,26 @@ GCKPTI_FN int64_t gckpti_try_cut(gckpti_search *s, const gckpti_cut_table *table
     return gckpti_try_late(s, s->bound->again);
 }
 
-/* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
- * it is not good enough, those that keep a little more, squeezed. */
-static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+/* An answer's schedule from all cuts of the instant that decides: the first that fits; else, or
+ * when it is not good enough, those that keep a little more, squeezed. */
+static void gckpti_solve_counted(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t)
 {
     const gckpti_cut_table *all = &t->table[GCKPTI_ALL];
-    int64_t room = slot->limit - t->gradients;
+    int64_t room = answer->limit - t->gradients;
     int cut = gckpti_cut_within(&all->last, room), fits = 0;
     for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
-        fits = gckpti_try_cut(s, all, cut) <= slot->limit;
+        fits = gckpti_try_cut(s, all, cut) <= answer->limit;
         if (fits)
-            gckpti_offer(s, slot);
-        if ((fits || tried == 0) && !gckpti_certified(s, slot))
-            gckpti_improve(s, slot, 0);
+            gckpti_offer(s, answer);
+        if ((fits || tried == 0) && !gckpti_certified(s, answer))
+            gckpti_improve(s, answer, 0);
     }
-    for (int part = 80; part >= 20 && !gckpti_certified(s, slot); part /= 2) {
-        cut = gckpti_cut_within(&all->last, room + slot->limit / part);
+    for (int part = 80; part >= 20 && !gckpti_certified(s, answer); part /= 2) {
+        cut = gckpti_cut_within(&all->last, room + answer->limit / part);
         if (cut < 0)
             continue;
         gckpti_try_cut(s, all, cut);
-        gckpti_improve(s, slot, 0);
+        gckpti_improve(s, answer, 0);
     }
 }
 
@@ -132,13 +132,13 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
     }
 }
 
-/* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
- * not may be kept in part. */
-static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+/* An answer's schedule from the two cuts of a hull around its limit: what one keeps and the other
+ * does not may be kept in part. */
+static void gckpti_solve_ties(gckpti_search *s, gckpti_answer *answer, const gckpti_instant *t,
                               const gckpti_cut_table *cuts)
 {
     const gckpti_kept_list *hull = &cuts->last;
-    int64_t room = slot->limit - t->gradients, ties = 0;
+    int64_t room = answer->limit - t->gradients, ties = 0;
     int cut = gckpti_cut_within(hull, room);
     if (cut < 0)
         return;
@@ -154,13 +154,13 @@ static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_
     for (int way = 0; way < 3 && !s->p->failed; way++) {
         int64_t bytes = room - hull->cut[cut].bytes, over = 0;
         for (int tries = 0; tries < 2 && bytes >= 0; tries++, bytes -= over) {
-            if (gckpti_certified(s, slot) || gckpti_spent(s))
+            if (gckpti_certified(s, answer) || gckpti_spent(s))
                 return;
             gckpti_keep_ties(s, way, ties, bytes < ties ? bytes : ties, s->bound->again);
-            over = gckpti_try_late(s, s->bound->again) - slot->limit;
-            if (over > slot->limit / 4)
+            over = gckpti_try_late(s, s->bound->again) - answer->limit;
+            if (over > answer->limit / 4)
                 return; /* far above whatever is kept */
-            gckpti_improve(s, slot, 0);
+            gckpti_improve(s, answer, 0);
             if (over <= 0)
                 break;
         }
@@ -173,10 +173,10 @@ enum { GCKPTI_SINKS = 16 }; /* most seeds that are squeezed a little */
 /* Orders seeds: by live bytes, then work. */
 static int gckpti_seed_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
     return a->peak != b->peak     ? a->peak < b->peak
            : a->extra != b->extra ? a->extra < b->extra
-                                  : gckpti_slot_before(a, b, context);
+                                  : gckpti_answer_before(a, b, context);
 }
 
 /* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
@@ -191,10 +191,10 @@ static void gckpti_sink_seeds(gckpti_search *s)
         least = s->seed[i].extra < least ? s->seed[i].extra : least;
         tried++;
         int64_t limit = s->seed[i].peak - (s->seed[i].peak - p->gradient_between[0]) / 1000 - 1;
-        gckpti_slot *slot =
-            gckpti_press(s, &s->seed[i], limit) ? gckpti_slot_new(s, &s->seed, &s->seeds) : NULL;
-        if (slot)
-            gckpti_slot_store(s, slot, &s->now);
+        gckpti_answer *answer =
+            gckpti_press(s, &s->seed[i], limit) ? gckpti_answer_new(s, &s->seed, &s->seeds) : NULL;
+        if (answer)
+            gckpti_answer_store(s, answer, &s->now);
     }
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
 }
@@ -245,40 +245,40 @@ GCKPTI_FN void gckpti_make_rungs(gckpti_search *s, int64_t most)
     int every = (most - least) / s->grain <= 96;
     uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
     for (int64_t limit = most; limit >= least;) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
+        gckpti_answer *answer = gckpti_answer_new(s, &s->rung, &s->rungs);
         int64_t step = every ? s->grain : (limit - resident) / part;
-        if (!slot)
+        if (!answer)
             return;
-        slot->limit = limit;
+        answer->limit = limit;
         if (!every && gckpti_hulls_work(s->bound, limit, &at) > deep)
             step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
         step = step / s->grain * s->grain; /* as live bytes are */
         step = step > 0 ? step : s->grain;
         limit = limit - least > step ? limit - step : limit > least ? least : least - 1;
     }
-    for (int k = 0; k < s->slots; k++)
-        if (gckpti_hulls_work(s->bound, s->slot[k].limit, &at) < UINT64_MAX)
+    for (int k = 0; k < s->rungs; k++)
+        if (gckpti_hulls_work(s->bound, s->rung[k].limit, &at) < UINT64_MAX)
             s->deciders |= 1u << at;
 }
 
 /* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
-static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
+static int gckpti_begin_rung(gckpti_search *s, gckpti_answer *answer)
 {
     int at;
-    if (slot->state != GCKPTI_NEW)
-        return slot->state == GCKPTI_BEGUN;
+    if (answer->state != GCKPTI_NEW)
+        return answer->state == GCKPTI_BEGUN;
     s->items = s->looked = s->attempts = 0;
-    slot->state = GCKPTI_BEGUN;
-    slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
-    if (slot->bound < UINT64_MAX && s->bound->instants > 0) {
+    answer->state = GCKPTI_BEGUN;
+    answer->bound = gckpti_bound_work(s->bound, answer->limit, &at);
+    if (answer->bound < UINT64_MAX && s->bound->instants > 0) {
         gckpti_instant *t = &s->bound->instant[at];
-        gckpti_solve_counted(s, slot, t);
-        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, slot); c++)
-            gckpti_solve_ties(s, slot, t, gckpti_cuts(s->bound, t, c));
+        gckpti_solve_counted(s, answer, t);
+        for (int c = 0; c < (s->p->offloads ? GCKPTI_ALL : 1) && !gckpti_certified(s, answer); c++)
+            gckpti_solve_ties(s, answer, t, gckpti_cuts(s->bound, t, c));
     }
-    if (slot->bound == UINT64_MAX || gckpti_certified(s, slot))
-        slot->state = GCKPTI_DONE;
-    return slot->state == GCKPTI_BEGUN;
+    if (answer->bound == UINT64_MAX || gckpti_certified(s, answer))
+        answer->state = GCKPTI_DONE;
+    return answer->state == GCKPTI_BEGUN;
 }
 
 /* Whether a rung takes up what the one above found. */
@@ -291,39 +291,39 @@ static int gckpti_follows(const gckpti_search *s, int k)
  * squeezed. */
 static void gckpti_end_rung(gckpti_search *s, int k)
 {
-    gckpti_slot *slot = &s->slot[k];
+    gckpti_answer *answer = &s->rung[k];
     int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
-    if (slot->state != GCKPTI_BEGUN)
+    if (answer->state != GCKPTI_BEGUN)
         return;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
     s->items = s->looked = s->attempts = 0;
-    slot->state = GCKPTI_DONE;
-    for (; above < s->seeds && s->seed[above].peak <= slot->limit; above++) {
+    answer->state = GCKPTI_DONE;
+    for (; above < s->seeds && s->seed[above].peak <= answer->limit; above++) {
         if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
             best = above;
     }
     for (int i = above, most = GCKPTI_TRIED; exact && i-- > 0 && most > 0;)
-        if (!s->seed[i].dominated && most-- && gckpti_slot_load(s, &s->seed[i]))
-            gckpti_improve(s, slot, 1);
-    if (best >= 0 && gckpti_slot_load(s, &s->seed[best])) {
-        gckpti_offer(s, slot);
-        gckpti_improve(s, slot, 0);
+        if (!s->seed[i].dominated && most-- && gckpti_answer_load(s, &s->seed[i]))
+            gckpti_improve(s, answer, 1);
+    if (best >= 0 && gckpti_answer_load(s, &s->seed[best])) {
+        gckpti_offer(s, answer);
+        gckpti_improve(s, answer, 0);
     }
-    if (gckpti_follows(s, k) && s->slot[k - 1].length == 0)
+    if (gckpti_follows(s, k) && s->rung[k - 1].length == 0)
         return; /* with more bytes nothing was found */
     for (uint64_t least = UINT64_MAX; above < s->seeds && tried < 4; above++)
         if (s->seed[above].extra / 8 * 7 <= least && s->seed[above].extra / 4 <= s->p->least_work &&
-            gckpti_slot_load(s, &s->seed[above])) {
+            gckpti_answer_load(s, &s->seed[above])) {
             least = s->seed[above].extra < least ? s->seed[above].extra : least;
-            gckpti_improve(s, slot, 0);
+            gckpti_improve(s, answer, 0);
             tried++;
         }
     for (int how = 0; how <= exact && gckpti_follows(s, k); how++)
-        if (gckpti_slot_load(s, &s->slot[k - 1]))
-            gckpti_improve(s, slot, how);
+        if (gckpti_answer_load(s, &s->rung[k - 1]))
+            gckpti_improve(s, answer, how);
     if (s->p->units <= GCKPTI_SMALL)
-        gckpti_shake(s, slot, exact ? s->p->units : GCKPTI_SHAKES, exact);
+        gckpti_shake(s, answer, exact ? s->p->units : GCKPTI_SHAKES, exact);
 }
 
 /* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
@@ -331,16 +331,16 @@ static void gckpti_end_rung(gckpti_search *s, int k)
 GCKPTI_FN void gckpti_solve(gckpti_search *s, int k)
 {
     int top = k;
-    while (gckpti_begin_rung(s, &s->slot[top]) && gckpti_follows(s, top) && !s->p->failed)
+    while (gckpti_begin_rung(s, &s->rung[top]) && gckpti_follows(s, top) && !s->p->failed)
         top--;
     for (; top <= k && !s->p->failed; top++) {
-        gckpti_slot *slot = &s->slot[top];
+        gckpti_answer *answer = &s->rung[top];
         gckpti_end_rung(s, top);
-        if (slot->length || slot->bound == UINT64_MAX || top == 0 || gckpti_follows(s, top))
+        if (answer->length || answer->bound == UINT64_MAX || top == 0 || gckpti_follows(s, top))
             continue;
         gckpti_solve(s, top - 1);
-        if (gckpti_slot_load(s, &s->slot[top - 1]))
-            gckpti_offer(s, slot);
+        if (gckpti_answer_load(s, &s->rung[top - 1]))
+            gckpti_offer(s, answer);
     }
 }
 #endif

@@ -29,7 +29,7 @@ enum { GCKPTI_SLANT = 14 }; /* in lists of all cuts late units cost up to 2^-14 
 enum { GCKPTI_CLOSE, GCKPTI_TAKE_OUT, GCKPTI_TO_RELOAD };
 
 /* ---- search/ladder.c ---- */
-enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_slot.state of a rung */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE }; /* gckpti_answer.state of a rung */
 
 enum {
     GCKPTI_LITTLE = 64, /* most units for which all that was found counts for every budget; */
@@ -53,12 +53,12 @@ typedef struct {
 } gckpti_option;
 
 typedef struct {
-    int first, end, back, back_end; /* units; ranks of their backwards */
-    uint64_t inside, all; /* hashes: of what it is inside; and of what it sends on */
-    int owner, kind;     /* the first stage that is the same inside; in all */
-    int option, options; /* of the owner */
-    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
-    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
+    int first, end, back, back_end; /* units; nth of their backwards */
+    uint64_t inside, all;           /* hashes: of what it is inside; and of what it sends on */
+    int owner, kind;                /* the first stage that is the same inside; in all */
+    int option, options;            /* of the owner */
+    int64_t waits;                  /* bytes of gradients that wait when its backwards begin */
+    int64_t pass;         /* most bytes of its own while it runs forward and keeps what leaves it */
     uint64_t cost, least; /* work of that; of its cheapest option */
 } gckpti_stage;
 
@@ -109,12 +109,13 @@ GCKPTI_FN int gckpti_index(gckpti_search *s, int64_t limit);
 GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x);
 GCKPTI_FN int gckpti_take_made(gckpti_search *s);
 GCKPTI_FN void gckpti_settle(gckpti_search *s);
-GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t);
-GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot);
-GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count);
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot);
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot);
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context);
+GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
+                                   const gckpti_schedule *t);
+GCKPTI_FN int gckpti_answer_load(gckpti_search *s, const gckpti_answer *answer);
+GCKPTI_FN gckpti_answer *gckpti_answer_new(gckpti_search *s, gckpti_answer **answers, int *count);
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_answer *answer);
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answer);
+GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context);
 GCKPTI_FN void gckpti_seed(gckpti_search *s);
 
 /* search/squeeze.c */
@@ -129,9 +130,9 @@ GCKPTI_FN void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int a
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact);
 
 /* search/polish.c */
-GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t limit);
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact);
-GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact);
+GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_answer *answer, int64_t limit);
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_answer *answer, int exact);
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_answer *answer, int tries, int exact);
 
 /* search/stages.c */
 GCKPTI_FN int gckpti_find_borders(gckpti_chain *c);

@@ -8,7 +8,7 @@
 static int64_t gckpti_room_least(const gckpti_rooms *t, int from, int to)
 {
     int64_t left = INT64_MAX / 2, right = left;
-    int a = t->leaves + from, b = t->leaves + to + 2;
+    int a = t->width + from, b = t->width + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
         left = !(a & 1) && t->node[a ^ 1] < left ? t->node[a ^ 1] : left;
         right = b & 1 && t->node[b ^ 1] < right ? t->node[b ^ 1] : right;
@@ -31,7 +31,7 @@ static void gckpti_room_lift(gckpti_rooms *t, int node)
 
 static void gckpti_room_add(gckpti_rooms *t, int from, int to, int64_t bytes)
 {
-    int a = t->leaves + from, b = t->leaves + to + 2;
+    int a = t->width + from, b = t->width + to + 2;
     for (; (a ^ b) > 1; a /= 2, b /= 2) {
         t->node[a ^ 1] += a & 1 ? 0 : bytes;
         t->node[b ^ 1] += b & 1 ? bytes : 0;
@@ -45,14 +45,14 @@ static void gckpti_room_add(gckpti_rooms *t, int from, int to, int64_t bytes)
 static int gckpti_room_build(gckpti_search *s, int64_t limit)
 {
     gckpti_rooms *t = &s->room;
-    for (t->leaves = 2; t->leaves < s->now.length + 2;)
-        t->leaves *= 2;
-    if (!gckpti_want(&s->scratch, &t->node, 2 * (size_t)t->leaves, sizeof *t->node))
+    for (t->width = 2; t->width < s->now.length + 2;)
+        t->width *= 2;
+    if (!gckpti_want(&s->scratch, &t->node, 2 * (size_t)t->width, sizeof *t->node))
         return 0;
-    memset(t->node, 0, 2 * (size_t)t->leaves * sizeof *t->node);
+    memset(t->node, 0, 2 * (size_t)t->width * sizeof *t->node);
     for (int x = 0; x < s->now.length; x++)
-        t->node[t->leaves + 1 + x] = limit - s->now.live[x];
-    for (int node = t->leaves - 1; node > 0; node--)
+        t->node[t->width + 1 + x] = limit - s->now.live[x];
+    for (int node = t->width - 1; node > 0; node--)
         gckpti_room_lift(t, node);
     return 1;
 }
@@ -194,11 +194,11 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 }
 
 /* ---- squeezed and polished ---- */
-/* What a slot has, squeezed below a limit and polished, is the present schedule. 0: it is not. */
-GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_slot *slot, int64_t limit)
+/* An answer's schedule, squeezed below a limit and polished, is the present one. 0: it is not. */
+GCKPTI_FN int gckpti_press(gckpti_search *s, const gckpti_answer *answer, int64_t limit)
 {
     s->items = s->looked = 0;
-    if (!gckpti_slot_load(s, slot) || !gckpti_squeeze(s, limit, 0))
+    if (!gckpti_answer_load(s, answer) || !gckpti_squeeze(s, limit, 0))
         return 0;
     gckpti_polish(s, limit, 0);
     gckpti_settle(s);
@@ -218,42 +218,42 @@ static int gckpti_was_tried(gckpti_search *s, int exact)
     return 0;
 }
 
-/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
- * polished. */
-GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+/* Gives the present schedule to an answer, squeezed if it must be and is not far above the limit,
+ * and polished. */
+GCKPTI_FN void gckpti_improve(gckpti_search *s, gckpti_answer *answer, int exact)
 {
-    if (s->now.peak / 5 * 4 > slot->limit || gckpti_was_tried(s, exact))
+    if (s->now.peak / 5 * 4 > answer->limit || gckpti_was_tried(s, exact))
         return;
-    int above = s->now.peak > slot->limit;
+    int above = s->now.peak > answer->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
+    if (gckpti_squeeze(s, answer->limit, exact) && !(above && gckpti_was_tried(s, exact))) {
+        gckpti_polish(s, answer->limit, exact);
+        gckpti_offer(s, answer);
     }
     s->attempt = -1;
 }
 
-/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
- * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
- * savings, anew after each success. */
-GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+/* Takes one repeated forward out of an answer's schedule, over the limit if need be, and squeezes
+ * it back without touching that unit: a way out of where single moves end. Tries the `tries`
+ * largest savings, anew after each success. */
+GCKPTI_FN void gckpti_shake(gckpti_search *s, gckpti_answer *answer, int tries, int exact)
 {
-    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
-        uint64_t before = slot->extra;
-        if (!gckpti_slot_load(s, slot))
+    for (int i = 0; i < tries && answer->length && !gckpti_spent(s); i++) {
+        uint64_t before = answer->extra;
+        if (!gckpti_answer_load(s, answer))
             return;
         gckpti_find_repeats(s, INT64_MAX);
         if (i >= s->moves || s->p->failed)
             return;
         s->barred = s->move[i].unit;
         gckpti_make_move(s, GCKPTI_TAKE_OUT, i);
-        int fits = gckpti_squeeze(s, slot->limit, exact);
+        int fits = gckpti_squeeze(s, answer->limit, exact);
         s->barred = -1;
         if (!fits)
             continue;
-        gckpti_polish(s, slot->limit, exact);
-        gckpti_offer(s, slot);
-        i = slot->extra < before ? -1 : i;
+        gckpti_polish(s, answer->limit, exact);
+        gckpti_offer(s, answer);
+        i = answer->extra < before ? -1 : i;
     }
 }
 #endif

@@ -136,7 +136,7 @@ GCKPTI_FN int gckpti_is_stale(const gckpti_search *s, int unit, int x)
     return s->p->unit[unit].recompute && x >= s->first_backward && s->note[unit].start < s->firsts;
 }
 
-/* ---- the present schedule, s->now; slots that keep one, and make it better ---- */
+/* ---- the present schedule, s->now; answers that keep one, and make it better ---- */
 /* Writes the present schedule as a maker does. */
 static void gckpti_make_now(gckpti_search *s)
 {
@@ -171,62 +171,63 @@ GCKPTI_FN void gckpti_settle(gckpti_search *s)
     }
 }
 
-/* Keeps a schedule, which is not laid out yet, in place of what the slot has. */
-GCKPTI_FN void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
+/* Keeps a schedule, which is not laid out yet, in place of what the answer has. */
+GCKPTI_FN void gckpti_answer_store(gckpti_search *s, gckpti_answer *answer,
+                                   const gckpti_schedule *t)
 {
     size_t n = (size_t)t->length;
-    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
+    if (!gckpti_want(&s->scratch, &answer->item, n, sizeof(int)))
         return;
-    memcpy(slot->item, t->item, n * sizeof(int));
-    slot->length = t->length;
-    slot->peak = t->peak;
-    slot->extra = t->extra;
-    slot->arena = 0;
+    memcpy(answer->item, t->item, n * sizeof(int));
+    answer->length = t->length;
+    answer->peak = t->peak;
+    answer->extra = t->extra;
+    answer->arena = 0;
 }
 
-/* Makes what a slot has the present schedule, evaluated. 0: it has nothing, or no memory. */
-GCKPTI_FN int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+/* Makes what an answer has the present schedule, evaluated. 0: it has nothing, or no memory. */
+GCKPTI_FN int gckpti_answer_load(gckpti_search *s, const gckpti_answer *answer)
 {
-    if (slot->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, slot->length))
+    if (answer->length == 0 || !gckpti_schedule_room(&s->scratch, &s->now, answer->length))
         return 0;
-    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
-    s->now.length = slot->length;
+    memcpy(s->now.item, answer->item, (size_t)answer->length * sizeof(int));
+    s->now.length = answer->length;
     gckpti_evaluate(s, &s->now);
     return 1;
 }
 
-/* Appends an empty slot to *slots, where those there may move to. NULL: no memory. */
-GCKPTI_FN gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
+/* Appends an empty answer to *answers, where those there may move to. NULL: no memory. */
+GCKPTI_FN gckpti_answer *gckpti_answer_new(gckpti_search *s, gckpti_answer **answers, int *count)
 {
-    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
+    if (!gckpti_want(&s->scratch, answers, (size_t)*count + 1, sizeof **answers))
         return NULL;
-    gckpti_slot *slot = &(*slots)[(*count)++];
-    memset(slot, 0, sizeof *slot);
-    return slot;
+    gckpti_answer *answer = &(*answers)[(*count)++];
+    memset(answer, 0, sizeof *answer);
+    return answer;
 }
 
-/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
-GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+/* Gives the present schedule to an answer if it fits there and is better than what that has. */
+GCKPTI_FN void gckpti_offer(gckpti_search *s, gckpti_answer *answer)
 {
     const gckpti_schedule *t = &s->now;
     gckpti_settle(s);
-    int better = slot->length == 0 || t->extra < slot->extra ||
-                 (t->extra == slot->extra && t->peak < slot->peak);
-    if (t->peak <= slot->limit && better && !s->p->failed)
-        gckpti_slot_store(s, slot, t);
+    int better = answer->length == 0 || t->extra < answer->extra ||
+                 (t->extra == answer->extra && t->peak < answer->peak);
+    if (t->peak <= answer->limit && better && !s->p->failed)
+        gckpti_answer_store(s, answer, t);
 }
 
-/* Whether a slot's schedule is as good as proven, nearly. */
-GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+/* Whether an answer's schedule is as good as proven, nearly. */
+GCKPTI_FN int gckpti_certified(const gckpti_search *s, const gckpti_answer *answer)
 {
-    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
+    return answer->length > 0 && answer->extra - answer->bound <= s->enough;
 }
 
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
-GCKPTI_FN int gckpti_slot_before(const void *first, const void *second, const void *context)
+GCKPTI_FN int gckpti_answer_before(const void *first, const void *second, const void *context)
 {
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    const gckpti_answer *a = (const gckpti_answer *)first, *b = (const gckpti_answer *)second;
     int x = 0;
     (void)context;
     while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
@@ -245,15 +246,15 @@ GCKPTI_FN void gckpti_seed(gckpti_search *s)
     if (!gckpti_take_made(s))
         return;
     for (int i = 0; i < s->seeds; i++) {
-        const gckpti_slot *q = &s->seed[i];
+        const gckpti_answer *q = &s->seed[i];
         if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
-    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
-    if (!slot)
+    gckpti_answer *answer = gckpti_answer_new(s, &s->seed, &s->seeds);
+    if (!answer)
         return;
-    gckpti_slot_store(s, slot, &s->now);
-    slot->dominated = dominated;
+    gckpti_answer_store(s, answer, &s->now);
+    answer->dominated = dominated;
 }
 #endif

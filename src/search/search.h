@@ -13,7 +13,7 @@
  *   instant  a backward at which it is counted what must lie in the arena
  *   cut      at an instant: which results lie there, which are made again behind it, or reloaded
  *   rung     a byte limit, and the best schedule that was found under it
- *   slot     where a schedule is kept: a rung's, a seed, the winner
+ *   answer   a schedule that is kept: a rung's, a seed, the winner
  *   seed     a schedule that was made without regard to a limit
  * ============================================================================================== */
 
@@ -54,7 +54,7 @@ typedef struct {
 } gckpti_cut_table;
 
 typedef struct {
-    int rank;
+    int nth;           /* its backward */
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
     gckpti_cut_table table[GCKPTI_TABLES]; /* found when asked for (gckpti_cuts) */
@@ -95,15 +95,15 @@ GCKPTI_FN size_t gckpti_prove_bytes(const gckpti_planner *p);
 enum { GCKPTI_ATTEMPTS = 64 }; /* most schedules of a rung that are remembered */
 
 /* A schedule that is kept: the best found under a rung's limit, a seed, the winner. */
-typedef struct gckpti_slot {
+typedef struct gckpti_answer {
     int *item, length;
     int64_t limit, peak;
-    uint64_t extra, bound;     /* bound: proven for the limit */
-    size_t arena;              /* 0 until it is laid out; then */
-    uint64_t moved;            /* work of copies to slower memory and back */
-    int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
-    struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
-} gckpti_slot;
+    uint64_t extra, bound;       /* bound: proven for the limit */
+    size_t arena;                /* 0 until it is laid out; then */
+    uint64_t moved;              /* work of copies to slower memory and back */
+    int state, dominated;        /* of a rung; of a seed: another is as good in bytes and work */
+    struct gckpti_answer *tight; /* of a rung whose arena exceeds its limit: one that may not */
+} gckpti_answer;
 
 /* What was found of a cut's schedule; 0: nothing yet. */
 typedef struct {
@@ -131,19 +131,19 @@ typedef struct {
     int64_t *chunk, all;
 } gckpti_leftover;
 
-/* Bytes left below a limit, by position: a tree of minima over so many leaves. */
+/* Bytes left below a limit, by position: a tree of minima, so wide. */
 typedef struct {
     int64_t *node;
-    int leaves;
+    int width;
 } gckpti_rooms;
 
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_bound *bound;
-    int64_t grain; /* common divisor of all sizes */
-    int late;      /* some forwards come late: a cut may then repeat less than it says */
-    int whole;     /* a small graph: whatever was found counts for every budget */
+    int64_t grain;   /* common divisor of all sizes */
+    int late;        /* some forwards come late: a cut may then repeat less than it says */
+    int whole;       /* a small graph: whatever was found counts for every budget */
     uint64_t enough; /* so little above the bound is good enough */
     /* a pass over the present schedule (gckpti_index, gckpti_step) */
     gckpti_schedule now, next;
@@ -165,17 +165,17 @@ typedef struct {
     gckpti_rooms room;
     uint64_t *saving; /* by position of a repeated forward: work that goes with it */
     /* the ladder */
-    gckpti_slot *slot, *seed, all; /* slot: of rungs, by falling limit; all: kept */
-    int slots, seeds;
+    gckpti_answer *rung, *seed, all; /* rung: by falling limit; all: kept */
+    int rungs, seeds;
     unsigned char *fewer, *more;     /* what the two cuts around a limit compute again */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
     /* how much was done: gckpti_spent */
     int64_t items, looked; /* counted so far */
     int64_t attempt;       /* when one attempt of several began, or -1 */
-    int cut;               /* a closure that was used was truncated, or the search ended early */
+    int incomplete;        /* a closure that was used was truncated, or the search ended early */
     /* the choice for a budget */
-    gckpti_slot winner, trial;
+    gckpti_answer winner, trial;
     gckpti_known *known[GCKPTI_INSTANTS]; /* by cut of an instant */
     unsigned deciders;                    /* bits of instants that decide for some budget */
     gckpt_result result;                  /* of what was laid: GCKPT_OK, or the first error */

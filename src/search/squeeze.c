@@ -61,7 +61,7 @@ GCKPTI_FN int gckpti_spent(gckpti_search *s)
     int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
     int spent = s->items > most || s->looked > 4 * most ||
                 (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
-    s->cut = s->cut || spent;
+    s->incomplete = s->incomplete || spent;
     return spent;
 }
 
@@ -82,7 +82,7 @@ static int gckpti_insert_sets(gckpti_search *s, const int *move, int n)
             s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
             s->insert[k].item = s->set[j];
         }
-        s->cut = s->cut || m->truncated;
+        s->incomplete = s->incomplete || m->truncated;
     }
     gckpti_sort_keys(s->insert, s->insert + most, most);
     int *out = s->next.item, x = 0;
@@ -431,7 +431,7 @@ static int gckpti_choose_gaps(gckpti_search *s)
 GCKPTI_FN int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
-        s->cut = s->cut || round > 300;
+        s->incomplete = s->incomplete || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
         gckpti_find_gaps(s, limit, exact, exact);

@@ -20,7 +20,7 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
         return 0;
     for (int u = 0; u < p->units; u++) {
         c->last_either[u] = u;
-        for (int way = 0; way < 1 + (p->unit[u].rank >= 0); way++)
+        for (int way = 0; way < 1 + (p->unit[u].nth >= 0); way++)
             for (const int *q = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; q++)
                 c->last_either[*q] = u;
     }
@@ -31,8 +31,8 @@ GCKPTI_FN int gckpti_find_borders(gckpti_chain *c)
     for (int u = 1; u < p->units; u++)
         c->enters[u] += c->enters[u - 1];
     for (int u = p->units; u-- > p->prologue;) {
-        last = p->unit[u].rank > last ? p->unit[u].rank : last;
-        backwards += p->unit[u].rank >= 0;
+        last = p->unit[u].nth > last ? p->unit[u].nth : last;
+        backwards += p->unit[u].nth >= 0;
         c->enters[u] = last + 1 == backwards ? c->enters[u] : INT64_MAX;
     }
     return 1;
@@ -98,10 +98,18 @@ static uint64_t gckpti_hash_stage(const gckpti_chain *c, const gckpti_stage *q)
     uint64_t hash = gckpti_fnv_number(GCKPTI_FNV_START, (uint64_t)(q->end - q->first));
     for (int u = q->first; u < q->end; u++) {
         const gckpti_unit *x = &p->unit[u];
-        const int back = x->rank >= 0;
-        const int64_t of[] = { x->out,   x->aux,  x->work, (int64_t)x->cost, x->inputs, x->in_place,
-                               x->fixed, x->reads_aux, back ? x->rank - q->back : -1,
-                               back ? x->reads : 0, c->last_either[u] < q->end };
+        const int back = x->nth >= 0;
+        const int64_t of[] = { x->out,
+                               x->aux,
+                               x->work,
+                               (int64_t)x->cost,
+                               x->inputs,
+                               x->in_place,
+                               x->fixed,
+                               x->reads_aux,
+                               back ? x->nth - q->back : -1,
+                               back ? x->reads : 0,
+                               c->last_either[u] < q->end };
         for (size_t k = 0; k < sizeof of / sizeof *of; k++)
             hash = gckpti_fnv_number(hash, (uint64_t)of[k]);
         for (int way = 0, count; way < 1 + back; way++) /* links: to places in it, or out of it */
@@ -179,11 +187,11 @@ static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *
         if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !w->effect)
             continue;
         int over = gckpti_use(p, q->first, i, x, &live) && v->value_end >= 0;
-        int64_t now = live + (i < 0 ? p->gradient_at[w->rank] - base
+        int64_t now = live + (i < 0 ? p->gradient_at[w->nth] - base
                                     : gradients + w->work - (over ? w->out : 0));
         o->bytes[part] = now > o->bytes[part] ? now : o->bytes[part];
         if (i < 0) {
-            gradients = p->gradient_between[w->rank] - base;
+            gradients = p->gradient_between[w->nth] - base;
             continue;
         }
         o->cost += w->cost;

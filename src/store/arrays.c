@@ -59,8 +59,8 @@ GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
 {
     const gckpti_share share = gckpti_array_share(s, q, i - 1);
-    return i || gckpti_is_cut(share) ? (size_t)share.room * sizeof(float)
-                                     : gckpti_values_bytes(&q->p);
+    return i || gckpti_is_sharded(share) ? (size_t)share.room * sizeof(float)
+                                         : gckpti_values_bytes(&q->p);
 }
 
 GCKPTI_FN unsigned char *gckpti_values_block(const gckpti_param *q)

@@ -194,7 +194,7 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     float room[GCKPTI_DRAWN];
     for (size_t i = 0; store && i < store->count; i++) {
         const gckpti_param *q = &store->params[i];
-        if (gckpti_is_cut(gckpti_array_share(store, q, GCKPTI_VALUES)))
+        if (gckpti_is_sharded(gckpti_array_share(store, q, GCKPTI_VALUES)))
             return 0;
         for (int64_t at = 0, n; at < q->p.elements; at += n) {
             const float *x = gckpti_values_at(store, q, at, room, &n);

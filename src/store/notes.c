@@ -66,10 +66,10 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
     const int utf8 = gckpti_is_utf8(key);
-    const char *problem = !*key                       ? "the key is empty"
-                          : !utf8                     ? "the key is not UTF-8"
-                          : gckpti_note_reserved(key) ? "files mean something else by this; "
-                                                        "choose another"
+    const char *problem = !*key                             ? "the key is empty"
+                          : !utf8                           ? "the key is not UTF-8"
+                          : gckpti_note_reserved(key)       ? "files mean something else by this; "
+                                                              "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
     if (problem)

@@ -156,7 +156,7 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
                             "%s (gckpt_store_freeze)",
                             q->p.name, name);
     if (gckpti_is_made(q) && s->shard == GCKPT_SHARD_VALUES &&
-        gckpti_is_cut(gckpti_array_share(s, q, 0)))
+        gckpti_is_sharded(gckpti_array_share(s, q, 0)))
         return gckpti_error(
             s, GCKPT_E_ARG,
             "pack: \"%s\" is cut into shares of ranks as F32, and whole when packed: "

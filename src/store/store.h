@@ -116,7 +116,7 @@ GCKPTI_FN gckpti_share gckpti_shared(int64_t elements, int rank, int ranks, gckp
 /* Of a parameter's values (slot below 0), of each of its states. Neither values that are the
  * program's nor packed ones are cut; an update is cut as states are. */
 GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_param *q, int slot);
-static inline int gckpti_is_cut(gckpti_share share)
+static inline int gckpti_is_sharded(gckpti_share share)
 {
     return GCKPTI_CUTS && share.room < share.of;
 }

@@ -774,7 +774,7 @@ static void every_schedule(int chains)
         if (CHECK_MSG(all && gckpti_planner_open(&p, &memory, g, &term, 1, &d) == GCKPT_OK, "%s", gckpt_error_text(g))) {
             uint64_t backward = 0;
             for (int i = 0; i < p.units; i++)
-                backward += p.unit[i].rank < 0 ? 0 : p.cost[p.unit[i].id].backward;
+                backward += p.unit[i].nth < 0 ? 0 : p.cost[p.unit[i].id].backward;
             CHECK(p.units == CHAIN && p.prologue == 0);
             for (int k = 0; k < 6; k++) {
                 size_t resident = gckpt_plan_bytes(all) - gckpt_plan_arena(all);
@@ -822,7 +822,7 @@ static void gaps(unsigned first, unsigned n)
         if (CHECK_MSG(result == GCKPT_OK, "seed %u: %s", seed, gckpt_error_text(net.g))) {
             for (int part = 1; part < 8; part++)
                 for (int wide = 0; wide < 2; wide++) {
-                    CHECK(gckpti_slot_load(&s, &s.all));
+                    CHECK(gckpti_answer_load(&s, &s.all));
                     s.now.far = chance(50) ? p.far : s.now.far; /* no room there */
                     gckpti_find_gaps(&s, s.all.peak / 8 * part, wide, 0);
                     for (int i = 0; i < s.moves; i++, moves++)

@@ -380,14 +380,14 @@ static void test_refused(void)
     /* what the program owns is not made by the store; of it, only state is cut */
     CHECK(gckpt_store_external(s, "outside", gckpt_shape1(5000), outside, 1) == GCKPT_OK);
     CHECK(gckpt_store_ranks(s, 1, 2, GCKPT_SHARD_VALUES) == GCKPT_OK);
-    CHECK(!gckpti_is_cut(gckpti_array_share(s, &s->params[MODEL], -1)) &&
-          gckpti_is_cut(gckpti_array_share(s, &s->params[MODEL], 0)));
+    CHECK(!gckpti_is_sharded(gckpti_array_share(s, &s->params[MODEL], -1)) &&
+          gckpti_is_sharded(gckpti_array_share(s, &s->params[MODEL], 0)));
     CHECK(gckpt_store_peek(s, MODEL, &p) == GCKPT_OK && p.first == 4096 && p.count == 904);
     /* packed before it is made: whole; and float again: cut */
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_OK &&
-          !gckpti_is_cut(gckpti_array_share(s, &s->params[5], -1)));
+          !gckpti_is_sharded(gckpti_array_share(s, &s->params[5], -1)));
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_F32) == GCKPT_OK &&
-          gckpti_is_cut(gckpti_array_share(s, &s->params[5], -1)));
+          gckpti_is_sharded(gckpti_array_share(s, &s->params[5], -1)));
     CHECK(gckpt_store_pack(s, "half", GCKPT_STORED_BF16) == GCKPT_OK);
     CHECK(gckpt_store_get(s, 5, &p) == GCKPT_OK && gckpt_store_get(s, 6, &p) == GCKPT_OK);
     CHECK(gckpt_store_pack(s, "frozen", GCKPT_STORED_BF16) == GCKPT_E_ARG);

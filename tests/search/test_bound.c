@@ -396,12 +396,12 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
     for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
         later |= q->fetched ? 1u << u : 0;
-        ran |= q->rank >= 0 && q->rank <= rank && q->reads_aux ? 1u << u : 0;
+        ran |= q->nth >= 0 && q->nth <= rank && q->reads_aux ? 1u << u : 0;
         for (int k = q->read; k < q->read + q->reads; k++) {
             unsigned bit = 1u << p->links[k];
-            later |= q->rank >= rank ? bit : 0;
-            then |= q->rank == rank ? bit : 0;
-            ran |= q->rank >= 0 && q->rank <= rank ? bit : 0;
+            later |= q->nth >= rank ? bit : 0;
+            then |= q->nth == rank ? bit : 0;
+            ran |= q->nth >= 0 && q->nth <= rank ? bit : 0;
         }
         for (int k = q->in; k < q->in + q->inputs; k++)
             later |= r >> u & 1 ? 1u << p->links[k] : 0;
@@ -411,11 +411,11 @@ static int closure(int rank, unsigned r, int64_t *bytes, uint64_t *work)
             ran |= ran >> u & 1 ? 1u << p->links[k] : 0;
     for (int u = 0; u < p->units; u++) {
         const gckpti_unit *q = &p->unit[u];
-        int again = r >> u & 1, aux = q->reads_aux && q->rank >= rank;
+        int again = r >> u & 1, aux = q->reads_aux && q->nth >= rank;
         if (again && q->fixed && ran >> u & 1)
             return 0;
         *bytes += (then >> u & 1) || (!again && later >> u & 1) ? q->out : 0;
-        *bytes += aux && (!again || q->rank == rank) ? q->aux : 0;
+        *bytes += aux && (!again || q->nth == rank) ? q->aux : 0;
         *work += again && ran >> u & 1 ? q->cost : 0;
     }
     return 1;
@@ -487,9 +487,9 @@ static void check_cut(const gckpti_instant *t, const gckpti_cut_table *table, in
         r |= ask.b.again[u] ? 1u << u : 0;
     const uint64_t slant =
         table == &t->table[GCKPTI_ALL] ? q->work >> GCKPTI_SLANT : 0; /* late units cost more */
-    CHECK_MSG(closure(t->rank, r, &bytes, &work) && bytes == q->bytes && work <= q->work &&
+    CHECK_MSG(closure(t->nth, r, &bytes, &work) && bytes == q->bytes && work <= q->work &&
                   work >= q->work - slant,
-              "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->rank, cut,
+              "seed %u, instant %d, cut %d: %ld bytes, work %lu", seed, t->nth, cut,
               (long)q->bytes, (unsigned long)q->work);
 }
 
@@ -498,7 +498,7 @@ static void check_instant(gckpti_instant *t, int64_t unit, uint64_t cost, unsign
 {
     int exact = all_have_bits(t), cut;
     uint64_t least = UINT64_MAX;
-    all_closures(t->rank, unit);
+    all_closures(t->nth, unit);
     const gckpti_cut_table *all = gckpti_cuts(&ask.b, t, GCKPTI_ALL);
     const gckpti_cut_table *corners = gckpti_cuts(&ask.b, t, GCKPTI_HULL);
     for (int k = 0; k < all->last.n && exact; k++)
@@ -514,13 +514,13 @@ static void check_instant(gckpti_instant *t, int64_t unit, uint64_t cost, unsign
         uint64_t found = cut < 0 ? UINT64_MAX : gckpti_cut_work(t, cut);
         CHECK_MSG(found <= least && (!exact || least - found <= found >> (GCKPTI_SLANT - 1)),
                   "seed %u, instant %d, %d units: a cut of %lu, the least closure has %lu", seed,
-                  t->rank, room, (unsigned long)found, (unsigned long)least);
+                  t->nth, room, (unsigned long)found, (unsigned long)least);
         if (room % 4 && room > 40)
             continue;
         uint64_t want = hull(room, cost), got = gckpti_hull_work(&corners->last, room * unit);
         CHECK_MSG(got <= want && (!exact || want - got <= 2 + (want >> 20)),
                   "seed %u, instant %d, %d units: proven %lu, the hull of all closures %lu", seed,
-                  t->rank, room, (unsigned long)got, (unsigned long)want);
+                  t->nth, room, (unsigned long)got, (unsigned long)want);
     }
 }
 
