@@ -71,7 +71,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    const void *data;               /* given, or of a cache: its values, where the backend has them */
+    const void *data; /* given, or of a cache: its values, where the backend has them */
 } gckpti_exec_node;
 
 typedef struct {
