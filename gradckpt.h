@@ -11815,7 +11815,7 @@ GCKPTI_FN void gckpti_products_run(gckpti_products *s)
  * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
  * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
  * over it for every GCKPTI_NC columns. */
-GCKPTI_FN void gckpti_products_run(gckpti_products *s)
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = s->t;
@@ -11839,7 +11839,7 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_piece };
     s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_run(&s);
+    gckpti_products_cut(&s);
     gckpti_products_run(&s);
 }
 
@@ -12400,7 +12400,7 @@ static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
     gckpti_windows_job s = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut }, *w };
     s.w.t.room = call->work;
     s.by.t = &s.w.t, s.by.room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
-    gckpti_products_run(&s.by);
+    gckpti_products_cut(&s.by);
     gckpti_products_run(&s.by);
 }
 

@@ -24,7 +24,7 @@ static void gckpti_windows_run(const gckpt_call *call, const gckpti_windows *w)
     gckpti_windows_job s = { { call, NULL, 0, 0, 0, 0, 0, gckpti_windows_cut }, *w };
     s.w.t.room = call->work;
     s.by.t = &s.w.t, s.by.room = gckpti_windows_room(w->t.m, w->t.n, w->t.k);
-    gckpti_products_run(&s.by);
+    gckpti_products_cut(&s.by);
     gckpti_products_run(&s.by);
 }
 

@@ -65,7 +65,7 @@ GCKPTI_FN void gckpti_cpu_update(const gckpt_call *call, const gckpt_pass *pass)
 
 #if GCKPTI_HAS_FAST
 /* cpu/products.c */
-GCKPTI_FN void gckpti_products_run(gckpti_products *s);
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s);
 GCKPTI_FN void gckpti_products_run(gckpti_products *s);
 GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t);
 GCKPTI_FN gckpti_product_run gckpti_fast_products(const gckpt_call *call);

@@ -86,7 +86,7 @@ GCKPTI_FN void gckpti_products_run(gckpti_products *s)
  * of b: long ones are read faster); 1 if it is small. A b that must be transposed is cut by columns
  * first, lest two pieces do it again; and the part of a must stay in a cache while a piece goes
  * over it for every GCKPTI_NC columns. */
-GCKPTI_FN void gckpti_products_run(gckpti_products *s)
+GCKPTI_FN void gckpti_products_cut(gckpti_products *s)
 {
     enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = s->t;
@@ -110,7 +110,7 @@ GCKPTI_FN void gckpti_fp32_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_products s = { call, t, 0, 0, 0, 0, 0, gckpti_fp32_piece };
     s.room = gckpti_product_room(t->m, t->n, t->k);
-    gckpti_products_run(&s);
+    gckpti_products_cut(&s);
     gckpti_products_run(&s);
 }
 
