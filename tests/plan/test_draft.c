@@ -8,6 +8,7 @@
 #include "search/own.h"
 #include "ask/own.h"
 
+#include "listed.h"
 #include "net.h"
 
 static gckpti_planner p;
@@ -36,8 +37,11 @@ static void compare(const char *what)
     t->length = d->s.length;
     gckpti_evaluate(&s, t);
     CHECK_MSG(t->length == d->s.length, "%s: drops again", what);
-    CHECK_MSG(t->extra == d->work - p.own_work, "%s: work %lu, %lu", what,
-              (unsigned long)t->extra, (unsigned long)(d->work - p.own_work));
+    uint64_t least, work = listed_work(&p, d, &least);
+    CHECK_MSG(t->extra == work - least && d->work == work && p.own_work == least,
+              "%s: work %lu, %lu and %lu, listed %lu and %lu", what, (unsigned long)d->work,
+              (unsigned long)p.own_work, (unsigned long)t->extra, (unsigned long)work,
+              (unsigned long)least);
     for (int x = 0; x < t->length && t->length == d->s.length; x++, positions++)
         CHECK_MSG(t->live[x] == live_at(d, d->place[x]), "%s: position %d: %ld bytes, drafted %ld",
                   what, x, (long)t->live[x], (long)live_at(d, d->place[x]));

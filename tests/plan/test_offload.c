@@ -9,6 +9,7 @@
 #include "ask/own.h"
 
 #include "backend.h"
+#include "listed.h"
 #include "net.h"
 
 /* ---- slower memory: between canaries; it notes what is touched; call fail_at copies a byte less ---- */
@@ -628,7 +629,8 @@ static void schedules(unsigned first, unsigned n)
             s.now.length = q->s.length;
             gckpti_evaluate(&s, &s.now);
             CHECK(s.now.length == q->s.length && !memcmp(s.now.item, q->s.item, (size_t)q->s.length * sizeof(int)));
-            CHECK_MSG(s.now.extra == q->work - p.own_work, "seed %u: work", seed);
+            uint64_t least, work = listed_work(&p, q, &least);
+            CHECK_MSG(s.now.extra == work - least && q->work == work && p.own_work == least, "seed %u: work", seed);
             CHECK((size_t)s.now.far >= q->offloaded && (size_t)s.now.far < q->offloaded + d.alignment);
             int same = 1, far_live = 1;
             for (int x = 0; x < q->s.length; x++) {

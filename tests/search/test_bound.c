@@ -7,6 +7,7 @@
 #include "search/own.h"
 #include "ask/own.h"
 
+#include "listed.h"
 #include "made.h"
 #include "net.h"
 
@@ -122,9 +123,10 @@ static void try_list(const gckpt_instruction *list, int n, unsigned seed)
     if (gckpti_draft_mode(&ask.p, GCKPT_SCHEDULE, 0) != GCKPT_OK)
         return;
     int64_t peak = live_peak(d->buffers, d->buffer_count, d->length);
-    uint64_t extra = d->work - ask.p.own_work, proven = gckpti_bound_work(&ask.b, peak, &at);
-    CHECK_MSG(ask.p.own_work == ask.b.work, "seed %u: least work %lu, %lu", seed,
-              (unsigned long)ask.p.own_work, (unsigned long)ask.b.work);
+    uint64_t least, work = listed_work(&ask.p, d, &least);
+    uint64_t extra = work - least, proven = gckpti_bound_work(&ask.b, peak, &at);
+    CHECK_MSG(least == ask.b.work && work == d->work, "seed %u: least work %lu, %lu", seed,
+              (unsigned long)least, (unsigned long)ask.b.work);
     CHECK_MSG(peak >= ask.b.least && proven <= extra,
               "seed %u, cases %x: %lu repeated in %ld bytes; proven %ld, %ld bytes", seed, cases,
               (unsigned long)extra, (long)peak, (long)proven, (long)ask.b.least);
