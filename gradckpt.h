@@ -54,7 +54,7 @@
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              703
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2346
+ *     >>files     safetensors                                                                 2345
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
@@ -26962,7 +26962,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 /* ---- read: the header's JSON, decoded where it stands ---- */
 
 /* A name in quotes, cut if long, control characters replaced. */
-static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
     gckpti_text_put(t, "\"", 1);
@@ -27840,8 +27840,6 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-GCKPTI_DATA const char gckpti_no_file[] = "replace a folder, device or pipe; is the path right";
-
 GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed)
 {
     if (failed && !file->error)
@@ -27906,14 +27904,14 @@ GCKPTI_FN int gckpti_follow(char *path, size_t room)
 }
 
 /* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: there are no
- * locks. */
+ * locks; -2: it cannot be looked at (errno). */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
     if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
         return errno == EWOULDBLOCK ? 0 : -1;
     if (fstat(fd, &a) || stat(name, &b))
-        return errno == ENOENT ? 0 : -1;
+        return errno == ENOENT ? 0 : -2;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -27937,7 +27935,7 @@ static void gckpti_save_name(gckpti_file *file, char *path)
 
 /* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
  * there, or else of `like`; -1: neither is there, or this system has no such things. */
-static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
+GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
 {
 #if GCKPTI_POSIX
     struct stat old;
@@ -27946,7 +27944,7 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
     gckpti_file_try(file, !there && errno != ENOENT);
     if (there && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
-        file->doing = gckpti_no_file;
+        file->doing = "replace a folder, device or pipe; is the path right";
     }
     return there || (like && !stat(like, &old)) ? (int)(old.st_mode & 0777) : -1;
 #else
@@ -27976,15 +27974,16 @@ static FILE *gckpti_create(const char *name, int mode)
     gckpti_remove_left(name);
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
     int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
-    FILE *f = locked ? fdopen(fd, "wb") : NULL;
+    FILE *f = locked && locked != -2 ? fdopen(fd, "wb") : NULL;
     if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
         (void)fchmod(fd, (mode_t)mode);
     if (f || fd < 0)
         return f;
-    if (locked) /* made a moment ago, and of no use */
+    const int error = locked ? errno : EEXIST; /* 0: another took it for left over and removed it */
+    if (locked) /* it is of no use */
         remove(name);
     close(fd);
-    errno = locked ? errno : EEXIST; /* in between, another took it for left over and removed it */
+    errno = error;
     return NULL;
 #elif defined(_WIN32) /* whose msvcrt.dll ignores the x below */
     int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
@@ -28572,21 +28571,18 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     gckpti_file file = { NULL, 0, "read what is there; may it be read" };
     gckpti_loader l;
     memset(&l, 0, sizeof l);
-    const size_t bytes = gckpti_file_begin(&file, x->path, 1);
+    gckpti_save_over(&file, x->old.path, x->old.room, NULL);
+    const size_t bytes = file.error ? 0 : gckpti_file_begin(&file, x->path, 1);
     if (file.error == ENOENT)
         file.error = 0;
-    else if (file.error == EISDIR || file.error == ESPIPE) {
-        file.error = EEXIST;
-        file.doing = gckpti_no_file;
-    } else if (!file.error) {
+    else if (!file.error) {
         char *text = (char *)gckpti_new(&s->memory, bytes, 1);
         gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
         l.store = s;
         l.parts = &x->old;
         l.at = l.header = text;
         l.end = text ? text + bytes : NULL;
-        if (!text)
-            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for an index of %z bytes", bytes);
+        l.result = text ? GCKPT_OK : GCKPT_E_MEMORY;
         x->damaged = !l.result && !file.error && !gckpti_load_index(&l);
         gckpti_delete(&s->memory, x->old.part, x->old.capacity, sizeof *x->old.part);
         x->old.part = NULL; /* it is how many they are that counts */
@@ -28594,8 +28590,11 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     }
     if (file.f)
         fclose(file.f);
-    if (l.result == GCKPT_E_MEMORY)
+    if (l.result == GCKPT_E_MEMORY) {
+        gckpti_error(s, l.result, "save: no memory to read what is there: \"%s\"", x->path);
+        gckpti_tell_block(s, "store", &s->memory, 0);
         return l.result;
+    }
     x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
     if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
         file.error = errno;

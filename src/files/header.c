@@ -5,7 +5,7 @@
 /* ---- read: the header's JSON, decoded where it stands ---- */
 
 /* A name in quotes, cut if long, control characters replaced. */
-static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
 {
     const char *c = name;
     gckpti_text_put(t, "\"", 1);

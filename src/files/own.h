@@ -122,6 +122,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, siz
 GCKPTI_FN gckpt_result gckpti_write(const void *what, gckpt_write_fn write, void *user);
 
 /* files/header.c */
+GCKPTI_FN void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix);
 GCKPTI_FN int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
                             const char *format, ...);
 GCKPTI_FN int gckpti_json_fail(gckpti_loader *l, const char *what);
@@ -142,9 +143,9 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t 
 
 #ifndef GCKPT_NO_STDIO
 /* files/path.c */
-extern const char gckpti_no_file[];
 GCKPTI_FN FILE *gckpti_file_open(const char *path);
 GCKPTI_FN int gckpti_follow(char *path, size_t room);
+GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like);
 GCKPTI_FN int gckpti_remove_left(const char *name);
 GCKPTI_FN gckpt_result gckpti_save_error(void *object, const gckpti_file *file, const char *path,
                                          int placed);

@@ -14,8 +14,6 @@ ssize_t(readlink)(const char *path, char *target, size_t size);
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-GCKPTI_DATA const char gckpti_no_file[] = "replace a folder, device or pipe; is the path right";
-
 GCKPTI_FN void gckpti_file_try(gckpti_file *file, int failed)
 {
     if (failed && !file->error)
@@ -80,14 +78,14 @@ GCKPTI_FN int gckpti_follow(char *path, size_t room)
 }
 
 /* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: there are no
- * locks. */
+ * locks; -2: it cannot be looked at (errno). */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
     if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
         return errno == EWOULDBLOCK ? 0 : -1;
     if (fstat(fd, &a) || stat(name, &b))
-        return errno == ENOENT ? 0 : -1;
+        return errno == ENOENT ? 0 : -2;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -111,7 +109,7 @@ static void gckpti_save_name(gckpti_file *file, char *path)
 
 /* Makes `target`, in a block of `room` bytes, what it leads to. Returns the permissions of the file
  * there, or else of `like`; -1: neither is there, or this system has no such things. */
-static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
+GCKPTI_FN int gckpti_save_over(gckpti_file *file, char *target, size_t room, const char *like)
 {
 #if GCKPTI_POSIX
     struct stat old;
@@ -120,7 +118,7 @@ static int gckpti_save_over(gckpti_file *file, char *target, size_t room, const 
     gckpti_file_try(file, !there && errno != ENOENT);
     if (there && !S_ISREG(old.st_mode)) {
         file->error = EEXIST;
-        file->doing = gckpti_no_file;
+        file->doing = "replace a folder, device or pipe; is the path right";
     }
     return there || (like && !stat(like, &old)) ? (int)(old.st_mode & 0777) : -1;
 #else
@@ -150,15 +148,16 @@ static FILE *gckpti_create(const char *name, int mode)
     gckpti_remove_left(name);
     int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode < 0 ? 0666u : (unsigned)mode);
     int locked = fd < 0 ? 0 : gckpti_lock(fd, name);
-    FILE *f = locked ? fdopen(fd, "wb") : NULL;
+    FILE *f = locked && locked != -2 ? fdopen(fd, "wb") : NULL;
     if (f && mode >= 0) /* it has no more than this, maybe less: the umask's */
         (void)fchmod(fd, (mode_t)mode);
     if (f || fd < 0)
         return f;
-    if (locked) /* made a moment ago, and of no use */
+    const int error = locked ? errno : EEXIST; /* 0: another took it for left over and removed it */
+    if (locked) /* it is of no use */
         remove(name);
     close(fd);
-    errno = locked ? errno : EEXIST; /* in between, another took it for left over and removed it */
+    errno = error;
     return NULL;
 #elif defined(_WIN32) /* whose msvcrt.dll ignores the x below */
     int fd = _open(name, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);

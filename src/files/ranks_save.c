@@ -107,21 +107,18 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     gckpti_file file = { NULL, 0, "read what is there; may it be read" };
     gckpti_loader l;
     memset(&l, 0, sizeof l);
-    const size_t bytes = gckpti_file_begin(&file, x->path, 1);
+    gckpti_save_over(&file, x->old.path, x->old.room, NULL);
+    const size_t bytes = file.error ? 0 : gckpti_file_begin(&file, x->path, 1);
     if (file.error == ENOENT)
         file.error = 0;
-    else if (file.error == EISDIR || file.error == ESPIPE) {
-        file.error = EEXIST;
-        file.doing = gckpti_no_file;
-    } else if (!file.error) {
+    else if (!file.error) {
         char *text = (char *)gckpti_new(&s->memory, bytes, 1);
         gckpti_file_try(&file, text && fread(text, 1, bytes, file.f) != bytes);
         l.store = s;
         l.parts = &x->old;
         l.at = l.header = text;
         l.end = text ? text + bytes : NULL;
-        if (!text)
-            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for an index of %z bytes", bytes);
+        l.result = text ? GCKPT_OK : GCKPT_E_MEMORY;
         x->damaged = !l.result && !file.error && !gckpti_load_index(&l);
         gckpti_delete(&s->memory, x->old.part, x->old.capacity, sizeof *x->old.part);
         x->old.part = NULL; /* it is how many they are that counts */
@@ -129,8 +126,11 @@ static gckpt_result gckpti_rank_save_old(gckpti_rank_save *x)
     }
     if (file.f)
         fclose(file.f);
-    if (l.result == GCKPT_E_MEMORY)
+    if (l.result == GCKPT_E_MEMORY) {
+        gckpti_error(s, l.result, "save: no memory to read what is there: \"%s\"", x->path);
+        gckpti_tell_block(s, "store", &s->memory, 0);
         return l.result;
+    }
     x->number = (x->damaged ? 0 : x->old.number) % INT32_MAX + 1;
     if (!file.error && !gckpti_look_beside(x, 0) && x->damaged) {
         file.error = errno;

@@ -1023,6 +1023,7 @@ static void test_no_index(void)
     static const char *const begins[] = { "", "version ", "{\"gckpt\"" };
     static const off_t sizes[] = { 150000000, (off_t)1 << 30 };
     static const char pipe[] = "shards/pipe", folder[] = "shards/folder", large[] = "shards/large";
+    static const char device[] = "shards/device";
     gckpt_store *s = store_new(0, 1, GCKPT_SHARD_NONE, 1);
     char text[600];
     clear();
@@ -1052,6 +1053,25 @@ static void test_no_index(void)
         CHECK(soon(RANKS_LOAD, large, GCKPT_OK, ""));
     }
     CHECK(!rmdir(folder));
+    if (!mknod(device, S_IFCHR | 0600, 0)) { /* as root; refused before a rank writes */
+        CHECK(gckpt_store_save(s, device) == GCKPT_E_FILE);
+        snprintf(text, sizeof text, "%s", gckpt_error_text(s));
+        CHECK_MSG(strstr(text, "could not replace a folder, device or pipe"), "%s", text);
+        const int before = files();
+        CHECK(soon(RANKS_SAVE, device, GCKPT_E_FILE, text) && files() == before);
+    }
+    /* no memory to read the one that is there, or for anything else: it is a save that says so */
+    gckpt_result result = GCKPT_E_MEMORY;
+    strcpy(path, "shards/ckpt");
+    CHECK(save_by(2, GCKPT_SHARD_STATE, 1) == GCKPT_OK);
+    for (long at = 1; result == GCKPT_E_MEMORY && at < 100; at++) {
+        mem.fail_at = mem.calls + at;
+        result = save_all(&s, 1);
+        mem.fail_at = 0;
+        CHECK_MSG(result == GCKPT_OK ? at > 5 : !strncmp(gckpt_error_text(s), "save: no memory", 15), "%s",
+                  gckpt_error_text(s));
+    }
+    CHECK(result == GCKPT_OK);
     gckpt_store_free(s);
 }
 
