@@ -54,7 +54,7 @@
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              703
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2345
+ *     >>files     safetensors                                                                 2350
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
@@ -5432,15 +5432,15 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 {
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
-    const int utf8 = gckpti_is_utf8(key);
-    const char *problem = !*key                             ? "the key is empty"
-                          : !utf8                           ? "the key is not UTF-8"
-                          : gckpti_note_reserved(key)       ? "files mean something else by this; "
+    if (!*key || !gckpti_is_utf8(key))
+        return gckpti_error(store, GCKPT_E_ARG, "note: the key is %s",
+                            *key ? "not UTF-8" : "empty");
+    const char *problem = gckpti_note_reserved(key)         ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
     if (problem)
-        return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", utf8 ? key : "", problem);
+        return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", key, problem);
     size_t old = gckpti_note_find(store, key), count = store->note_count;
     if (value && !gckpti_note_add(store, key, value)) {
         gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
@@ -27437,8 +27437,13 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
-        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice, maybe by another name");
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot) {
+            gckpti_refuse(l, GCKPT_E_DATA, e,
+                          strcmp(e->name, e[1].name) ? "so is " : "comes twice: ");
+            gckpti_text t = gckpti_said(&l->store->object);
+            gckpti_text_name(&t, e[1].name, "");
+            return 0;
+        }
         if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
             return 0;
         next += e->slot < 0 && e->param == next;

@@ -146,8 +146,13 @@ GCKPTI_FN int gckpti_load_check(gckpti_loader *l)
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
-        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice, maybe by another name");
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot) {
+            gckpti_refuse(l, GCKPT_E_DATA, e,
+                          strcmp(e->name, e[1].name) ? "so is " : "comes twice: ");
+            gckpti_text t = gckpti_said(&l->store->object);
+            gckpti_text_name(&t, e[1].name, "");
+            return 0;
+        }
         if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
             return 0;
         next += e->slot < 0 && e->param == next;

@@ -65,15 +65,15 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 {
     if (!store || !key)
         return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
-    const int utf8 = gckpti_is_utf8(key);
-    const char *problem = !*key                             ? "the key is empty"
-                          : !utf8                           ? "the key is not UTF-8"
-                          : gckpti_note_reserved(key)       ? "files mean something else by this; "
+    if (!*key || !gckpti_is_utf8(key))
+        return gckpti_error(store, GCKPT_E_ARG, "note: the key is %s",
+                            *key ? "not UTF-8" : "empty");
+    const char *problem = gckpti_note_reserved(key)         ? "files mean something else by this; "
                                                               "choose another"
                           : value && !gckpti_is_utf8(value) ? "the value is not UTF-8"
                                                             : NULL;
     if (problem)
-        return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", utf8 ? key : "", problem);
+        return gckpti_error(store, GCKPT_E_ARG, "note \"%s\": %s", key, problem);
     size_t old = gckpti_note_find(store, key), count = store->note_count;
     if (value && !gckpti_note_add(store, key, value)) {
         gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,

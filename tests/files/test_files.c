@@ -606,7 +606,7 @@ static const struct {
       "values of I8" },
     { T("n#scale", "F32", "2", 0, 8), 8, 1, GCKPT_E_DATA, "values of I8" },
     { T("a", "F32", "2,2", 0, 16) "," T("b", "F32", "2,2", 16, 32), 32, 0, GCKPT_E_DATA,
-      "\"a\" for parameter \"w\": comes twice" },
+      "\"a\" for parameter \"w\": so is \"b\"" },
     { T("a", "F32", "2,2", 0, 16) "," T("b#state0", "F32", "2,2", 16, 32), 32, 0, GCKPT_OK, "" },
     { T("n", "F32", "2,2", 0, 16), 16, 1, GCKPT_E_DATA,
       "\"n\": is none of the store's 1 parameters, also when renamed" },
@@ -770,6 +770,11 @@ static void test_notes(void)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK_MSG(gckpt_store_set_note(s, wrong[i], "x") == GCKPT_E_ARG, "%s", wrong[i]);
     CHECK(gckpt_store_set_note(s, "c", "\377") == GCKPT_E_ARG && s->note_count == 3);
+    for (int utf8 = 0; utf8 < 2; utf8++) /* a key that is not shown */
+        CHECK_MSG(gckpt_store_set_note(s, utf8 ? "" : "\200", "x") == GCKPT_E_ARG &&
+                      !strcmp(gckpt_error_text(s), utf8 ? "note: the key is empty"
+                                                        : "note: the key is not UTF-8"),
+                  "%s", gckpt_error_text(s));
     CHECK(gckpt_store_set_note(NULL, "c", "") == GCKPT_E_ARG &&
           gckpt_store_set_note(s, NULL, "") == GCKPT_E_ARG);
     gckpt_file_desc d = { .values_only = 1 };
@@ -872,11 +877,14 @@ static void test_strangers(void)
         { "\x80\4\x95\1............................", "????...." },
         { "\x93NUMPY\1\1v..............", "?NUMPY??" },
         { "GGUF\3.......................", "GGUF?..." },
+        { "\x89HDF\r\n\x1a\n.................", "?HDF????" },
+        { "\x1f\x8b\b..............................", "???....." },
         { "<!DOCTYPE html><html>............", "<!DOCTYP" },
         { "gckptpln..........", "gckptpln" },
         { "\n1\r\n2\t3,.......", "?1??2?3," },
         { "\1\xff\2\3\4\5\6\1.........", "????????" },
         { "\1\1\1\1\1\1\1\1{\"a\":0}......", "????????" },
+        { "\310\0\0\0\0\0\0\0{\"w\":", "????????" }, /* a header of 200 bytes in 13 */
         { "12345", "12345???" },
         { "", "????????" },
     };
@@ -884,8 +892,9 @@ static void test_strangers(void)
     file f = { 0 };
     char says[200];
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const size_t n = strlen(all[i].bytes);
         f.size = f.at = 0;
-        file_write(&f, all[i].bytes, strlen(all[i].bytes));
+        file_write(&f, all[i].bytes, n == 1 ? 13 : n);
         snprintf(says, sizeof says, "no safetensors file, cut off or damaged: \"%s\" begins its %d bytes",
                  all[i].begin, (int)f.size);
         CHECK_MSG(read_as(s, &f, NULL) == GCKPT_E_DATA && strstr(gckpt_error_text(s), says) &&
