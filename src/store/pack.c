@@ -55,9 +55,10 @@ GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const floa
            gckpti_pack_piece(q, at, n, x);
 }
 
-/* The peak of the row of `row` values that begins at element `at`. */
+/* The peak of the row of `row` values that begins at element `at`; with `kept`, the row is left
+ * there. */
 static uint32_t gckpti_row_peak(const gckpt_store *s, const gckpti_param *q, int64_t at,
-                                int64_t row)
+                                int64_t row, float *kept)
 {
     float room[GCKPTI_DRAWN];
     uint32_t peak = 0;
@@ -65,6 +66,8 @@ static uint32_t gckpti_row_peak(const gckpt_store *s, const gckpti_param *q, int
         const float *x = gckpti_values_at(s, q, at, room, &n);
         n = gckpti_min(n, end - at);
         peak = gckpti_peak(peak, x, n);
+        if (kept)
+            memcpy(kept + row - (end - at), x, (size_t)n * sizeof *x);
     }
     return peak;
 }
@@ -81,15 +84,25 @@ GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, i
     if (q->p.storage == GCKPT_STORED_I8) {
         const int64_t row = gckpti_row_length(&q->p), in_row = at % row;
         *n = gckpti_min(*n, row - in_row);
-        scale = gckpti_scale(gckpti_row_peak(s, &drawn, at - in_row, row));
+        scale = gckpti_scale(gckpti_row_peak(s, &drawn, at - in_row, row, NULL));
     }
     const gckpt_unpacking u = { q->p.storage, packed, &scale, *n, *n, NULL };
     (void)gckpti_pack(q->p.storage, scale, x, *n, packed);
     gckpti_unpack(&u, 0, *n, x);
 }
 
+/* Room for a row of floats where later rows of I8 will be, which are packed after it; NULL: they
+ * are too few. */
+static float *gckpti_later_rows(const gckpti_param *to, int64_t end)
+{
+    unsigned char *at = gckpti_values_block(to) + gckpti_scale_bytes(&to->p) + end;
+    void *aligned = at + (0 - (uintptr_t)at) % sizeof(float);
+    return to->p.elements - end >= 4 * gckpti_row_length(&to->p) + 3 ? (float *)aligned : NULL;
+}
+
 /* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
- * twice, first for their scale. 0: a value does not fit. */
+ * twice, first for their scale; their values are made once, but for the last rows' (and where there
+ * should be little code). 0: a value does not fit. */
 GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
 {
     float room[GCKPTI_DRAWN];
@@ -97,9 +110,12 @@ GCKPTI_FN int gckpti_values_copy(const gckpt_store *s, const gckpti_param *from,
     const int scaled = to->p.storage == GCKPT_STORED_I8;
     int fits = 1;
     for (int64_t at = 0, n; at < to->p.elements && fits; at += n) {
+        float *kept = NULL;
+        if (!GCKPTI_LEAN && scaled && at % row == 0)
+            kept = gckpti_later_rows(to, at + row);
         if (scaled && at % row == 0)
-            fits = gckpti_set_scale(to, at, gckpti_row_peak(s, from, at, row));
-        const float *x = gckpti_values_at(s, from, at, room, &n);
+            fits = gckpti_set_scale(to, at, gckpti_row_peak(s, from, at, row, kept));
+        const float *x = kept ? (n = row, kept) : gckpti_values_at(s, from, at, room, &n);
         n = gckpti_min(n, row - at % row);
         fits = fits && gckpti_pack_piece(to, at, n, x);
     }
