@@ -49,7 +49,7 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4555
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4561
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              703
@@ -21526,7 +21526,7 @@ GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size);
 /* ---- run/open.c ---- */
 /* The plan's parameter i: is it as it was when the plan was made? begun: a step begins, else the
  * executor is being made, and the error is its store's. */
-GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun);
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_param *q, int begun);
 
 /* Brings a parameter's newest values and state to where this executor has them. */
 GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);
@@ -22367,7 +22367,7 @@ GCKPTI_FN gckpt_result gckpti_exec_memory(gckpt_exec *e)
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
     if (!e->desc.arena)
         gckpti_to_backend(e, e->blocks.arena + p->arena, canary, sizeof canary);
-    return gckpti_bind_caches(e);
+    return GCKPT_OK;
 }
 
 /* That nothing was written behind the arena. */
@@ -22581,11 +22581,8 @@ GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
 
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
-    if (!e->crew)
-        return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
-    gckpti_peers *s = &e->crew->peers;
     if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
                          by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
@@ -22593,6 +22590,9 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
                             "exchange%s",
                             e->store->rank, e->store->ranks,
                             e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    if (!e->crew)
+        return GCKPT_OK;
+    gckpti_peers *s = &e->crew->peers;
     s->engine = by;
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;
@@ -23200,7 +23200,7 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
 #ifndef GCKPT_NO_CACHES
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
- * same places; or those of another executor. */
+ * same places; or those of another executor. Without tables: do they fit? */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -23209,7 +23209,7 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     int fit = e->caches.of == e ||
               (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.of == e && bytes)
+    if (e->caches.of == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
     gckpti_block caches = { e->caches.of->blocks.caches, 0 };
@@ -23222,7 +23222,9 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
         fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
         e->caches.capacity = node->shape.d[1];
         e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        e->bound.nodes[i].data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        if (e->bound.nodes)
+            e->bound.nodes[i].data = data;
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -23317,16 +23319,13 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 
 /* What can be refused before there is an executor. */
 static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_exec_desc *desc)
+                                         const gckpt_exec_desc *d)
 {
-    gckpt_exec_desc d;
-    memset(&d, 0, sizeof d);
-    d = desc ? *desc : d;
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
-    const gckpti_range ranges[] = { { "isa", (int)d.isa, 0, GCKPT_ISA_COUNT - 1 },
-                                    { "debug", (int64_t)d.debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
+    const gckpti_range ranges[] = { { "isa", (int)d->isa, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     if (gckpti_check_plan(s, p) != GCKPT_OK)
@@ -23336,38 +23335,36 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d.own_optimiser)
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->own_optimiser)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-    if (d.skip_nonfinite && p->update_in_backward)
+    if (d->skip_nonfinite && p->update_in_backward)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d.copy_feeds || d.own_optimiser || d.parallel_for))
+    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->own_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
-    if (d.debug && !GCKPTI_RUNS_DEBUG)
+    if (d->debug && !GCKPTI_RUNS_DEBUG)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
-    if (d.caches_of && !GCKPTI_RUNS_CACHES)
+    if (d->caches_of && !GCKPTI_RUNS_CACHES)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
-    if (!d.offload != !d.reload)
+    if (!d->offload != !d->reload)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.offload and desc.reload come together, or not at all");
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_param *q, int begun)
 {
     const gckpti_plan_param *planned = &e->plan->params[i];
-    const gckpti_param *q = gckpti_param_of(e, i);
     const char *who = begun ? "step" : "exec", *name = q->p.name;
     void *object = begun ? (void *)e : e->store;
-    if ((gckpti_is_packed(planned->storage) || gckpti_is_packed((int)q->p.storage)) &&
-        planned->storage != (gckpti_byte)q->p.storage)
+    if (planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
                             "(gckpt_store_pack), or make a new plan",
@@ -23397,7 +23394,8 @@ GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun)
     return GCKPT_OK;
 }
 
-/* Finds the plan's parameters in the store; they must be what the plan was made for. */
+/* Finds the plan's parameters in the store; they must be what the plan was made for. Without
+ * tables: are they? */
 static gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -23410,9 +23408,11 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        e->bound.params[i].index = index;
-        if (gckpti_check_planned(e, (int)i, 0) != GCKPT_OK)
+        if (gckpti_check_planned(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
+        if (!e->bound.params)
+            continue;
+        e->bound.params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
             e->bound.params[at].nth = e->bound.params[at - 1].nth;
@@ -23517,26 +23517,30 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
-static gckpt_result gckpti_exec_bind(gckpt_exec *e)
+/* Binds it: a backend, memory, values and state, and these to where the backend has them. What does
+ * not fit is found before memory is taken. 0: it is refused. */
+static int gckpti_exec_bind(gckpt_exec *e)
 {
-    gckpt_result result = gckpti_choose_backend(e);
-    if (result == GCKPT_OK)
-        result = gckpti_exec_memory(e);
-    if (result == GCKPT_E_MEMORY)
-        gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
-    if (result == GCKPT_OK)
-        result = gckpti_bind_params(e);
-    if (result == GCKPT_OK)
-        result = gckpti_crew_bind(e);
-    if (result == GCKPT_OK)
-        result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
-        !gckpti_bind(e->store, &e->on.binding, e->desc.backend))
-        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
-    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, gckpti_param_of(e, (int)i), 0);
-    return result;
+    if (gckpti_choose_backend(e) != GCKPT_OK)
+        return 0;
+    for (int tables = 0; tables < 2; tables++) {
+        const gckpt_result memory = tables ? gckpti_exec_memory(e) : GCKPT_OK;
+        if (memory == GCKPT_E_MEMORY)
+            gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+        if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
+            gckpti_crew_bind(e) != GCKPT_OK || gckpti_bind_caches(e) != GCKPT_OK)
+            return 0;
+    }
+    if (gckpti_bind_state(e) != GCKPT_OK)
+        return 0;
+    if (gckpti_on(e)->own_memory && !gckpti_bind(e->store, &e->on.binding, e->desc.backend)) {
+        gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+        return 0;
+    }
+    for (size_t i = 0; i < e->plan->param_count; i++)
+        if (gckpti_bring(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
+            return 0;
+    return 1;
 }
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
@@ -23563,9 +23567,12 @@ static int gckpti_worth_a_team(const gckpt_exec *e)
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
-    if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d = desc ? *desc : d;
+    if (!store || gckpti_check_binding(store, plan, &d) != GCKPT_OK)
         return NULL;
-    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
+    gckpti_allocator a = gckpti_allocator_of(&d.memory);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     if (!e) {
         gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
@@ -23576,12 +23583,11 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->memory = a;
     e->plan = plan;
     e->store = store;
-    if (desc)
-        e->desc = *desc;
-    e->on.runner.parallel_for = e->desc.parallel_for;
-    e->on.runner.user = e->desc.user;
+    e->desc = d;
+    e->on.runner.parallel_for = d.parallel_for;
+    e->on.runner.user = d.user;
     e->offload.due = INT32_MAX;
-    if (gckpti_exec_bind(e) != GCKPT_OK) {
+    if (!gckpti_exec_bind(e)) {
         gckpt_exec_free(e);
         return NULL;
     }
@@ -25434,7 +25440,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = gckpti_param_of(e, (int)i);
-        gckpt_result result = gckpti_check_planned(e, (int)i, 1);
+        gckpt_result result = gckpti_check_planned(e, (int)i, q, 1);
         if (result == GCKPT_OK)
             result = gckpti_bring(e, q, 1);
         if (result != GCKPT_OK)

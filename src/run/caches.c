@@ -3,7 +3,7 @@
 #include "graph/graph.h"
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
- * same places; or those of another executor. */
+ * same places; or those of another executor. Without tables: do they fit? */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
@@ -12,7 +12,7 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     int fit = e->caches.of == e ||
               (e->desc.backend == e->caches.of->desc.backend && e->store == e->caches.of->store &&
                p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
-    if (e->caches.of == e && bytes)
+    if (e->caches.of == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
     gckpti_block caches = { e->caches.of->blocks.caches, 0 };
@@ -25,7 +25,9 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
         fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
         e->caches.capacity = node->shape.d[1];
         e->caches.news = p->nodes[node->in[0]].shape.d[1];
-        e->bound.nodes[i].data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
+        if (e->bound.nodes)
+            e->bound.nodes[i].data = data;
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,

@@ -196,11 +196,8 @@ GCKPTI_FN void gckpti_crew_tables(gckpt_exec *e, gckpti_block *b)
 
 GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
 {
-    if (!e->crew)
-        return GCKPT_OK;
     const gckpt_plan *p = e->plan;
     const gckpt_ranks *by = p->ranks > 1 ? e->desc.ranks : NULL;
-    gckpti_peers *s = &e->crew->peers;
     if (p->ranks > 1 && (!by || !by->exchange || by->rank != e->store->rank ||
                          by->size != e->store->ranks || (e->desc.fast_reduce && !by->all_reduce)))
         return gckpti_error(e->store, GCKPT_E_ARG,
@@ -208,6 +205,9 @@ GCKPTI_FN gckpt_result gckpti_crew_bind(gckpt_exec *e)
                             "exchange%s",
                             e->store->rank, e->store->ranks,
                             e->desc.fast_reduce ? " and, for fast_reduce, all_reduce" : "");
+    if (!e->crew)
+        return GCKPT_OK;
+    gckpti_peers *s = &e->crew->peers;
     s->engine = by;
     s->on = gckpti_on(e);
     s->rank = s->told.rank = e->store->rank;

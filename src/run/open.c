@@ -37,16 +37,13 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 
 /* What can be refused before there is an executor. */
 static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
-                                         const gckpt_exec_desc *desc)
+                                         const gckpt_exec_desc *d)
 {
-    gckpt_exec_desc d;
-    memset(&d, 0, sizeof d);
-    d = desc ? *desc : d;
     if (!p)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: the plan is NULL (see gckpt_error_text of its graph)");
-    const gckpti_range ranges[] = { { "isa", (int)d.isa, 0, GCKPT_ISA_COUNT - 1 },
-                                    { "debug", (int64_t)d.debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
+    const gckpti_range ranges[] = { { "isa", (int)d->isa, 0, GCKPT_ISA_COUNT - 1 },
+                                    { "debug", (int64_t)d->debug, 0, 2 * GCKPT_DEBUG_FINITE - 1 } };
     if (!gckpti_in_range(s, "exec", ranges, sizeof ranges / sizeof *ranges))
         return GCKPT_E_ARG;
     if (gckpti_check_plan(s, p) != GCKPT_OK)
@@ -56,38 +53,36 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
                             "exec: the plan was made for %i ranks and shard %i, the store is for "
                             "%i and %i (gckpt_store_ranks): make a new plan",
                             p->ranks, (int)p->shard, s->ranks, (int)s->shard);
-    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d.own_optimiser)
+    if (p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE && !d->own_optimiser)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-    if (d.skip_nonfinite && p->update_in_backward)
+    if (d->skip_nonfinite && p->update_in_backward)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "exec: skip_nonfinite needs all gradients before the first update; this plan updates "
             "in the backward (desc.update_in_backward)");
-    if (!GCKPTI_RUNS_BACKENDS && (d.copy_feeds || d.own_optimiser || d.parallel_for))
+    if (!GCKPTI_RUNS_BACKENDS && (d->copy_feeds || d->own_optimiser || d->parallel_for))
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: GCKPT_SMALL has no copy_feeds, own_optimiser, parallel_for");
-    if (d.debug && !GCKPTI_RUNS_DEBUG)
+    if (d->debug && !GCKPTI_RUNS_DEBUG)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.debug: this build leaves out debug modes (GCKPT_NO_DEBUG)");
-    if (d.caches_of && !GCKPTI_RUNS_CACHES)
+    if (d->caches_of && !GCKPTI_RUNS_CACHES)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.caches_of: this build leaves out caches (GCKPT_NO_CACHES)");
-    if (!d.offload != !d.reload)
+    if (!d->offload != !d->reload)
         return gckpti_error(s, GCKPT_E_ARG,
                             "exec: desc.offload and desc.reload come together, or not at all");
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun)
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_param *q, int begun)
 {
     const gckpti_plan_param *planned = &e->plan->params[i];
-    const gckpti_param *q = gckpti_param_of(e, i);
     const char *who = begun ? "step" : "exec", *name = q->p.name;
     void *object = begun ? (void *)e : e->store;
-    if ((gckpti_is_packed(planned->storage) || gckpti_is_packed((int)q->p.storage)) &&
-        planned->storage != (gckpti_byte)q->p.storage)
+    if (planned->storage != (gckpti_byte)q->p.storage)
         return gckpti_error(object, GCKPT_E_ARG,
                             "%s: \"%s\" is stored as %s, the plan was made for %s: pack it so "
                             "(gckpt_store_pack), or make a new plan",
@@ -117,7 +112,8 @@ GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun)
     return GCKPT_OK;
 }
 
-/* Finds the plan's parameters in the store; they must be what the plan was made for. */
+/* Finds the plan's parameters in the store; they must be what the plan was made for. Without
+ * tables: are they? */
 static gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -130,9 +126,11 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        e->bound.params[i].index = index;
-        if (gckpti_check_planned(e, (int)i, 0) != GCKPT_OK)
+        if (gckpti_check_planned(e, (int)i, &e->store->params[index], 0) != GCKPT_OK)
             return GCKPT_E_ARG;
+        if (!e->bound.params)
+            continue;
+        e->bound.params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->bound.params[e->bound.params[at - 1].nth].index > index; at--)
             e->bound.params[at].nth = e->bound.params[at - 1].nth;
@@ -237,26 +235,30 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
     return result;
 }
 
-/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
-static gckpt_result gckpti_exec_bind(gckpt_exec *e)
+/* Binds it: a backend, memory, values and state, and these to where the backend has them. What does
+ * not fit is found before memory is taken. 0: it is refused. */
+static int gckpti_exec_bind(gckpt_exec *e)
 {
-    gckpt_result result = gckpti_choose_backend(e);
-    if (result == GCKPT_OK)
-        result = gckpti_exec_memory(e);
-    if (result == GCKPT_E_MEMORY)
-        gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
-    if (result == GCKPT_OK)
-        result = gckpti_bind_params(e);
-    if (result == GCKPT_OK)
-        result = gckpti_crew_bind(e);
-    if (result == GCKPT_OK)
-        result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && gckpti_on(e)->own_memory &&
-        !gckpti_bind(e->store, &e->on.binding, e->desc.backend))
-        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
-    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, gckpti_param_of(e, (int)i), 0);
-    return result;
+    if (gckpti_choose_backend(e) != GCKPT_OK)
+        return 0;
+    for (int tables = 0; tables < 2; tables++) {
+        const gckpt_result memory = tables ? gckpti_exec_memory(e) : GCKPT_OK;
+        if (memory == GCKPT_E_MEMORY)
+            gckpti_tell_block(e->store, "executor", &e->memory, gckpt_exec_need(e->plan, &e->desc));
+        if (memory != GCKPT_OK || gckpti_bind_params(e) != GCKPT_OK ||
+            gckpti_crew_bind(e) != GCKPT_OK || gckpti_bind_caches(e) != GCKPT_OK)
+            return 0;
+    }
+    if (gckpti_bind_state(e) != GCKPT_OK)
+        return 0;
+    if (gckpti_on(e)->own_memory && !gckpti_bind(e->store, &e->on.binding, e->desc.backend)) {
+        gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+        return 0;
+    }
+    for (size_t i = 0; i < e->plan->param_count; i++)
+        if (gckpti_bring(e, gckpti_param_of(e, (int)i), 0) != GCKPT_OK)
+            return 0;
+    return 1;
 }
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
@@ -283,9 +285,12 @@ static int gckpti_worth_a_team(const gckpt_exec *e)
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
-    if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    d = desc ? *desc : d;
+    if (!store || gckpti_check_binding(store, plan, &d) != GCKPT_OK)
         return NULL;
-    gckpti_allocator a = gckpti_allocator_of(desc ? &desc->memory : NULL);
+    gckpti_allocator a = gckpti_allocator_of(&d.memory);
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     if (!e) {
         gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
@@ -296,12 +301,11 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->memory = a;
     e->plan = plan;
     e->store = store;
-    if (desc)
-        e->desc = *desc;
-    e->on.runner.parallel_for = e->desc.parallel_for;
-    e->on.runner.user = e->desc.user;
+    e->desc = d;
+    e->on.runner.parallel_for = d.parallel_for;
+    e->on.runner.user = d.user;
     e->offload.due = INT32_MAX;
-    if (gckpti_exec_bind(e) != GCKPT_OK) {
+    if (!gckpti_exec_bind(e)) {
         gckpt_exec_free(e);
         return NULL;
     }

@@ -21,7 +21,7 @@ GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size);
 /* ---- run/open.c ---- */
 /* The plan's parameter i: is it as it was when the plan was made? begun: a step begins, else the
  * executor is being made, and the error is its store's. */
-GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, int begun);
+GCKPTI_FN gckpt_result gckpti_check_planned(gckpt_exec *e, int i, const gckpti_param *q, int begun);
 
 /* Brings a parameter's newest values and state to where this executor has them. */
 GCKPTI_FN gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q, int begun);

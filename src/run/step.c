@@ -65,7 +65,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = gckpti_param_of(e, (int)i);
-        gckpt_result result = gckpti_check_planned(e, (int)i, 1);
+        gckpt_result result = gckpti_check_planned(e, (int)i, q, 1);
         if (result == GCKPT_OK)
             result = gckpti_bring(e, q, 1);
         if (result != GCKPT_OK)

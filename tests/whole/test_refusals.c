@@ -869,6 +869,15 @@ static void exec_refused(int line, const gckpt_plan *p, const gckpt_exec_desc *d
     CHECK_MSG(!e, "line %d: not refused", line);
     said(line, s, result, text);
     gckpt_exec_free(e);
+    if (!p || gckpt_exec_need(p, d) == SIZE_MAX)
+        return;
+    gckpt_exec_desc small = { 0 }; /* the same before memory is taken, which there is too little of */
+    small = d ? *d : small;
+    small.memory.size = gckpt_exec_need(p, NULL) * 3 / 4;
+    small.memory.memory = malloc(small.memory.size);
+    CHECK(!gckpt_exec_new(p, s, &small));
+    said(line, s, result, text);
+    free(small.memory.memory);
 }
 #define EXEC_REFUSED(p, d, result, text) exec_refused(__LINE__, p, d, result, text)
 
