@@ -27,6 +27,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "plan: %i threads, alignment %z: the table is damaged; print it again "
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
+    if (p->packed && !gckpti_has_storage(GCKPT_STORED_I8))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: it has packed parameters, which this build leaves out "
+                            "(GCKPT_NO_PACK)");
     if (GCKPTI_ALWAYS_PLAIN && p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,

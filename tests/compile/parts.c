@@ -391,6 +391,11 @@ static void runs(void)
     gckpt_exec_free(whole);
     printf("CHECK\n");
 #endif
+#ifdef GCKPT_NO_PACK
+    p->packed = 1; /* as that of a constant may be */
+    expect(!gckpt_exec_new(p, m.store, NULL), "packed", m.store);
+    expect(strstr(gckpt_error_text(m.store), "GCKPT_NO_PACK") != NULL, "packed, by name", m.store);
+#endif
     gckpt_plan_free(p);
 #ifndef GCKPT_NO_PACK
     gckpt_store_freeze(m.store, "q0", 1);
