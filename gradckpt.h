@@ -54,7 +54,7 @@
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              703
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2350
+ *     >>files     safetensors                                                                 2351
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
@@ -28010,8 +28010,9 @@ static FILE *gckpti_create(const char *name, int mode)
         (void)fchmod(fd, (mode_t)mode);
     if (f || fd < 0)
         return f;
-    const int error = locked ? errno : EEXIST; /* 0: another took it for left over and removed it */
-    if (locked) /* it is of no use */
+    /* of no use; or in between another took it for left over and removed it */
+    const int error = locked ? errno : EEXIST;
+    if (locked)
         remove(name);
     close(fd);
     errno = error;

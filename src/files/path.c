@@ -153,8 +153,9 @@ static FILE *gckpti_create(const char *name, int mode)
         (void)fchmod(fd, (mode_t)mode);
     if (f || fd < 0)
         return f;
-    const int error = locked ? errno : EEXIST; /* 0: another took it for left over and removed it */
-    if (locked) /* it is of no use */
+    /* of no use; or in between another took it for left over and removed it */
+    const int error = locked ? errno : EEXIST;
+    if (locked)
         remove(name);
     close(fd);
     errno = error;
