@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        624
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4478
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4487
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1823
@@ -7867,20 +7867,21 @@ GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
         gckpti_walk_axis(w, call->shape.d[i], step, 0);
     }
 }
-static void gckpti_permute_by(const gckpt_call *call, int backward)
+static inline void gckpti_permute_by(const gckpt_call *call, int backward)
 {
     gckpti_walk w;
-    const float *x = call->in[0].data, *g = call->grad_out;
-    float *o = call->out, *d = call->in[0].grad;
-    if (backward && !d)
+    const gckpt_arg *x = &call->in[0];
+    const float *g = call->grad_out;
+    float *o = call->out;
+    if (backward && !x->grad)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        const float *from = x + w.at[0];
-        float *to = d + w.at[0];
+        const float *from = backward ? NULL : x->data + w.at[0];
+        float *to = backward ? x->grad + w.at[0] : NULL;
         if (backward)
             for (int64_t j = 0; j < w.size[0]; j++)
-                gckpti_put(&to[j * w.step[0][0]], *g++, call->in[0].accumulate);
+                gckpti_put(&to[j * w.step[0][0]], *g++, x->accumulate);
         else
             for (int64_t j = 0; j < w.size[0]; j++)
                 *o++ = from[j * w.step[0][0]];
@@ -7925,9 +7926,12 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
 static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
                               int64_t blocks, int64_t n, int accumulate)
 {
-    for (int64_t i = 0; i < blocks; i++)
-        for (int64_t j = 0; j < n; j++)
-            gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
+    for (int64_t i = 0; i < blocks; i++, d += d_step, s += s_step)
+        if (accumulate)
+            for (int64_t j = 0; j < n; j++)
+                d[j] += s[j];
+        else
+            memcpy(d, s, (size_t)n * sizeof *d);
 }
 
 /* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
@@ -8208,8 +8212,11 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++) {
         float *d = table + gckpti_taken_row(call, r) * n;
-        for (int64_t i = 0; i < n; i++)
-            d[i] += gckpti_grad_out(call, r * n + i);
+        if (gckpti_is_wide(call->grad_out))
+            for (int64_t i = 0; i < n; i++)
+                d[i] += call->grad_out[r * n + i];
+        for (int64_t i = 0; !gckpti_is_wide(call->grad_out) && i < n; i++)
+            d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
     }
 }
 GCKPTI_BOTH_WAYS(embed, gckpti_take_rows(call, backward))
@@ -9070,14 +9077,16 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
             table[position * d + 2 * i + 1] = backward ? -sine : sine;
         }
     }
-    for (int64_t r = 0; r < p.n / d; r++, p.from += d, p.to += d) { /* heads, positions, rows */
-        const float *turn = table + r / o->heads % t * d;
-        for (int64_t i = 0; i < half; i++, turn += 2) {
-            float a = p.from[i], b = p.from[i + half]; /* `to` may be `from` */
-            gckpti_put(&p.to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
-            gckpti_put(&p.to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
+    for (int64_t at = 0, row = 0; at < p.n; row++)
+        for (int64_t head = 0; head < o->heads; head++, at += d) {
+            const float *turn = table + row % t * d, *from = p.from + at;
+            float *to = p.to + at; /* may be `from` */
+            for (int64_t i = 0; i < half; i++, turn += 2) {
+                float a = from[i], b = from[i + half];
+                gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
+                gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
+            }
         }
-    }
 }
 
 GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))

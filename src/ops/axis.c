@@ -29,9 +29,12 @@ static int gckpti_axis(gckpt_call *call, const char *op, int axis)
 static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
                               int64_t blocks, int64_t n, int accumulate)
 {
-    for (int64_t i = 0; i < blocks; i++)
-        for (int64_t j = 0; j < n; j++)
-            gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
+    for (int64_t i = 0; i < blocks; i++, d += d_step, s += s_step)
+        if (accumulate)
+            for (int64_t j = 0; j < n; j++)
+                d[j] += s[j];
+        else
+            memcpy(d, s, (size_t)n * sizeof *d);
 }
 
 /* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g

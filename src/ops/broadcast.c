@@ -236,20 +236,21 @@ GCKPTI_FN void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
         gckpti_walk_axis(w, call->shape.d[i], step, 0);
     }
 }
-static void gckpti_permute_by(const gckpt_call *call, int backward)
+static inline void gckpti_permute_by(const gckpt_call *call, int backward)
 {
     gckpti_walk w;
-    const float *x = call->in[0].data, *g = call->grad_out;
-    float *o = call->out, *d = call->in[0].grad;
-    if (backward && !d)
+    const gckpt_arg *x = &call->in[0];
+    const float *g = call->grad_out;
+    float *o = call->out;
+    if (backward && !x->grad)
         return;
     gckpti_permute_walk(&w, call);
     do {
-        const float *from = x + w.at[0];
-        float *to = d + w.at[0];
+        const float *from = backward ? NULL : x->data + w.at[0];
+        float *to = backward ? x->grad + w.at[0] : NULL;
         if (backward)
             for (int64_t j = 0; j < w.size[0]; j++)
-                gckpti_put(&to[j * w.step[0][0]], *g++, call->in[0].accumulate);
+                gckpti_put(&to[j * w.step[0][0]], *g++, x->accumulate);
         else
             for (int64_t j = 0; j < w.size[0]; j++)
                 *o++ = from[j * w.step[0][0]];

@@ -49,8 +49,11 @@ static void gckpti_take_rows(const gckpt_call *call, int backward)
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++) {
         float *d = table + gckpti_taken_row(call, r) * n;
-        for (int64_t i = 0; i < n; i++)
-            d[i] += gckpti_grad_out(call, r * n + i);
+        if (gckpti_is_wide(call->grad_out))
+            for (int64_t i = 0; i < n; i++)
+                d[i] += call->grad_out[r * n + i];
+        for (int64_t i = 0; !gckpti_is_wide(call->grad_out) && i < n; i++)
+            d[i] += gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
     }
 }
 GCKPTI_BOTH_WAYS(embed, gckpti_take_rows(call, backward))

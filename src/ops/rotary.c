@@ -56,14 +56,16 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
             table[position * d + 2 * i + 1] = backward ? -sine : sine;
         }
     }
-    for (int64_t r = 0; r < p.n / d; r++, p.from += d, p.to += d) { /* heads, positions, rows */
-        const float *turn = table + r / o->heads % t * d;
-        for (int64_t i = 0; i < half; i++, turn += 2) {
-            float a = p.from[i], b = p.from[i + half]; /* `to` may be `from` */
-            gckpti_put(&p.to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
-            gckpti_put(&p.to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
+    for (int64_t at = 0, row = 0; at < p.n; row++)
+        for (int64_t head = 0; head < o->heads; head++, at += d) {
+            const float *turn = table + row % t * d, *from = p.from + at;
+            float *to = p.to + at; /* may be `from` */
+            for (int64_t i = 0; i < half; i++, turn += 2) {
+                float a = from[i], b = from[i + half];
+                gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
+                gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
+            }
         }
-    }
 }
 
 GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
