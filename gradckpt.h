@@ -29,7 +29,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1289
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1205
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1207
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1530
@@ -3539,7 +3539,7 @@ GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
 GCKPTI_INLINE float gckpti_less(float a, float b, float c, float d)
 {
-    return gckpti_select(a < b, c, d);
+    return a < b ? c : d;
 }
 GCKPTI_INLINE float gckpti_equal(float a, float b, float c, float d)
 {
@@ -3841,14 +3841,17 @@ GCKPTI_FORMULA FLOATS V(pow)(FLOATS x, float e)
 {
     const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
-    const FLOATS a = V(abs)(x);
     const int whole = gckpti_whole(e);
     GCKPTI_DOUBLES m, k, s, d, l, high, low;
-    FLOATS n, t, u, r;
+    FLOATS n, t, u, r, a = V(abs)(x);
     if (e == 0.0f)
         return V(set1)(1.0f);
     if (e != e)
         return V(equal)(x, V(set1)(1.0f), x, V(set1)(e));
+#if GCKPTI_ISA < 0 /* the only lane */
+    if (whole == 0 && x < zero && x > -inf)
+        return nan;
+#endif
     V(to_doubles)(V(split)(a, &n), &m);
     V(to_doubles)(n, &k);
     s = 2.0 * (m - 1.0) / (m + 1.0);
@@ -3948,8 +3951,7 @@ GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 /* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
 {
-    const FLOATS zero = V(zero)();
-    return V(less)(zero, x, V(set1)(1.0f), V(less)(x, zero, V(set1)(-1.0f), zero));
+    return V(less)(V(zero)(), V(abs)(x), V(either)(V(set1)(1.0f), V(sign)(x)), V(zero)());
 }
 
 /* reciprocal: y = 1 / x, slope -y^2 */

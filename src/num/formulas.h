@@ -120,14 +120,17 @@ GCKPTI_FORMULA FLOATS V(pow)(FLOATS x, float e)
 {
     const float limited = e > 1e30f ? 1e30f : e < -1e30f ? -1e30f : e;
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY), nan = V(set1)(GCKPTI_NAN);
-    const FLOATS a = V(abs)(x);
     const int whole = gckpti_whole(e);
     GCKPTI_DOUBLES m, k, s, d, l, high, low;
-    FLOATS n, t, u, r;
+    FLOATS n, t, u, r, a = V(abs)(x);
     if (e == 0.0f)
         return V(set1)(1.0f);
     if (e != e)
         return V(equal)(x, V(set1)(1.0f), x, V(set1)(e));
+#if GCKPTI_ISA < 0 /* the only lane */
+    if (whole == 0 && x < zero && x > -inf)
+        return nan;
+#endif
     V(to_doubles)(V(split)(a, &n), &m);
     V(to_doubles)(n, &k);
     s = 2.0 * (m - 1.0) / (m + 1.0);
@@ -227,8 +230,7 @@ GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 /* abs: slope 1 or -1, 0 at 0 and NaN */
 GCKPTI_INLINED FLOATS V(abs_slope)(FLOATS x)
 {
-    const FLOATS zero = V(zero)();
-    return V(less)(zero, x, V(set1)(1.0f), V(less)(x, zero, V(set1)(-1.0f), zero));
+    return V(less)(V(zero)(), V(abs)(x), V(either)(V(set1)(1.0f), V(sign)(x)), V(zero)());
 }
 
 /* reciprocal: y = 1 / x, slope -y^2 */

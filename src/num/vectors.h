@@ -88,7 +88,7 @@ GCKPTI_INLINE float gckpti_fnma(float a, float b, float c) { return gckpti_fma(-
 GCKPTI_INLINE float gckpti_floats(uint32_t a) { return gckpti_float(a); }
 GCKPTI_INLINE float gckpti_less(float a, float b, float c, float d)
 {
-    return gckpti_select(a < b, c, d);
+    return a < b ? c : d;
 }
 GCKPTI_INLINE float gckpti_equal(float a, float b, float c, float d)
 {
