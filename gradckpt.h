@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        624
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4487
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4495
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1823
@@ -7089,9 +7089,9 @@ struct gckpti_pooling;
 typedef void (*gckpti_max_window)(const struct gckpti_pooling *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
-typedef struct { /* of an image in x, of a window in y: elements before it; its row and column */
-    int64_t x, y, p, q;
-} gckpti_window_place;
+typedef struct { /* of an image in x, of a row of windows in y: elements before it; the row */
+    int64_t x, y, p;
+} gckpti_window_row;
 
 /* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
 typedef struct gckpti_pooling {
@@ -7099,7 +7099,7 @@ typedef struct gckpti_pooling {
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
     int backward;
-    void (*window)(const struct gckpti_pooling *s, const gckpti_window_place *at, int64_t worker);
+    void (*windows)(const struct gckpti_pooling *s, const gckpti_window_row *at, int64_t worker);
     gckpti_max_window max_window;
     void (*add)(float *to, const float *from, int64_t n);
     void (*divide)(float *x, float by, int64_t n);
@@ -9205,7 +9205,6 @@ static void gckpti_plain_gradient(const float *x, float *d, int64_t n, const gck
     }
 }
 
-/* ---- entries of axis 0 of losses of elements ---- */
 GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
@@ -9400,27 +9399,26 @@ static void gckpti_errors_row(void *context, int64_t r, int64_t worker)
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
-    const gckpti_errors *e = &l->e;
+    const gckpti_errors e = l->e;
     const gckpt_arg *w = &l->call->in[2];
     float lane[32] = { 0.0f };
     (void)worker;
-    for (int64_t i = 0; i < e->share; i++) {
-        int64_t at = k * e->share + i, target = gckpti_loss_target(l, at);
-        const float *x = l->x + at * l->n, *aux = l->aux + 2 * at;
-        if (e->kind != GCKPTI_CLASSES) {
-            float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
+    for (int64_t i = 0, at = k * e.share; i < e.share; i++, at++)
+        if (e.kind != GCKPTI_CLASSES) {
+            float b, a = gckpti_error_factors(e.kind, e.x[at], e.y[at], e.delta, &b);
             lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
-        } else if (target >= 0)
-            lane[i & 31] += gckpti_loss_of(l, at, x, x[target], aux[0], aux[1]);
-    }
+        } else if (gckpti_loss_target(l, at) >= 0) {
+            const float *x = l->x + at * l->n, logit = x[gckpti_loss_target(l, at)];
+            lane[i & 31] += gckpti_loss_of(l, at, x, logit, l->aux[2 * at], l->aux[2 * at + 1]);
+        }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
 
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
-    l->row = row, l->rows = rows, l->counted = 0;
+    l->row = row, l->rows = rows, l->counted = l->targets ? 0 : rows;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; l->targets && r < rows; r++)
         l->counted += gckpti_loss_target(l, r) >= 0;
 }
 
@@ -9444,8 +9442,9 @@ static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *bod
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     int wanted = !l->backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
-    for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
+    int64_t most = l->backward ? rows : GCKPTI_LOSS_ROWS_MOST;
+    for (int64_t row = 0; row < rows && wanted; row += most) {
+        gckpti_loss_begin(l, row, gckpti_min(rows - row, most));
         l->begin = row;
         gckpt_parallel(call, l->rows, 16 * l->n, body, l);
         if (!l->backward)
@@ -9905,12 +9904,11 @@ static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
     const int64_t n = s->channels, size = s->in[0] * s->in[1] * n;
     const int64_t image = s->backward ? item : item / s->out[0];
     int64_t p = s->backward ? 0 : item % s->out[0], end = s->backward ? s->out[0] : p + 1;
-    gckpti_window_place at = { image * size, (image * s->out[0] + p) * s->out[1] * n, p, 0 };
+    gckpti_window_row at = { image * size, (image * s->out[0] + p) * s->out[1] * n, p };
     if (s->backward)
         gckpti_start(s->call->in[0].grad + at.x, size, s->call->in[0].accumulate);
-    for (; at.p < end; at.p++)
-        for (at.q = 0; at.q < s->out[1]; at.q++, at.y += n)
-            s->window(s, &at, worker);
+    for (; at.p < end; at.p++, at.y += s->out[1] * n)
+        s->windows(s, &at, worker);
 }
 
 static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backward)
@@ -9921,26 +9919,31 @@ static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backw
                    backward ? row * s->out[0] : row, gckpti_pool_item, s);
 }
 
-static void gckpti_max_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
-                                   int64_t worker)
+static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window_row *at,
+                                    int64_t worker)
 {
     const gckpt_call *call = s->call;
+    const int64_t n = s->channels, columns = s->in[1], wide = s->o.size[1];
     uint16_t *tap = (uint16_t *)call->aux;
-    int64_t h, w, end;
+    int64_t h, w, end, y = at->y;
     (void)worker;
-    if (!s->backward) {
-        s->max_window(s, call->in[0].data + at->x, at->p, at->q,
-                      call->out ? call->out + at->y : NULL, tap ? tap + at->y : NULL);
-        return;
-    }
     (void)gckpti_taps(s, 0, at->p, &h, &end);
-    (void)gckpti_taps(s, 1, at->q, &w, &end);
-    const float *g = call->grad_out + at->y;
-    float *dx = call->in[0].grad + at->x;
-    tap += at->y;
-    for (int64_t c = 0, n = s->channels; c < n; c++) {
-        int64_t i = h + tap[c] / s->o.size[1], j = w + tap[c] % s->o.size[1];
-        dx[(i * s->in[1] + j) * n + c] += g[c];
+    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
+        if (!s->backward) {
+            const float *x = call->in[0].data + at->x;
+            float *out = call->out ? call->out + y : NULL;
+            if (s->max_window)
+                s->max_window(s, x, at->p, q, out, tap ? tap + y : NULL);
+            else
+                gckpti_plain_max_window(s, x, at->p, q, out, tap ? tap + y : NULL);
+            continue;
+        }
+        (void)gckpti_taps(s, 1, q, &w, &end);
+        int64_t first = at->x + (h * columns + w) * n;
+        for (int64_t c = 0; c < n; c++) {
+            int64_t i = tap[y + c] / (uint32_t)wide, j = tap[y + c] - i * wide;
+            call->in[0].grad[first + (i * columns + j) * n + c] += call->grad_out[y + c];
+        }
     }
 }
 
@@ -9948,46 +9951,51 @@ GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
                                   gckpti_max_window max_window)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.window = gckpti_max_pool_window, s.max_window = max_window;
+    s.windows = gckpti_max_pool_windows, s.max_window = max_window;
     gckpti_pool_run(call, &s, backward);
 }
 
 /* x's taps are added to y, or, backward, g / size to them. Plain (no `add`) has no room for g /
  * size: it is taken at each tap. */
-static void gckpti_average_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
-                                       int64_t worker)
+static void gckpti_average_pool_windows(const gckpti_pooling *s, const gckpti_window_row *at,
+                                        int64_t worker)
 {
     const gckpt_call *call = s->call;
     const float size = (float)s->o.size[0] * (float)s->o.size[1];
     const int64_t n = s->channels;
-    const float *from = s->backward ? call->grad_out + at->y : call->in[0].data + at->x;
-    float *to = s->backward ? call->in[0].grad + at->x : call->out + at->y;
-    int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, at->p, &h, &h_end);
-    int64_t first = gckpti_taps(s, 1, at->q, &w, &w_end);
-    if (!s->backward)
-        gckpti_start(to, n, 0);
-    else if (s->add) {
-        float *share = (float *)call->work + worker * n;
-        memcpy(share, from, (size_t)n * sizeof *share);
-        s->divide(share, size, n);
-        from = share;
-    }
-    for (; a < h_end; a++)
-        for (int64_t b = first; b < w_end; b++) {
-            int64_t tap = ((h + a) * s->in[1] + w + b) * n;
-            const float *x = from + (s->backward ? 0 : tap);
-            float *d = to + (s->backward ? tap : 0);
-            if (s->add)
-                s->add(d, x, n);
-            for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
-                d[c] += x[c];
-            for (int64_t c = 0; s->backward && !s->add && c < n; c++)
-                d[c] += x[c] / size;
+    const int backward = s->backward;
+    void (*add)(float *to, const float *from, int64_t n) = s->add;
+    int64_t h, w, h_end, w_end, top = gckpti_taps(s, 0, at->p, &h, &h_end), y = at->y;
+    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
+        int64_t left = gckpti_taps(s, 1, q, &w, &w_end);
+        const float *from = backward ? call->grad_out + y : call->in[0].data;
+        float *to = backward ? call->in[0].grad : call->out + y;
+        if (!backward)
+            gckpti_start(to, n, 0);
+        else if (add) {
+            float *share = (float *)call->work + worker * n;
+            memcpy(share, from, (size_t)n * sizeof *share);
+            s->divide(share, size, n);
+            from = share;
         }
-    if (!s->backward && s->add)
-        s->divide(to, size, n);
-    for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
-        to[c] /= size;
+        for (int64_t a = top; a < h_end; a++) {
+            int64_t tap = at->x + ((h + a) * s->in[1] + w + left) * n;
+            for (int64_t b = left; b < w_end; b++, tap += n)
+                if (add)
+                    add(to + (backward ? tap : 0), from + (backward ? 0 : tap), n);
+                else if (backward)
+                    for (int64_t c = 0; c < n; c++)
+                        to[tap + c] += from[c] / size;
+                else
+                    for (int64_t c = 0; c < n; c++)
+                        to[c] += from[tap + c];
+        }
+        if (!backward && add)
+            s->divide(to, size, n);
+        else if (!backward)
+            for (int64_t c = 0; c < n; c++)
+                to[c] /= size;
+    }
 }
 
 GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
@@ -9995,11 +10003,11 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
                                       void (*divide)(float *x, float by, int64_t n))
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.window = gckpti_average_pool_window, s.add = add, s.divide = divide;
+    s.windows = gckpti_average_pool_windows, s.add = add, s.divide = divide;
     gckpti_pool_run(call, &s, backward);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, gckpti_plain_max_window))
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, NULL))
 GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, backward, NULL, NULL))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)

@@ -58,7 +58,6 @@ static void gckpti_plain_gradient(const float *x, float *d, int64_t n, const gck
     }
 }
 
-/* ---- entries of axis 0 of losses of elements ---- */
 GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
 {
     const gckpt_shape *shape = &call->in[0].shape;
@@ -253,27 +252,26 @@ static void gckpti_errors_row(void *context, int64_t r, int64_t worker)
 static void gckpti_loss_weight_item(void *context, int64_t k, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
-    const gckpti_errors *e = &l->e;
+    const gckpti_errors e = l->e;
     const gckpt_arg *w = &l->call->in[2];
     float lane[32] = { 0.0f };
     (void)worker;
-    for (int64_t i = 0; i < e->share; i++) {
-        int64_t at = k * e->share + i, target = gckpti_loss_target(l, at);
-        const float *x = l->x + at * l->n, *aux = l->aux + 2 * at;
-        if (e->kind != GCKPTI_CLASSES) {
-            float b, a = gckpti_error_factors(e->kind, e->x[at], e->y[at], e->delta, &b);
+    for (int64_t i = 0, at = k * e.share; i < e.share; i++, at++)
+        if (e.kind != GCKPTI_CLASSES) {
+            float b, a = gckpti_error_factors(e.kind, e.x[at], e.y[at], e.delta, &b);
             lane[i & 31] = gckpti_fma(a, b, lane[i & 31]);
-        } else if (target >= 0)
-            lane[i & 31] += gckpti_loss_of(l, at, x, x[target], aux[0], aux[1]);
-    }
+        } else if (gckpti_loss_target(l, at) >= 0) {
+            const float *x = l->x + at * l->n, logit = x[gckpti_loss_target(l, at)];
+            lane[i & 31] += gckpti_loss_of(l, at, x, logit, l->aux[2 * at], l->aux[2 * at + 1]);
+        }
     gckpti_put_product(&w->grad[k], gckpti_lanes_sum(lane), l->call->loss_scale, w->accumulate);
 }
 
 GCKPTI_FN void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
-    l->row = row, l->rows = rows, l->counted = 0;
+    l->row = row, l->rows = rows, l->counted = l->targets ? 0 : rows;
     l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; l->targets && r < rows; r++)
         l->counted += gckpti_loss_target(l, r) >= 0;
 }
 
@@ -297,8 +295,9 @@ static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *bod
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     int wanted = !l->backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
-    for (int64_t row = 0; row < rows && wanted; row += GCKPTI_LOSS_ROWS_MOST) {
-        gckpti_loss_begin(l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
+    int64_t most = l->backward ? rows : GCKPTI_LOSS_ROWS_MOST;
+    for (int64_t row = 0; row < rows && wanted; row += most) {
+        gckpti_loss_begin(l, row, gckpti_min(rows - row, most));
         l->begin = row;
         gckpt_parallel(call, l->rows, 16 * l->n, body, l);
         if (!l->backward)

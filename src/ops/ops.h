@@ -516,9 +516,9 @@ struct gckpti_pooling;
 typedef void (*gckpti_max_window)(const struct gckpti_pooling *s, const float *x, int64_t p,
                                   int64_t q, float *y, uint16_t *tap);
 
-typedef struct { /* of an image in x, of a window in y: elements before it; its row and column */
-    int64_t x, y, p, q;
-} gckpti_window_place;
+typedef struct { /* of an image in x, of a row of windows in y: elements before it; the row */
+    int64_t x, y, p;
+} gckpti_window_row;
 
 /* A pool's sizes, of x and y: rows and columns; channels; what plain and fast kernels differ in. */
 typedef struct gckpti_pooling {
@@ -526,7 +526,7 @@ typedef struct gckpti_pooling {
     int64_t images, in[2], out[2], channels;
     const gckpt_call *call;
     int backward;
-    void (*window)(const struct gckpti_pooling *s, const gckpti_window_place *at, int64_t worker);
+    void (*windows)(const struct gckpti_pooling *s, const gckpti_window_row *at, int64_t worker);
     gckpti_max_window max_window;
     void (*add)(float *to, const float *from, int64_t n);
     void (*divide)(float *x, float by, int64_t n);

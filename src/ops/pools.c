@@ -116,12 +116,11 @@ static void gckpti_pool_item(void *context, int64_t item, int64_t worker)
     const int64_t n = s->channels, size = s->in[0] * s->in[1] * n;
     const int64_t image = s->backward ? item : item / s->out[0];
     int64_t p = s->backward ? 0 : item % s->out[0], end = s->backward ? s->out[0] : p + 1;
-    gckpti_window_place at = { image * size, (image * s->out[0] + p) * s->out[1] * n, p, 0 };
+    gckpti_window_row at = { image * size, (image * s->out[0] + p) * s->out[1] * n, p };
     if (s->backward)
         gckpti_start(s->call->in[0].grad + at.x, size, s->call->in[0].accumulate);
-    for (; at.p < end; at.p++)
-        for (at.q = 0; at.q < s->out[1]; at.q++, at.y += n)
-            s->window(s, &at, worker);
+    for (; at.p < end; at.p++, at.y += s->out[1] * n)
+        s->windows(s, &at, worker);
 }
 
 static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backward)
@@ -132,26 +131,31 @@ static void gckpti_pool_run(const gckpt_call *call, gckpti_pooling *s, int backw
                    backward ? row * s->out[0] : row, gckpti_pool_item, s);
 }
 
-static void gckpti_max_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
-                                   int64_t worker)
+static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window_row *at,
+                                    int64_t worker)
 {
     const gckpt_call *call = s->call;
+    const int64_t n = s->channels, columns = s->in[1], wide = s->o.size[1];
     uint16_t *tap = (uint16_t *)call->aux;
-    int64_t h, w, end;
+    int64_t h, w, end, y = at->y;
     (void)worker;
-    if (!s->backward) {
-        s->max_window(s, call->in[0].data + at->x, at->p, at->q,
-                      call->out ? call->out + at->y : NULL, tap ? tap + at->y : NULL);
-        return;
-    }
     (void)gckpti_taps(s, 0, at->p, &h, &end);
-    (void)gckpti_taps(s, 1, at->q, &w, &end);
-    const float *g = call->grad_out + at->y;
-    float *dx = call->in[0].grad + at->x;
-    tap += at->y;
-    for (int64_t c = 0, n = s->channels; c < n; c++) {
-        int64_t i = h + tap[c] / s->o.size[1], j = w + tap[c] % s->o.size[1];
-        dx[(i * s->in[1] + j) * n + c] += g[c];
+    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
+        if (!s->backward) {
+            const float *x = call->in[0].data + at->x;
+            float *out = call->out ? call->out + y : NULL;
+            if (s->max_window)
+                s->max_window(s, x, at->p, q, out, tap ? tap + y : NULL);
+            else
+                gckpti_plain_max_window(s, x, at->p, q, out, tap ? tap + y : NULL);
+            continue;
+        }
+        (void)gckpti_taps(s, 1, q, &w, &end);
+        int64_t first = at->x + (h * columns + w) * n;
+        for (int64_t c = 0; c < n; c++) {
+            int64_t i = tap[y + c] / (uint32_t)wide, j = tap[y + c] - i * wide;
+            call->in[0].grad[first + (i * columns + j) * n + c] += call->grad_out[y + c];
+        }
     }
 }
 
@@ -159,46 +163,51 @@ GCKPTI_FN void gckpti_max_pool_by(const gckpt_call *call, int backward,
                                   gckpti_max_window max_window)
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.window = gckpti_max_pool_window, s.max_window = max_window;
+    s.windows = gckpti_max_pool_windows, s.max_window = max_window;
     gckpti_pool_run(call, &s, backward);
 }
 
 /* x's taps are added to y, or, backward, g / size to them. Plain (no `add`) has no room for g /
  * size: it is taken at each tap. */
-static void gckpti_average_pool_window(const gckpti_pooling *s, const gckpti_window_place *at,
-                                       int64_t worker)
+static void gckpti_average_pool_windows(const gckpti_pooling *s, const gckpti_window_row *at,
+                                        int64_t worker)
 {
     const gckpt_call *call = s->call;
     const float size = (float)s->o.size[0] * (float)s->o.size[1];
     const int64_t n = s->channels;
-    const float *from = s->backward ? call->grad_out + at->y : call->in[0].data + at->x;
-    float *to = s->backward ? call->in[0].grad + at->x : call->out + at->y;
-    int64_t h, w, h_end, w_end, a = gckpti_taps(s, 0, at->p, &h, &h_end);
-    int64_t first = gckpti_taps(s, 1, at->q, &w, &w_end);
-    if (!s->backward)
-        gckpti_start(to, n, 0);
-    else if (s->add) {
-        float *share = (float *)call->work + worker * n;
-        memcpy(share, from, (size_t)n * sizeof *share);
-        s->divide(share, size, n);
-        from = share;
-    }
-    for (; a < h_end; a++)
-        for (int64_t b = first; b < w_end; b++) {
-            int64_t tap = ((h + a) * s->in[1] + w + b) * n;
-            const float *x = from + (s->backward ? 0 : tap);
-            float *d = to + (s->backward ? tap : 0);
-            if (s->add)
-                s->add(d, x, n);
-            for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
-                d[c] += x[c];
-            for (int64_t c = 0; s->backward && !s->add && c < n; c++)
-                d[c] += x[c] / size;
+    const int backward = s->backward;
+    void (*add)(float *to, const float *from, int64_t n) = s->add;
+    int64_t h, w, h_end, w_end, top = gckpti_taps(s, 0, at->p, &h, &h_end), y = at->y;
+    for (int64_t q = 0; q < s->out[1]; q++, y += n) {
+        int64_t left = gckpti_taps(s, 1, q, &w, &w_end);
+        const float *from = backward ? call->grad_out + y : call->in[0].data;
+        float *to = backward ? call->in[0].grad : call->out + y;
+        if (!backward)
+            gckpti_start(to, n, 0);
+        else if (add) {
+            float *share = (float *)call->work + worker * n;
+            memcpy(share, from, (size_t)n * sizeof *share);
+            s->divide(share, size, n);
+            from = share;
         }
-    if (!s->backward && s->add)
-        s->divide(to, size, n);
-    for (int64_t c = 0; !s->backward && !s->add && c < n; c++)
-        to[c] /= size;
+        for (int64_t a = top; a < h_end; a++) {
+            int64_t tap = at->x + ((h + a) * s->in[1] + w + left) * n;
+            for (int64_t b = left; b < w_end; b++, tap += n)
+                if (add)
+                    add(to + (backward ? tap : 0), from + (backward ? 0 : tap), n);
+                else if (backward)
+                    for (int64_t c = 0; c < n; c++)
+                        to[tap + c] += from[c] / size;
+                else
+                    for (int64_t c = 0; c < n; c++)
+                        to[c] += from[tap + c];
+        }
+        if (!backward && add)
+            s->divide(to, size, n);
+        else if (!backward)
+            for (int64_t c = 0; c < n; c++)
+                to[c] /= size;
+    }
 }
 
 GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
@@ -206,11 +215,11 @@ GCKPTI_FN void gckpti_average_pool_by(const gckpt_call *call, int backward,
                                       void (*divide)(float *x, float by, int64_t n))
 {
     gckpti_pooling s = gckpti_pooling_of(call);
-    s.window = gckpti_average_pool_window, s.add = add, s.divide = divide;
+    s.windows = gckpti_average_pool_windows, s.add = add, s.divide = divide;
     gckpti_pool_run(call, &s, backward);
 }
 
-GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, gckpti_plain_max_window))
+GCKPTI_BOTH_WAYS(max_pool, gckpti_max_pool_by(call, backward, NULL))
 GCKPTI_BOTH_WAYS(average_pool, gckpti_average_pool_by(call, backward, NULL, NULL))
 
 static uint64_t gckpti_pool_flops(const gckpt_call *call)
