@@ -248,12 +248,15 @@ static inline void gckpti_permute_by(const gckpt_call *call, int backward)
     do {
         const float *from = backward ? NULL : x->data + w.at[0];
         float *to = backward ? x->grad + w.at[0] : NULL;
-        if (backward)
-            for (int64_t j = 0; j < w.size[0]; j++)
-                gckpti_put(&to[j * w.step[0][0]], *g++, x->accumulate);
-        else
+        if (!backward)
             for (int64_t j = 0; j < w.size[0]; j++)
                 *o++ = from[j * w.step[0][0]];
+        else if (x->accumulate)
+            for (int64_t j = 0; j < w.size[0]; j++)
+                to[j * w.step[0][0]] += *g++;
+        else
+            for (int64_t j = 0; j < w.size[0]; j++)
+                to[j * w.step[0][0]] = *g++;
     } while (gckpti_walk_next(&w));
 }
 GCKPTI_BOTH_WAYS(permute, gckpti_permute_by(call, backward))

@@ -238,13 +238,13 @@ GCKPTI_FN void gckpti_conv_walk(const gckpti_conv *s, int64_t begin, int64_t end
                 gckpti_start(d, all, s->accumulate);
         }
         for (int64_t ky = 0; ky < r[0].taps; ky++) {
-            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first;
-            for (int64_t kx = 0; kx < r[1].taps; kx++) {
-                const int64_t x = j * r[1].step + kx * r[1].tap + r[1].first;
-                const int there = y >= 0 && y < r[0].size && x >= 0 && x < r[1].size;
-                const float *met = there ? from + (y * r[1].size + x) * each : NULL;
-                const int64_t tap = gckpti_conv_tap(z, r, ky, kx);
-                if (z->group_c == 1 && z->group_o == 1)
+            const int64_t y = i * r[0].step + ky * r[0].tap + r[0].first, wide = r[1].size;
+            const int within = y >= 0 && y < r[0].size;
+            int64_t x = j * r[1].step + r[1].first, tap = gckpti_conv_tap(z, r, ky, 0);
+            for (int64_t kx = r[1].taps; kx-- > 0; x += r[1].tap, tap += r[1].tap_each) {
+                const int there = within && x >= 0 && x < wide;
+                const float *met = there ? from + (y * wide + x) * each : NULL;
+                if (z->group_c * z->group_o == 1)
                     s->run(d + dw * tap * z->c, met, w + (1 - dw) * tap * z->c, n);
                 else
                     gckpti_conv_links(s, met ? met : &nothing, there, tap, w, d);
