@@ -39,7 +39,7 @@
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4498
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1823
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1821
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3673
@@ -11158,10 +11158,8 @@ typedef struct {
 static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, int64_t row,
                                            int64_t rows, int64_t width)
 {
-    const int size = gckpti_is_narrow(x->bf16) ? 2 : 4;
-    const void *here = x->f32 + at;
-    if (gckpti_is_narrow(x->bf16))
-        here = x->bf16 + at;
+    const int narrow = gckpti_is_narrow(x->bf16), size = narrow ? 2 : 4;
+    const void *here = narrow ? (const void *)(x->bf16 + at) : (const void *)(x->f32 + at);
     const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 0 };
     return f;
 }

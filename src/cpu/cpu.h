@@ -82,10 +82,8 @@ typedef struct {
 static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, int64_t row,
                                            int64_t rows, int64_t width)
 {
-    const int size = gckpti_is_narrow(x->bf16) ? 2 : 4;
-    const void *here = x->f32 + at;
-    if (gckpti_is_narrow(x->bf16))
-        here = x->bf16 + at;
+    const int narrow = gckpti_is_narrow(x->bf16), size = narrow ? 2 : 4;
+    const void *here = narrow ? (const void *)(x->bf16 + at) : (const void *)(x->f32 + at);
     const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 0 };
     return f;
 }
