@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3010
+ *     >>kernels   what is done with an item, for each instruction set                         3035
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -3777,7 +3777,7 @@ GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 }
 
 /* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
-GCKPTI_FORMULA FLOATS V(tanh)(FLOATS x)
+GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
     FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
     FLOATS small = V(fma)(a * z, V(horner7)(z, gckpti_tanh_c), a);
@@ -3810,7 +3810,7 @@ GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
 }
 
 /* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
-GCKPTI_FORMULA FLOATS V(log)(FLOATS x)
+GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
     const float *c = gckpti_log_c;
@@ -30583,7 +30583,8 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 
 /* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
-static GCKPTI_TARGET float V(log_of)(float x) { return V(log)(V(set1)(x))[0]; }
+GCKPTI_FORMULA FLOATS V(log_called)(FLOATS x) { return V(log)(x); }
+static GCKPTI_TARGET float V(log_of)(float x) { return V(log_called)(V(set1)(x))[0]; }
 
 /* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
@@ -30616,9 +30617,11 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
 /* The lanes of a row, folded by halves: the sum, or the greatest. */
 GCKPTI_INLINED float V(fold)(FLOATS *lane, int top)
 {
-    for (int half = 32 / W / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            lane[i] = (top ? V(highest) : V(add))(lane[i + half], lane[i]);
+    GCKPTI_UNROLL
+    for (int i = 32 / W - 1; i > 0; i--) { /* one loop, else gcc keeps lanes in memory */
+        const int to = i - (i < 2 ? 1 : i < 4 ? 2 : 4);
+        lane[to] = (top ? V(highest) : V(add))(lane[i], lane[to]);
+    }
     return top ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
@@ -30628,7 +30631,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
     enum { LANES = 32 / W };
     const int top = row->kind == GCKPTI_TOP;
     const FLOATS start = V(set1)(top ? -GCKPTI_INFINITY : 0.0f);
-    FLOATS lane[LANES], rest[LANES];
+    FLOATS lane[LANES];
     int64_t at = 0;
     for (int i = 0; i < LANES; i++)
         lane[i] = start;
@@ -30637,13 +30640,11 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
         for (int i = 0; i < LANES; i++)
             lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-    if (at == n)
-        return V(fold)(lane, top);
-    for (int i = 0; i < LANES; i++)
-        rest[i] = lane[i];
-    for (int i = 0; at < n; i++, at += W)
-        rest[i] = V(upto)(n - at, V(term)(row, at, n - at, rest[i]), rest[i]);
-    return V(fold)(rest, top);
+    GCKPTI_UNROLL
+    for (int i = 0; i < LANES; i++, at += W)
+        if (at < n)
+            lane[i] = V(upto)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
+    return V(fold)(lane, top);
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
@@ -31361,8 +31362,17 @@ GCKPTI_INLINED FLOATS V(load_wide)(const float *x, const uint16_t *narrow, int64
     return V(stored)(GCKPT_STORED_BF16, narrow + at, 0, V(zero)(), n);
 }
 
-/* Columns j..j+n-1, n being `vectors` whole vectors, or less than one; `gain` (0: none) and the
- * number of vectors, at most 4, are constants. */
+/* Where vector i of n columns begins: of 4 at most, what is missing is the first once more. */
+GCKPTI_INLINED int64_t V(sum_at)(int64_t j, int64_t n, int i) { return W * i < n ? j + W * i : j; }
+
+/* Columns of a block from j on that go together: whole vectors, at most 4, or what is left. */
+GCKPTI_INLINED int64_t V(sum_columns)(int64_t left)
+{
+    return left < W ? left : gckpti_min(left, 4 * W) / W * W;
+}
+
+/* Columns j..j+n-1, n being whole vectors (`vectors` is 4) or less than one (1); `gain` (0: none)
+ * and `vectors` are constants. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int vectors,
                                   int gain)
 {
@@ -31372,23 +31382,25 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
     const int64_t each = vectors > 1 ? W : n;
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     FLOATS b[4], b_low[4], g[4], g_low[4];
+    int64_t at[4];
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++) {
-        b[i] = V(sum_load)(s->bias, j + W * i, each);
-        g[i] = V(sum_load)(s->gain, j + W * i, each);
-        b_low[i] = V(sum_load)(s->bias_low, j + W * i, each);
-        g_low[i] = V(sum_load)(s->gain_low, j + W * i, each);
+        at[i] = V(sum_at)(j, n, i);
+        b[i] = V(sum_load)(s->bias, at[i], each);
+        g[i] = V(sum_load)(s->gain, at[i], each);
+        b_low[i] = V(sum_load)(s->bias_low, at[i], each);
+        g_low[i] = V(sum_load)(s->gain_low, at[i], each);
     }
-    for (int64_t r = 0, at = j; r < rows; r++, at += c) {
+    for (int64_t r = 0, here = 0; r < rows; r++, here += c) {
         if (gain)
             row = gckpti_norm_row(s->call, r);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            FLOATS x = V(load_wide)(s->call->grad_out, narrow, at + W * i, each);
+            FLOATS x = V(load_wide)(s->call->grad_out, narrow, here + at[i], each);
             if (s->bias)
                 V(sum_add)(&b[i], &b_low[i], x);
             if (gain) {
-                FLOATS h = V(load_wide)(in->data, in->bf16, at + W * i, each);
+                FLOATS h = V(load_wide)(in->data, in->bf16, here + at[i], each);
                 h = (h - row.first - row.mean) * row.rstd;
                 V(sum_add)(&g[i], &g_low[i], V(fma)(x, h, V(zero)()));
             }
@@ -31396,18 +31408,18 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
     }
     GCKPTI_UNROLL
     for (int i = 0; i < vectors; i++) {
-        V(sum_store)(s->bias, j + W * i, b[i], each);
-        V(sum_store)(s->gain, j + W * i, g[i], each);
-        V(sum_store)(s->bias_low, j + W * i, b_low[i], each);
-        V(sum_store)(s->gain_low, j + W * i, g_low[i], each);
+        V(sum_store)(s->bias, at[i], b[i], each);
+        V(sum_store)(s->gain, at[i], g[i], each);
+        V(sum_store)(s->bias_low, at[i], b_low[i], each);
+        V(sum_store)(s->gain_low, at[i], g_low[i], each);
     }
 }
 
 static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = end - j < 4 * W ? gckpti_min(end - j, W) : 4 * W;
-        if (n < 4 * W)
+        n = V(sum_columns)(end - j);
+        if (n < W)
             V(columns_of)(s, j, n, 1, s->gain != NULL);
         else if (s->gain)
             V(columns_of)(s, j, n, 4, 1);
@@ -31582,43 +31594,54 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x,
 }
 
 /* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-/* Channels j..j+n-1, at most 4 vectors: of x, of (x - mean)^2, of g, or of g and of g h. */
-static GCKPTI_TARGET void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n)
+/* Channels j..j+n-1, as V(columns_of): of x, of (x - mean)^2, of g, or (`both`) of g and g h. */
+GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
+                                       int vectors, int both)
 {
-    const float *from = p->g ? p->g : p->x;
-    const int both = p->g && p->t, squares = !p->g && p->mean;
+    const float *from = p->g ? p->g : p->x, *x = p->x;
+    const int squares = !p->g && p->mean;
+    const int64_t each = vectors > 1 ? W : n, channels = p->channels;
     FLOATS s[4], s_low[4], t[4], t_low[4], mean[4], rstd[4];
+    int64_t at[4];
     GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < vectors; i++) {
+        at[i] = V(sum_at)(j, n, i);
         s[i] = s_low[i] = t[i] = t_low[i] = V(zero)();
-        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, j + W * i, n - W * i);
-        rstd[i] = V(sum_load)(both ? p->rstd : NULL, j + W * i, n - W * i);
+        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, at[i], each);
+        rstd[i] = V(sum_load)(both ? p->rstd : NULL, at[i], each);
     }
-    for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels) {
+    for (int64_t place = p->places; place > 0; place--, from += channels, x += channels) {
         GCKPTI_UNROLL
-        for (int i = 0; i < 4; i++) {
-            const int64_t left = n - W * i;
-            if (left <= 0)
-                continue;
-            FLOATS a = V(load_n)(from + at + W * i, left), d = a - mean[i];
+        for (int i = 0; i < vectors; i++) {
+            FLOATS a = V(load_n)(from + at[i], each), d = a - mean[i];
             V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : a);
             if (both) {
-                d = (V(load_n)(p->x + at + W * i, left) - mean[i]) * rstd[i];
+                d = (V(load_n)(x + at[i], each) - mean[i]) * rstd[i];
                 V(sum_add)(&t[i], &t_low[i], V(fma)(a, d, V(zero)()));
             }
         }
     }
     GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++) {
-        V(sum_store)(p->s, j + W * i, s[i], n - W * i);
-        V(sum_store)(both ? p->t : NULL, j + W * i, t[i], n - W * i);
+    for (int i = 0; i < vectors; i++) {
+        V(sum_store)(p->s, at[i], s[i], each);
+        V(sum_store)(both ? p->t : NULL, at[i], t[i], each);
     }
 }
 
 static GCKPTI_TARGET void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
 {
-    for (int64_t j = first; j < end; j += 4 * W)
-        V(channel_sums_of)(p, j, gckpti_min(end - j, 4 * W));
+    const int both = p->g && p->t;
+    for (int64_t j = first, n; j < end; j += n) {
+        n = V(sum_columns)(end - j);
+        if (n < W && both)
+            V(channel_sums_of)(p, j, n, 1, 1);
+        else if (n < W)
+            V(channel_sums_of)(p, j, n, 1, 0);
+        else if (both)
+            V(channel_sums_of)(p, j, n, 4, 1);
+        else
+            V(channel_sums_of)(p, j, n, 4, 0);
+    }
 }
 
 static GCKPTI_TARGET void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)
@@ -31928,7 +31951,7 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_
         return;
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += W)
-        V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
+        V(store_n)(aux + i, V(load)(max + i) + V(log_called)(V(load)(sum + i)), m - i);
 }
 
 /* Queries `first`.. of a head. */
@@ -32702,13 +32725,15 @@ GCKPTI_INLINED void V(gate_keep)(float *x, int gate, const gckpti_cell *s, int64
     V(store_n)(x + gate * s->units + j, y, s->units - j);
 }
 
+GCKPTI_FORMULA FLOATS V(gate_tanh)(FLOATS x) { return V(tanh)(x); } /* called, to be short */
+
 static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
 {
     for (int64_t j = 0; j < s->units; j += W) {
         FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
         FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
         FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
-        FLOATS fresh = V(tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+        FLOATS fresh = V(gate_tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
         V(gate_keep)(s->state, 0, s, j, V(fma)(z, h - fresh, fresh));
         if (s->aux) {
             V(gate_keep)(s->aux, 0, s, j, r);
@@ -32723,9 +32748,9 @@ static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
 {
     for (int64_t j = 0; j < s->units; j += W) {
         FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
-        FLOATS g = V(tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+        FLOATS g = V(gate_tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
         FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
-        V(gate_keep)(s->state, 0, s, j, o * V(tanh)(c));
+        V(gate_keep)(s->state, 0, s, j, o * V(gate_tanh)(c));
         V(gate_keep)(s->state, 1, s, j, c);
         if (s->aux) {
             V(gate_keep)(s->aux, 0, s, j, i);
@@ -32766,7 +32791,7 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         FLOATS i = V(gate)(s->aux, 0, s, j), f = V(gate)(s->aux, 1, s, j);
         FLOATS g = V(gate)(s->aux, 2, s, j), o = V(gate)(s->aux, 3, s, j);
         FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
-        FLOATS t = V(tanh)(V(gate)(s->out, 1, s, j));
+        FLOATS t = V(gate_tanh)(V(gate)(s->out, 1, s, j));
         FLOATS c = V(fma)(top * o, V(tanh_slope)(t), V(gate)(s->d, 1, s, j));
         c = c + V(gate)(s->g, 1, s, j);
         V(gate_back)(s, 0, j, c * g, V(sigmoid_slope)(i));

@@ -163,43 +163,54 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x,
 }
 
 /* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-/* Channels j..j+n-1, at most 4 vectors: of x, of (x - mean)^2, of g, or of g and of g h. */
-static GCKPTI_TARGET void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n)
+/* Channels j..j+n-1, as V(columns_of): of x, of (x - mean)^2, of g, or (`both`) of g and g h. */
+GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
+                                       int vectors, int both)
 {
-    const float *from = p->g ? p->g : p->x;
-    const int both = p->g && p->t, squares = !p->g && p->mean;
+    const float *from = p->g ? p->g : p->x, *x = p->x;
+    const int squares = !p->g && p->mean;
+    const int64_t each = vectors > 1 ? W : n, channels = p->channels;
     FLOATS s[4], s_low[4], t[4], t_low[4], mean[4], rstd[4];
+    int64_t at[4];
     GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < vectors; i++) {
+        at[i] = V(sum_at)(j, n, i);
         s[i] = s_low[i] = t[i] = t_low[i] = V(zero)();
-        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, j + W * i, n - W * i);
-        rstd[i] = V(sum_load)(both ? p->rstd : NULL, j + W * i, n - W * i);
+        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, at[i], each);
+        rstd[i] = V(sum_load)(both ? p->rstd : NULL, at[i], each);
     }
-    for (int64_t place = 0, at = j; place < p->places; place++, at += p->channels) {
+    for (int64_t place = p->places; place > 0; place--, from += channels, x += channels) {
         GCKPTI_UNROLL
-        for (int i = 0; i < 4; i++) {
-            const int64_t left = n - W * i;
-            if (left <= 0)
-                continue;
-            FLOATS a = V(load_n)(from + at + W * i, left), d = a - mean[i];
+        for (int i = 0; i < vectors; i++) {
+            FLOATS a = V(load_n)(from + at[i], each), d = a - mean[i];
             V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : a);
             if (both) {
-                d = (V(load_n)(p->x + at + W * i, left) - mean[i]) * rstd[i];
+                d = (V(load_n)(x + at[i], each) - mean[i]) * rstd[i];
                 V(sum_add)(&t[i], &t_low[i], V(fma)(a, d, V(zero)()));
             }
         }
     }
     GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++) {
-        V(sum_store)(p->s, j + W * i, s[i], n - W * i);
-        V(sum_store)(both ? p->t : NULL, j + W * i, t[i], n - W * i);
+    for (int i = 0; i < vectors; i++) {
+        V(sum_store)(p->s, at[i], s[i], each);
+        V(sum_store)(both ? p->t : NULL, at[i], t[i], each);
     }
 }
 
 static GCKPTI_TARGET void V(channel_sums)(const gckpti_channel_pass *p, int64_t first, int64_t end)
 {
-    for (int64_t j = first; j < end; j += 4 * W)
-        V(channel_sums_of)(p, j, gckpti_min(end - j, 4 * W));
+    const int both = p->g && p->t;
+    for (int64_t j = first, n; j < end; j += n) {
+        n = V(sum_columns)(end - j);
+        if (n < W && both)
+            V(channel_sums_of)(p, j, n, 1, 1);
+        else if (n < W)
+            V(channel_sums_of)(p, j, n, 1, 0);
+        else if (both)
+            V(channel_sums_of)(p, j, n, 4, 1);
+        else
+            V(channel_sums_of)(p, j, n, 4, 0);
+    }
 }
 
 static GCKPTI_TARGET void V(channel_out)(const gckpti_channel_pass *p, int64_t first, int64_t end)

@@ -8,7 +8,8 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 
 /* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
-static GCKPTI_TARGET float V(log_of)(float x) { return V(log)(V(set1)(x))[0]; }
+GCKPTI_FORMULA FLOATS V(log_called)(FLOATS x) { return V(log)(x); }
+static GCKPTI_TARGET float V(log_of)(float x) { return V(log_called)(V(set1)(x))[0]; }
 
 /* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
 GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
@@ -41,9 +42,11 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
 /* The lanes of a row, folded by halves: the sum, or the greatest. */
 GCKPTI_INLINED float V(fold)(FLOATS *lane, int top)
 {
-    for (int half = 32 / W / 2; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            lane[i] = (top ? V(highest) : V(add))(lane[i + half], lane[i]);
+    GCKPTI_UNROLL
+    for (int i = 32 / W - 1; i > 0; i--) { /* one loop, else gcc keeps lanes in memory */
+        const int to = i - (i < 2 ? 1 : i < 4 ? 2 : 4);
+        lane[to] = (top ? V(highest) : V(add))(lane[i], lane[to]);
+    }
     return top ? V(fold_max)(lane[0]) : V(fold_sum)(lane[0]);
 }
 
@@ -53,7 +56,7 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
     enum { LANES = 32 / W };
     const int top = row->kind == GCKPTI_TOP;
     const FLOATS start = V(set1)(top ? -GCKPTI_INFINITY : 0.0f);
-    FLOATS lane[LANES], rest[LANES];
+    FLOATS lane[LANES];
     int64_t at = 0;
     for (int i = 0; i < LANES; i++)
         lane[i] = start;
@@ -62,13 +65,11 @@ GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
         for (int i = 0; i < LANES; i++)
             lane[i] = V(term)(row, at + W * i, W, lane[i]);
     }
-    if (at == n)
-        return V(fold)(lane, top);
-    for (int i = 0; i < LANES; i++)
-        rest[i] = lane[i];
-    for (int i = 0; at < n; i++, at += W)
-        rest[i] = V(upto)(n - at, V(term)(row, at, n - at, rest[i]), rest[i]);
-    return V(fold)(rest, top);
+    GCKPTI_UNROLL
+    for (int i = 0; i < LANES; i++, at += W)
+        if (at < n)
+            lane[i] = V(upto)(n - at, V(term)(row, at, n - at, lane[i]), lane[i]);
+    return V(fold)(lane, top);
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */

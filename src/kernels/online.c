@@ -139,7 +139,7 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_
         return;
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += W)
-        V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
+        V(store_n)(aux + i, V(load)(max + i) + V(log_called)(V(load)(sum + i)), m - i);
 }
 
 /* Queries `first`.. of a head. */

@@ -56,7 +56,7 @@ GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 }
 
 /* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
-GCKPTI_FORMULA FLOATS V(tanh)(FLOATS x)
+GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
     FLOATS a = V(abs)(x), z = a * a, r, t, p, s;
     FLOATS small = V(fma)(a * z, V(horner7)(z, gckpti_tanh_c), a);
@@ -89,7 +89,7 @@ GCKPTI_INLINED FLOATS V(split)(FLOATS x, FLOATS *n)
 }
 
 /* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
-GCKPTI_FORMULA FLOATS V(log)(FLOATS x)
+GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
     const FLOATS zero = V(zero)(), inf = V(set1)(GCKPTI_INFINITY);
     const float *c = gckpti_log_c;
