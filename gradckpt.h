@@ -27,7 +27,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1289
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1291
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1207
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
@@ -2049,8 +2049,10 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
+#define GCKPTI_ALIGNED
 #else
 #define GCKPTI_HAS_FAST 1
+#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* vectors in it cross no line of a cache */
 #endif
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)
@@ -11834,7 +11836,7 @@ static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 
 static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
-    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    float room[GCKPTI_SMALL_ROOM] GCKPTI_ALIGNED;
     (void)worker;
     gckpti_products_piece((const gckpti_products *)context, i, room, GCKPTI_SMALL_ROOM);
 }
@@ -12623,7 +12625,7 @@ GCKPTI_FAST_ERRORS(binary_cross_entropy, GCKPTI_BINARY)
 /* On the calling thread. */
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    float pack[GCKPTI_SMALL_ROOM] GCKPTI_ALIGNED;
     const gckpti_rectangle all = { 0, t->m, 0, t->n, 0, 0 };
     gckpti_kernels_of(s->call)->product_piece(t, &all, pack, GCKPTI_SMALL_ROOM);
 }
@@ -24137,7 +24139,7 @@ static float *gckpti_portion_open(const gckpti_portions *s, const gckpt_call *c,
 static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_portions *s = (const gckpti_portions *)context;
-    float room[GCKPTI_PORTION_ROOM], *next = room;
+    float room[GCKPTI_PORTION_ROOM] GCKPTI_ALIGNED, *next = room;
     gckpt_call c = *s->call;
     int64_t at = i * s->n, n = gckpti_min(gckpti_elements(&c.shape) - at, s->n);
     (void)worker;
@@ -29683,6 +29685,7 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_COLD
 #undef GCKPTI_WARM
 #undef GCKPTI_HAS_FAST
+#undef GCKPTI_ALIGNED
 #undef GCKPTI_X86
 #undef GCKPTI_AVX512
 #undef GCKPTI_OPTIMISED

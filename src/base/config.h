@@ -115,8 +115,10 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
+#define GCKPTI_ALIGNED
 #else
 #define GCKPTI_HAS_FAST 1
+#define GCKPTI_ALIGNED  __attribute__((aligned(64))) /* vectors in it cross no line of a cache */
 #endif
 #if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) &&          \
     !defined(GCKPT_NO_AVX2)

@@ -69,7 +69,7 @@ static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 
 static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
-    float room[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    float room[GCKPTI_SMALL_ROOM] GCKPTI_ALIGNED;
     (void)worker;
     gckpti_products_piece((const gckpti_products *)context, i, room, GCKPTI_SMALL_ROOM);
 }

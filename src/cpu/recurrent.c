@@ -6,7 +6,7 @@
 /* On the calling thread. */
 static void gckpti_cells_product(const gckpti_sequence *s, const gckpti_product *t)
 {
-    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    float pack[GCKPTI_SMALL_ROOM] GCKPTI_ALIGNED;
     const gckpti_rectangle all = { 0, t->m, 0, t->n, 0, 0 };
     gckpti_kernels_of(s->call)->product_piece(t, &all, pack, GCKPTI_SMALL_ROOM);
 }

@@ -77,7 +77,7 @@ static float *gckpti_portion_open(const gckpti_portions *s, const gckpt_call *c,
 static void gckpti_portion_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_portions *s = (const gckpti_portions *)context;
-    float room[GCKPTI_PORTION_ROOM], *next = room;
+    float room[GCKPTI_PORTION_ROOM] GCKPTI_ALIGNED, *next = room;
     gckpt_call c = *s->call;
     int64_t at = i * s->n, n = gckpti_min(gckpti_elements(&c.shape) - at, s->n);
     (void)worker;
