@@ -47,18 +47,18 @@
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
- *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1654
+ *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
  *                 tells, checks, open, request, frontier, fit, pictures, points
  *     >>run       an executor: runs a plan over one arena, steps, streams                     4565
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step
- *     >>check     gradients against finite differences; what ops cost here; races              703
+ *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2351
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            848
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3035
+ *     >>kernels   what is done with an item, for each instruction set                         3039
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -19586,7 +19586,8 @@ GCKPTI_FN gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator 
 
 /* ---- ask/fit.c ---- */
 #ifndef GCKPT_NO_FIT
-/* gckpt_fit, of micro-batches that have so many rows or more. */
+/* gckpt_fit, of micro-batches that have so many rows or more. (Of its seven parameters the program
+ * gives six.) */
 GCKPTI_FN gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                  const gckpt_plan_desc *desc, gckpt_measure measure,
                                  int64_t least_rows);
@@ -26244,6 +26245,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
     }
 }
 
+/* (As many parameters as what may be asked for.) */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update)
@@ -26423,6 +26425,7 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     return result;
 }
 
+/* (Six parameters are those of gckpt_fit.) */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure measure, gckpt_timed *timed)
@@ -30343,7 +30346,8 @@ GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scal
 }
 
 /* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
- * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. */
+ * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. (As many
+ * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
 static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
                                     int64_t n, float *x, int64_t width)
 {
@@ -31434,7 +31438,8 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
 /* >>kernels/images */
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: a piece of a product whose a is the matrix of all windows, which is not made ---- */
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. (Seven
+ * parameters: the matrix, a rectangle of it, where that goes. So too pack_taps.) */
 static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t links, float *d, int64_t d_row)
 {
@@ -31489,7 +31494,7 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
 }
 
 /* The tiles of some rows of c, whose part of a is gathered: u without what changes from tile to
- * tile. */
+ * tile. (Seven parameters: three are of all tiles, two say how many, two where b is.) */
 static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
                                            int64_t n, const float *b, const float *panels,
                                            const gckpti_blocking *by)
@@ -31768,7 +31773,8 @@ GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* c (m,n) += chains of k links, or what the diagonal leaves of these. */
+/* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
+ * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
@@ -31943,7 +31949,8 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
         aux[(row * h->heads + head) * h->t + i] = max + V(log_of)(sum);
 }
 
-/* m queries from `first` on have seen all: their sums, and aux */
+/* m queries from `first` on have seen all: their sums, and aux. (Seven parameters: which, and two
+ * rows of the caller's.) */
 static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {

@@ -131,6 +131,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
     }
 }
 
+/* (As many parameters as what may be asked for.) */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update)

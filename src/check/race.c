@@ -123,6 +123,7 @@ static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
     return result;
 }
 
+/* (Six parameters are those of gckpt_fit.) */
 GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
                                       int64_t batch, const gckpt_plan_desc *desc,
                                       gckpt_measure measure, gckpt_timed *timed)

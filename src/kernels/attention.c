@@ -86,7 +86,8 @@ GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t
             __builtin_prefetch(x + j, 0, 2);
 }
 
-/* c (m,n) += chains of k links, or what the diagonal leaves of these. */
+/* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
+ * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {

@@ -1,6 +1,7 @@
 #ifndef GCKPT_NO_IMAGES
 /* ---- conv2d: a piece of a product whose a is the matrix of all windows, which is not made ---- */
-/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. */
+/* d[i * d_row + p] = links first..first + links - 1 of rows `row`.. of the windows' matrix. (Seven
+ * parameters: the matrix, a rectangle of it, where that goes. So too pack_taps.) */
 static GCKPTI_TARGET void V(unfold)(const gckpti_windows *s, int64_t row, int64_t rows,
                                     int64_t first, int64_t links, float *d, int64_t d_row)
 {
@@ -55,7 +56,7 @@ static GCKPTI_TARGET void V(pack_taps)(const gckpti_windows *s, int64_t p, int64
 }
 
 /* The tiles of some rows of c, whose part of a is gathered: u without what changes from tile to
- * tile. */
+ * tile. (Seven parameters: three are of all tiles, two say how many, two where b is.) */
 static GCKPTI_TARGET void V(windows_tiles)(const gckpti_windows *s, gckpti_tile u, int64_t rows,
                                            int64_t n, const float *b, const float *panels,
                                            const gckpti_blocking *by)

@@ -128,7 +128,8 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
         aux[(row * h->heads + head) * h->t + i] = max + V(log_of)(sum);
 }
 
-/* m queries from `first` on have seen all: their sums, and aux */
+/* m queries from `first` on have seen all: their sums, and aux. (Seven parameters: which, and two
+ * rows of the caller's.) */
 static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_t head,
                                       int64_t first, int64_t m, float *max, float *sum)
 {

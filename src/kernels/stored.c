@@ -14,7 +14,8 @@ GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scal
 }
 
 /* `rows` of u, `row` elements apart, the first from element `at` on: n elements of each, as
- * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. */
+ * gckpti_unpack, to rows of `width` floats; as many rows that come then are fetched. (As many
+ * parameters as a rectangle of one matrix in another has. So too pack_stored.) */
 static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
                                     int64_t n, float *x, int64_t width)
 {
