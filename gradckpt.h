@@ -27,29 +27,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
- *     >>base      configuration, errors, texts, memory, shapes, threads                       1291
+ *     >>base      configuration, errors, texts, memory, shapes, threads                       1295
  *                 text, memory, sort, shape, threads
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1207
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1530
+ *     >>store     parameters and optimiser state, however they are stored                     1542
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        624
+ *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4498
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4500
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1821
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1825
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3673
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4565
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4585
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -2033,7 +2033,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* What runs now and then, not in each step, is compiled for size where gcc optimises: from
- * GCKPTI_COLD to GCKPTI_WARM. Of .text that is 4 %. */
+ * GCKPTI_COLD to GCKPTI_WARM. Of .text that is 7 %. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(GCKPTI_ROOMS)
 #define GCKPTI_COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
 #define GCKPTI_WARM _Pragma("GCC pop_options")
@@ -2404,6 +2404,8 @@ GCKPTI_FN void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)
                                 void *context);
 
 /* >>base/text */
+GCKPTI_COLD
+
 /* ---- text without stdio ---- */
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
@@ -2650,6 +2652,8 @@ GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
 }
+
+GCKPTI_WARM
 
 /* >>base/memory */
 /* ---- memory: the one allocation site ---- */
@@ -5155,6 +5159,8 @@ GCKPTI_FN void gckpti_values_undo(gckpt_store *s)
 }
 
 /* >>store/params */
+GCKPTI_COLD
+
 /* ---- names, as files can have them ---- */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
@@ -5339,6 +5345,8 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
+GCKPTI_WARM
+
 /* >>store/ranks */
 #ifndef GCKPT_NO_RANKS
 
@@ -5371,6 +5379,8 @@ GCKPT_API gckpt_result gckpt_store_ranks(gckpt_store *store, int rank, int ranks
 #endif
 
 /* >>store/notes */
+GCKPTI_COLD
+
 #ifndef GCKPT_NO_NOTES
 static void gckpti_note_free(gckpt_store *s, char *note)
 {
@@ -5463,7 +5473,11 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
 }
 #endif
 
+GCKPTI_WARM
+
 /* >>store/calls */
+GCKPTI_COLD
+
 /* Whole-name match: '*' any run, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -5666,6 +5680,8 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     }
     return hash;
 }
+
+GCKPTI_WARM
 
 /* >>store/pack */
 #ifndef GCKPT_NO_PACK
@@ -6058,6 +6074,8 @@ GCKPTI_FN gckpt_call gckpti_shape_call(gckpt_tensor *const *in, int n, const voi
 GCKPTI_FN int gckpti_hands_in(const gckpt_op *op);
 
 /* What the files of graph share; no other folder uses it. */
+
+GCKPTI_COLD /* to ops */
 
 /* >>graph/tensor */
 static const char *gckpti_kind_name(const gckpt_tensor *t)
@@ -6586,6 +6604,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
     return attribute_bytes && !t->attributes ? NULL : t;
 }
+
+GCKPTI_WARM /* since graph */
 
 /* =================================================================================================
  * >>ops: what each op is: shape rule, forward, backward, row, builder
@@ -12735,6 +12755,8 @@ GCKPTI_BOTH_WAYS(fast_lstm, gckpti_cells_by(call, backward, gckpti_kernels_of(ca
 #include GRADCKPT_FILE
 #endif
 
+GCKPTI_COLD
+
 /* A product whose rows, columns and links go past the edge of a tile, b transposed. */
 static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
@@ -12829,6 +12851,8 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
+
+GCKPTI_WARM
 #endif
 
 /* >>cpu/calls */
@@ -13958,6 +13982,8 @@ GCKPTI_FN void gckpti_encode_copies(const gckpti_planner *p, const gckpti_ins *i
 #endif
 
 /* >>plan/forms */
+GCKPTI_COLD
+
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
 /* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
  * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
@@ -14047,6 +14073,8 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
             gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
     return better;
 }
+
+GCKPTI_WARM
 
 /* >>plan/gradients */
 /* ---- the model's gradients: their uses, sums, memory, by the order of backwards ---- */
@@ -15010,6 +15038,8 @@ GCKPTI_FN gckpt_result gckpti_model_units(gckpti_planner *p)
 }
 
 /* >>plan/makers */
+GCKPTI_COLD
+
 /* ---- makers: each writes the body of a schedule, p->made ---- */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
@@ -15276,6 +15306,8 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
         gckpti_keep_draft(p);
     return result;
 }
+
+GCKPTI_WARM
 
 /* >>plan/schedule */
 /* ---- lives: a walk over a schedule from its end, which comes to a value's last use first ---- */
@@ -16163,6 +16195,8 @@ GCKPTI_FN gckpt_result gckpti_place_draft(gckpti_planner *p)
 }
 
 /* >>plan/encode */
+GCKPTI_COLD
+
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
@@ -16578,6 +16612,8 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
+
+GCKPTI_WARM
 
 /* =================================================================================================
  * >>search: what no schedule can do without; the least work for every budget
@@ -21977,6 +22013,8 @@ GCKPTI_FN void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, i
 }
 
 /* >>run/backend */
+GCKPTI_COLD
+
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 {
     static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
@@ -22107,7 +22145,11 @@ GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
 }
 
+GCKPTI_WARM
+
 /* >>run/memory */
+GCKPTI_COLD
+
 GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size)
 {
     size_t at = b->used, most = (size_t)PTRDIFF_MAX / 2;
@@ -22406,6 +22448,8 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
                                 e->plan->arena);
     return GCKPT_OK;
 }
+
+GCKPTI_WARM
 
 /* >>run/crew */
 #ifndef GCKPT_NO_RANKS
@@ -23222,6 +23266,8 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
 /* >>run/caches */
 #ifndef GCKPT_NO_CACHES
 
+GCKPTI_COLD
+
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. Without tables: do they fit? */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
@@ -23306,7 +23352,11 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
 }
 #endif
 
+GCKPTI_WARM
+
 /* >>run/open */
+GCKPTI_COLD
+
 /* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
  * header, of the ops that are linked now, or for this build. */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
@@ -23644,6 +23694,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
+
+GCKPTI_WARM
 
 /* >>run/host */
 /* ---- own memory: what the host does itself, it does on copies ---- */
@@ -24817,6 +24869,8 @@ GCKPTI_FN void gckpti_uncount_updates(gckpt_exec *e)
 /* >>run/picks */
 #ifndef GCKPT_NO_PICKS
 
+GCKPTI_COLD
+
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
@@ -25001,6 +25055,8 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
     }
 }
 #endif
+
+GCKPTI_WARM
 
 /* >>run/advance */
 /* ---- an op, forward and backward ---- */

@@ -99,7 +99,7 @@ extern int posix_memalign(void **start, size_t alignment, size_t size);
 #endif
 
 /* What runs now and then, not in each step, is compiled for size where gcc optimises: from
- * GCKPTI_COLD to GCKPTI_WARM. Of .text that is 4 %. */
+ * GCKPTI_COLD to GCKPTI_WARM. Of .text that is 7 %. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(GCKPTI_ROOMS)
 #define GCKPTI_COLD _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
 #define GCKPTI_WARM _Pragma("GCC pop_options")

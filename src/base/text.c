@@ -1,5 +1,7 @@
 #include "base/base.h"
 
+GCKPTI_COLD
+
 /* ---- text without stdio ---- */
 
 GCKPTI_FN void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
@@ -246,3 +248,5 @@ GCKPTI_FN void gckpti_print(gckpti_sink *k, const char *format, ...)
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
 }
+
+GCKPTI_WARM

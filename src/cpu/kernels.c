@@ -29,6 +29,8 @@
 #endif
 #endif
 
+GCKPTI_COLD
+
 /* A product whose rows, columns and links go past the edge of a tile, b transposed. */
 static int gckpti_products_agree(const gckpti_kernels *kernels)
 {
@@ -123,4 +125,6 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
+
+GCKPTI_WARM
 #endif

@@ -10,3 +10,5 @@ GCKPTI_FN const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_
 GCKPTI_FN gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                           gckpt_type type);
 #endif
+
+GCKPTI_COLD /* to ops */

@@ -3,6 +3,8 @@
 #include "num/num.h"
 #include "store/store.h"
 
+GCKPTI_WARM /* since graph */
+
 /* =================================================================================================
  * >>ops: what each op is: shape rule, forward, backward, row, builder
  *

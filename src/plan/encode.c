@@ -3,6 +3,8 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
+GCKPTI_COLD
+
 /* ---- the hash of a graph: of all that a plan's bytes and bits depend on, in an order and a size
  * that all machines share ---- */
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
@@ -418,3 +420,5 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
+
+GCKPTI_WARM

@@ -2,6 +2,8 @@
 #include "graph/graph.h"
 #include "ops/ops.h"
 
+GCKPTI_COLD
+
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
 /* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
  * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
@@ -91,3 +93,5 @@ GCKPTI_FN int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
             gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
     return better;
 }
+
+GCKPTI_WARM

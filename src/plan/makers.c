@@ -1,6 +1,8 @@
 #include "plan/own.h"
 #include "graph/graph.h"
 
+GCKPTI_COLD
+
 /* ---- makers: each writes the body of a schedule, p->made ---- */
 GCKPTI_FN void gckpti_emit(gckpti_planner *p, int item)
 {
@@ -267,3 +269,5 @@ GCKPTI_FN gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
         gckpti_keep_draft(p);
     return result;
 }
+
+GCKPTI_WARM

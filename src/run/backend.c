@@ -1,5 +1,7 @@
 #include "run/own.h"
 
+GCKPTI_COLD
+
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 {
     static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
@@ -129,3 +131,5 @@ GCKPTI_FN gckpt_result gckpti_wait(gckpt_exec *e)
     return !problem ? GCKPT_OK
                     : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", gckpti_on(e)->name, problem);
 }
+
+GCKPTI_WARM

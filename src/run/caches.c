@@ -2,6 +2,8 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
+GCKPTI_COLD
+
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. Without tables: do they fit? */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
@@ -85,3 +87,5 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     return gckpti_ok(exec);
 }
 #endif
+
+GCKPTI_WARM

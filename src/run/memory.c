@@ -1,6 +1,8 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
+GCKPTI_COLD
+
 GCKPTI_FN void *gckpti_carve(gckpti_block *b, size_t n, size_t size)
 {
     size_t at = b->used, most = (size_t)PTRDIFF_MAX / 2;
@@ -299,3 +301,5 @@ GCKPTI_FN gckpt_result gckpti_check_canary(gckpt_exec *e)
                                 e->plan->arena);
     return GCKPT_OK;
 }
+
+GCKPTI_WARM

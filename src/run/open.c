@@ -2,6 +2,8 @@
 #include "graph/graph.h"
 #include "num/num.h"
 
+GCKPTI_COLD
+
 /* A plan may come from a table that was compiled in (gckpt_plan_c): refuses one that is not of this
  * header, of the ops that are linked now, or for this build. */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
@@ -339,3 +341,5 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec->blocks.host, exec->blocks.host_size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
+
+GCKPTI_WARM

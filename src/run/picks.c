@@ -2,6 +2,8 @@
 #include "run/own.h"
 #include "graph/graph.h"
 
+GCKPTI_COLD
+
 static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
 {
     return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
@@ -186,3 +188,5 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
     }
 }
 #endif
+
+GCKPTI_WARM

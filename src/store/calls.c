@@ -1,6 +1,8 @@
 #include "store/own.h"
 #include "num/num.h"
 
+GCKPTI_COLD
+
 /* Whole-name match: '*' any run, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -203,3 +205,5 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     }
     return hash;
 }
+
+GCKPTI_WARM

@@ -1,5 +1,7 @@
 #include "store/own.h"
 
+GCKPTI_COLD
+
 #ifndef GCKPT_NO_NOTES
 static void gckpti_note_free(gckpt_store *s, char *note)
 {
@@ -91,3 +93,5 @@ GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key,
     return gckpti_ok(store);
 }
 #endif
+
+GCKPTI_WARM

@@ -1,6 +1,8 @@
 #include "store/own.h"
 #include "num/num.h"
 
+GCKPTI_COLD
+
 /* ---- names, as files can have them ---- */
 GCKPTI_FN int gckpti_utf8_length(const char *s, size_t left)
 {
@@ -184,3 +186,5 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
+
+GCKPTI_WARM
