@@ -29,7 +29,7 @@
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                    lines
  *     >>base      configuration, errors, texts, memory, shapes, threads                       1295
  *                 text, memory, sort, shape, threads
- *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1207
+ *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1542
@@ -3450,6 +3450,9 @@ GCKPTI_INLINE int gckpti_whole(float y)
 }
 
 /* >>num/again */
+/* vectors.h and formulas.h, which follow, are read more than once: here as plain floats, and by the
+ * header including itself (cpu/kernels.c), which sees nothing but them and kernels. So the
+ * implementation ends here, and goes on in once.h. */
 #define GCKPTI_ISA (-1) /* once as plain floats: num/vectors */
 #endif /* GRADCKPT_IMPLEMENTATION */
 #ifdef GCKPTI_ISA
@@ -4007,6 +4010,7 @@ GCKPTI_INLINED void V(step_adamw)(const gckpt_rates *a, FLOATS g, FLOATS *w, FLO
 #endif
 
 /* >>num/once */
+/* The end of what is read more than once (again.h). */
 #endif /* GCKPTI_ISA */
 #if defined(GCKPTI_ISA) && GCKPTI_ISA < 0 /* on with the implementation */
 #undef GCKPTI_ISA
@@ -9467,7 +9471,7 @@ static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *bod
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     int wanted = !l->backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
-    int64_t most = l->backward ? rows : GCKPTI_LOSS_ROWS_MOST;
+    int64_t most = l->backward ? rows : (int64_t)GCKPTI_LOSS_ROWS_MOST;
     for (int64_t row = 0; row < rows && wanted; row += most) {
         gckpti_loss_begin(l, row, gckpti_min(rows - row, most));
         l->begin = row;
@@ -9966,7 +9970,7 @@ static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window
         (void)gckpti_taps(s, 1, q, &w, &end);
         int64_t first = at->x + (h * columns + w) * n;
         for (int64_t c = 0; c < n; c++) {
-            int64_t i = tap[y + c] / (uint32_t)wide, j = tap[y + c] - i * wide;
+            int64_t i = (int64_t)(tap[y + c] / (uint32_t)wide), j = tap[y + c] - i * wide;
             call->in[0].grad[first + (i * columns + j) * n + c] += call->grad_out[y + c];
         }
     }
@@ -23350,9 +23354,9 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     exec->caches.of->caches.position = position;
     return gckpti_ok(exec);
 }
-#endif
 
 GCKPTI_WARM
+#endif
 
 /* >>run/open */
 GCKPTI_COLD
@@ -25054,9 +25058,9 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         }
     }
 }
-#endif
 
 GCKPTI_WARM
+#endif
 
 /* >>run/advance */
 /* ---- an op, forward and backward ---- */

@@ -295,7 +295,7 @@ static void gckpti_losses_by(gckpti_loss *l, int64_t rows, gckpti_loss_body *bod
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[2];
     int wanted = !l->backward || x->grad || gckpti_is_narrow(x->grad_bf16) || call->in[1].grad;
-    int64_t most = l->backward ? rows : GCKPTI_LOSS_ROWS_MOST;
+    int64_t most = l->backward ? rows : (int64_t)GCKPTI_LOSS_ROWS_MOST;
     for (int64_t row = 0; row < rows && wanted; row += most) {
         gckpti_loss_begin(l, row, gckpti_min(rows - row, most));
         l->begin = row;

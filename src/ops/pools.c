@@ -153,7 +153,7 @@ static void gckpti_max_pool_windows(const gckpti_pooling *s, const gckpti_window
         (void)gckpti_taps(s, 1, q, &w, &end);
         int64_t first = at->x + (h * columns + w) * n;
         for (int64_t c = 0; c < n; c++) {
-            int64_t i = tap[y + c] / (uint32_t)wide, j = tap[y + c] - i * wide;
+            int64_t i = (int64_t)(tap[y + c] / (uint32_t)wide), j = tap[y + c] - i * wide;
             call->in[0].grad[first + (i * columns + j) * n + c] += call->grad_out[y + c];
         }
     }

@@ -86,6 +86,6 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     exec->caches.of->caches.position = position;
     return gckpti_ok(exec);
 }
-#endif
 
 GCKPTI_WARM
+#endif

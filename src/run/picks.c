@@ -187,6 +187,6 @@ GCKPTI_FN void gckpti_add_uses(gckpt_exec *e)
         }
     }
 }
-#endif
 
 GCKPTI_WARM
+#endif
