@@ -417,8 +417,8 @@
  *    kernels only, the definition of the numbers; where the compiler's target has no fma
  *    instruction these emulate it, so NO_FAST is for devices and for reading along (an MLP takes 29
  *    times as long; 9 times with -march=native). Keep the implementation in a file of its own (1):
- *    it takes gcc 12 some 26 s at -O2, 5 s at -O0 (the hottest kernels stay at -O1), with NO_FAST
- *    14 s at -O2, on a core of a Zen 5 server.
+ *    it takes gcc 12 some 17 s at -O2, 4 s at -O0 (the hottest kernels stay at -O1), with NO_FAST
+ *    10 s at -O2, on a core of a Zen 5 server.
  *
  * 14. Many processes
  *    Each process (rank) builds the same graph over a store that knows its rank
