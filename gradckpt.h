@@ -56,9 +56,9 @@
  *                 gradients, calibrate, race
  *     >>files     safetensors                                                                 2351
  *                 write, header, places, read, path, ranks_load, ranks_save
- *     >>tables    plans as files and as C constants                                            848
+ *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3039
+ *     >>kernels   what is done with an item, for each instruction set                         3041
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 sums, images, attention, online, words, word_attention, losses, errors,
  *                 cells, table, end
@@ -15428,7 +15428,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
     t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 
-/* ---- schedules: what a maker wrote becomes one; its spans ---- */
+/* ---- schedules: what a maker wrote becomes one ---- */
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length)
@@ -29088,7 +29088,8 @@ static void gckpti_read_list(gckpti_plan_reader *r)
     }
 }
 
-/* What was asked for, and the list, as gckpt_plan_new takes them. */
+/* What was asked for, and the list, as gckpt_plan_new takes them. (More than 60 lines: the
+ * fields in the order in which a file has them, and what each may be.) */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->p.g;
@@ -30035,8 +30036,8 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
 
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants.
- */
+ * are a row's vectors, named one by one, since gcc spills arrays of them: hence more than 60 lines.
+ * rows, vectors: constants. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
@@ -30566,7 +30567,8 @@ static GCKPTI_TARGET gckpti_fetch V(fetch_block)(const gckpti_product *t, int64_
  * (col). There a tile, some rows and vectors of c in registers, takes k links. From one block of
  * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
  * rows, which the next panel reads again, and a panel of b, which the next rows read again.
- * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows. */
+ * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows.
+ * (More than 60 lines: what one loop knows the next one needs.) */
 static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, const gckpti_rectangle *piece,
                                            float *pack, int64_t room)
 {
@@ -32081,7 +32083,8 @@ static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, 
 }
 
 /* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
- * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk. */
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk.
+ * (More than 60 lines: two loops over the same blocks of its room.) */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                 float *room)
 {

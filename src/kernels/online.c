@@ -200,7 +200,8 @@ static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, 
 }
 
 /* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
- * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk. */
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk.
+ * (More than 60 lines: two loops over the same blocks of its room.) */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                 float *room)
 {

@@ -38,7 +38,8 @@ static GCKPTI_TARGET gckpti_fetch V(fetch_block)(const gckpti_product *t, int64_
  * (col). There a tile, some rows and vectors of c in registers, takes k links. From one block of
  * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
  * rows, which the next panel reads again, and a panel of b, which the next rows read again.
- * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows. */
+ * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows.
+ * (More than 60 lines: what one loop knows the next one needs.) */
 static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, const gckpti_rectangle *piece,
                                            float *pack, int64_t room)
 {

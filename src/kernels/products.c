@@ -7,8 +7,8 @@
 
 /* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
  * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
- * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants.
- */
+ * are a row's vectors, named one by one, since gcc spills arrays of them: hence more than 60 lines.
+ * rows, vectors: constants. */
 GCKPTI_ALWAYS void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;

@@ -115,7 +115,7 @@ GCKPTI_FN void gckpti_find_lives(gckpti_planner *p, gckpti_schedule *t)
     t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 
-/* ---- schedules: what a maker wrote becomes one; its spans ---- */
+/* ---- schedules: what a maker wrote becomes one ---- */
 GCKPTI_FN int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
 
 GCKPTI_FN int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length)

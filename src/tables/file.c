@@ -184,7 +184,8 @@ static void gckpti_read_list(gckpti_plan_reader *r)
     }
 }
 
-/* What was asked for, and the list, as gckpt_plan_new takes them. */
+/* What was asked for, and the list, as gckpt_plan_new takes them. (More than 60 lines: the
+ * fields in the order in which a file has them, and what each may be.) */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
     gckpt_graph *g = r->p.g;
