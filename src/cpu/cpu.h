@@ -54,7 +54,7 @@ static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t s
 static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_factor a,
                                                gckpti_factor b, float *c)
 {
-    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL };
+    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
     return t;
 }
 
@@ -145,20 +145,6 @@ typedef struct {
     const float *next; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
 } gckpti_band;
 
-/* What a head's backward in a bf16 plan works with: blocks of p, ds, dk and dv, dq's chains of all
- * queries, a sum (g out) of each; what is multiplied: rows of words of two columns (q, k, v, g) or
- * columns of words of two rows (pairs_); and the bands that do it. */
-typedef struct {
-    const gckpti_heads *h;
-    gckpti_factor q, k, v, g, pairs_q, pairs_k, pairs_g;
-    gckpti_band scores, over_queries, over_keys;
-    int64_t at_q; /* the head's first element, of q and of out */
-    int to_q, to_k, to_v;
-    const float *lse;
-    float *p, *ds, *dk, *dv, *dq, *delta;
-    uint32_t *along, *kt, *vt, *k_words, *rows; /* of ds by keys; of k and v; any other rows' */
-} gckpti_words;
-
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
 typedef struct {
     int64_t deep, wide;
@@ -182,34 +168,73 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
-/* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
- * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
- * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
+/* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
+ * side by side; of b, panels of words of two links, a block being 16 rows of as many words as the
+ * panel is wide: what the two halves of word q hold is the kernels' choice. What is missing of a
+ * block goes as -0 x +0, which changes no chain, not even one at -0. */
+enum gckpti_words {
+    GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
+    GCKPTI_WORDS_APART, /* q < 8: 4 q + 2 (lower), 4 q; q >= 8: 4 (q - 8) + 3, 4 (q - 8) + 1 */
+    GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
+};
+
+/* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row. Elements
+ * start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end they are
+ * rounded there instead. `last`: links of the last block, behind which it may stop. */
 typedef struct {
-    int64_t pairs, a_row, a_step, width, from_row, c_row;
+    int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, narrow_row;
     const uint16_t *a;
     const uint32_t *b;
     const float *from;
     float *c;
-    uint16_t *c_bf16;    /* one of the two */
+    uint16_t *c_bf16;
     const float *next;   /* the tile of c to come, or NULL: fetched meanwhile, as */
-    gckpti_fetch *fetch; /* is this */
+    gckpti_fetch *fetch; /* is this, or NULL */
 } gckpti_mixed_tile;
 
-/* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
- * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
- * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
- * which change no chain, not even one at -0. */
+/* How it is done, for blocks or for a chain: of how many rows (all are computed if there is but one
+ * less: `whole`) and columns at most; how b's words are packed. */
 typedef struct {
-    void (*tile)(const gckpti_mixed_tile *t);
-    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
-                 int64_t width);
+    int rows, columns, whole, words;
+    void (*run)(const gckpti_mixed_tile *t);
+} gckpti_mixed_tiles;
+
+/* Lanes 0..n-1 (rows of c; columns of b), of which the first is element `at` at link 0, of `blocks`
+ * blocks of t from link p on. */
+typedef struct {
+    const gckpti_product *t;
+    const gckpti_factor *x;
+    int64_t at, n, p, blocks;
+} gckpti_mixed_links;
+
+/* Of bf16 plans. tiles: for blocks, for a chain. pack_a: lane i's at d + i * row, up to a multiple
+ * of 16 lanes; pack_b: a panel of `width` lanes. */
+typedef struct {
+    gckpti_mixed_tiles tiles[2];
+    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
+    void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
                               float *room);
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
+
+/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
+ * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
+ * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet. */
+typedef struct {
+    const gckpti_mixed_kernels *by;
+    gckpti_mixed_tile tile;
+    int64_t n, back;
+    const uint16_t *start;
+    int chain;
+    uint32_t least;
+    gckpti_fetch ahead; /* fetched when tile.fetch is done */
+} gckpti_mixed_part;
+
+/* ---- cpu/mixed.c ---- */
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s);
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
@@ -368,7 +393,8 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 /* Those of bf16 plans; without these all are NULL. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
-    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    static const gckpti_mixed_kernels none = { { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } },
+                                                NULL, NULL, NULL, NULL, NULL, NULL };
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 

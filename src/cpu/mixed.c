@@ -1,134 +1,224 @@
 #include "cpu/own.h"
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
- * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
+/* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
+ * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
+
+#if GCKPTI_X86
+/* Between the two, subnormals are zeros; nothing is computed on the wrong side. */
+static unsigned gckpti_flushing_begin(void)
+{
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040u);
+    __asm__ volatile("" ::: "memory");
+    return mode;
+}
+static void gckpti_flushing_end(unsigned mode)
+{
+    __asm__ volatile("" ::: "memory");
+    _mm_setcsr(mode);
+}
+#else
+static unsigned gckpti_flushing_begin(void) { return 0; }
+static void gckpti_flushing_end(unsigned mode) { (void)mode; }
+#endif
+
+/* The least exponent (biased) of n factors that are not zeros. */
+static uint32_t gckpti_least_exponent(const uint16_t *x, int64_t n)
+{
+    uint32_t least = 255;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t e = x[i] >> 7 & 255u;
+        least = e && e < least ? e : least;
+    }
+    return least;
+}
+
+/* Whether no link can end below 2^-126, as where processors are not told to flush the tiles need:
+ * chains are multiples of the two least exponents' last bits. */
+static int gckpti_never_flushes(gckpti_mixed_part *s)
+{
+    const gckpti_mixed_tile *t = &s->tile;
+    const void *words = t->b;
+    if (GCKPTI_X86)
+        return 1;
+    for (int64_t i = 0; !s->least && i < t->m; i++) {
+        const uint32_t e = gckpti_least_exponent(t->a + i * t->a_row, t->blocks * GCKPTI_LINKS);
+        s->least = i == 0 || e < s->least ? e : s->least;
+    }
+    return s->least + gckpti_least_exponent((const uint16_t *)words,
+                                            t->blocks * GCKPTI_LINKS * t->b_row) >=
+           127 + 127 + 14 - 126;
+}
+
+/* A tile where links may flush: an element at a time. */
+static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
+{
+    const int64_t links = (t->blocks - 1) * GCKPTI_LINKS + t->last;
+    uint16_t column[GCKPTI_LINKS];
+    gckpti_product all;
+    memset(&all, 0, sizeof all);
+    all.run = chain;
+    for (int64_t j = 0; j < t->width; j++)
+        for (int64_t i = 0; i < t->m; i++) {
+            float d = t->from ? t->from[i * t->from_row + j] : 0.0f;
+            for (int64_t p = 0; p < links; p += GCKPTI_LINKS) {
+                all.k = gckpti_min(links - p, GCKPTI_LINKS);
+                for (int64_t l = 0; l < all.k; l++)
+                    column[l] = (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l & 1 ? 16 : 0));
+                all.a.bf16 = t->a + i * t->a_row + p, all.b.bf16 = column;
+                all.a.step = all.b.step = 1;
+                d = gckpti_mixed_element(&all, 0, 0, d);
+            }
+            t->c[i * t->c_row + j] = d;
+        }
+}
+
+/* n columns of m rows, from one array of rows to another. */
+static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_row, int64_t m,
+                             int64_t n)
+{
+    for (int64_t i = 0; i < m; i++)
+        memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
+}
+
+/* Rows r.. of columns j.. (`columns` of them, n of which exist): where there are fewer than a tile
+ * has, or c has no floats, it works in `rest`. Of an a in place that ends too early for a whole one
+ * it begins with rows before these. start: as s->start, for these. */
+static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
+                              gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
+{
+    float rest[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    const gckpti_mixed_tile all = *t;
+    const int whole = by->whole && exact && t->m < by->rows;
+    const int64_t skip = whole ? gckpti_min(s->back, by->rows - t->m) : 0, m = t->m;
+    float *at = rest + skip * GCKPTI_PANEL;
+    const int edge = whole || n < t->width;
+    if (edge || !t->c) {
+        t->c = rest, t->c_row = GCKPTI_PANEL;
+        if (edge && all.from && !start)
+            gckpti_copy_rows(all.from, all.from_row, at, GCKPTI_PANEL, m, n);
+        if (edge && all.from)
+            t->from = rest, t->from_row = GCKPTI_PANEL;
+    }
+    for (int64_t i = 0; start && i < m; i++)
+        s->by->widen(start + i * all.narrow_row, (t->c == rest ? at : t->c) + i * t->c_row, n);
+    if (start)
+        t->from = t->c, t->from_row = t->c_row;
+    if (whole)
+        t->m = by->rows, t->a -= skip * t->a_row;
+    if (edge || !exact)
+        t->c_bf16 = NULL;
+    if (exact)
+        by->run(t);
+    else
+        t->width = n, gckpti_mixed_careful(t, s->chain);
+    if (all.c_bf16 && !t->c_bf16)
+        for (int64_t i = 0; i < m; i++)
+            s->by->narrow((edge ? at : t->c) + i * t->c_row, all.c_bf16 + i * all.narrow_row, n);
+    else if (edge)
+        gckpti_copy_rows(at, GCKPTI_PANEL, all.c, all.c_row, m, n);
+}
+
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
+{
+    const gckpti_mixed_tile *all = &s->tile;
+    const gckpti_mixed_tiles *by = &s->by->tiles[s->chain];
+    const int exact = gckpti_never_flushes(s);
+    const int64_t columns = s->n > by->columns && s->n % by->columns < 32 ? 32 : by->columns;
+    const unsigned mode = gckpti_flushing_begin();
+    const int64_t back = s->back;
+    for (int64_t j = 0; j < s->n; j += columns)
+        for (int64_t r = 0; r < all->m; r += by->rows) {
+            const int64_t n = gckpti_min(s->n - j, columns);
+            gckpti_mixed_tile t = *all;
+            t.m = gckpti_min(all->m - r, by->rows), t.width = gckpti_multiple(n, 16);
+            t.a += r * t.a_row, t.b += j, s->back = back + r;
+            t.from = t.from ? t.from + r * t.from_row + j : NULL;
+            t.c = t.c ? t.c + r * t.c_row + j : NULL;
+            t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
+            t.next = t.c && r + 2 * by->rows <= all->m ? t.c + by->rows * t.c_row : NULL;
+            t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
+            gckpti_mixed_rows(s, by, exact, &t, n, s->start ? s->start + r * t.narrow_row + j : NULL);
+        }
+    s->back = back;
+    gckpti_flushing_end(mode);
+}
+
 typedef struct {
     gckpti_products by;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps; /* a is not packed; rest has all rows of a panel */
-    int64_t links;       /* at a time */
-    int64_t odd;         /* last links, packed even so: the last word would end past a's row */
+    int in_place, keeps; /* a is not packed; rest has all rows of an item */
+    int64_t blocks;      /* at a time */
 } gckpti_mixed_job;
 
 /* What of an item is worked on. */
 typedef struct {
-    gckpti_mixed_tile tile;
-    int64_t matrix, i, m, p, j, n; /* rows i.. (m of them), links p.., columns j.. (n) */
-    int last;                      /* no links come after these */
-    float *rest;
+    gckpti_mixed_part part;
+    int64_t matrix, i, p, end, j; /* rows i.., links p..end-1, columns j.. */
+    float *rest;                  /* of columns j.., or NULL */
 } gckpti_mixed_panel;
 
-/* n columns of a row of c, `at` in it: where their chains start or go on, or back to c. */
-static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t at,
-                             float *rest, int end)
+/* Where elements of a panel start, rest and end. */
+static void gckpti_mixed_places(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
 {
     const gckpti_product *t = s->by.t;
-    size_t bytes = (size_t)w->n * sizeof *rest;
-    if (end && t->c)
-        memcpy(t->c + at, rest, bytes);
-    else if (end)
-        s->kernels->narrow(rest, t->c_bf16 + at, w->n);
-    else if (t->c && (t->accumulate || w->p > 0))
-        memcpy(rest, t->c + at, bytes);
-    else if (t->accumulate)
-        s->kernels->widen(t->c_bf16 + at, rest, w->n);
-    else if (t->start)
-        memcpy(rest, t->start + w->j, bytes);
-    else
-        memset(rest, 0, bytes);
-}
-
-/* 8 rows of a panel from row r on. If a is read in place and there are fewer, the tile begins with
- * rows before them (where odd links are packed: with whatever is there), which are not stored
- * again. A tile at an edge of c works in `rest`, as all do whose c is bf16 until the last link. */
-static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t r)
-{
-    const gckpti_product *t = s->by.t;
-    gckpti_mixed_tile tile = w->tile;
-    int64_t past = w->i + r + 8 - t->m, skip = s->in_place && past > 0 ? past : 0;
-    int64_t end = skip ? 8 : gckpti_min(w->m - r, 8);
-    int64_t at = (w->matrix * t->m + w->i + r - skip) * t->n + w->j;
-    int first = w->p == 0, edge = end - skip < 8 || w->n < tile.width;
-    int load = edge ? first || t->c : first && t->accumulate && !t->c;
-    float *rest = w->rest + (s->keeps ? r * GCKPTI_PANEL : 0);
-    if (!s->in_place && t->a.step != 1) /* strips */
-        tile.a += r / GCKPTI_STRIP * tile.pairs * tile.a_step + r % GCKPTI_STRIP * 2;
-    else
-        tile.a += (r - skip) * tile.a_row;
-    tile.from = tile.c = rest, tile.from_row = tile.c_row = GCKPTI_PANEL;
-    if (!edge && first && !t->accumulate)
-        tile.from = t->start ? t->start + w->j : NULL, tile.from_row = 0;
-    else if (!edge && t->c)
-        tile.from = t->c + at, tile.from_row = t->n;
-    if (!edge && t->c)
-        tile.c = t->c + at, tile.c_row = t->n,
-        tile.next = r + 16 <= w->m ? tile.c + 8 * t->n : NULL;
-    else if (!edge && w->last)
-        tile.c_bf16 = t->c_bf16 + at, tile.c_row = t->n;
-    for (int64_t q = skip; q < end && load; q++)
-        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 0);
-    s->kernels->tile(&tile);
-    for (int64_t q = skip; q < end && edge && (t->c || w->last); q++)
-        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 1);
-}
-
-/* The links of a that an item takes next: where they are, or packed to d. Rows stay rows. */
-static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int64_t k, void *d)
-{
-    const gckpti_factor *a = &s->by.t->a;
-    int64_t at = w->matrix * a->next + w->i * a->row + w->p * a->step;
-    int64_t high = gckpti_multiple(w->m, 8), row = gckpti_multiple(k, 2);
-    uint16_t *to = (uint16_t *)d;
-    w->tile.a = to, w->tile.a_row = row, w->tile.a_step = 2;
-    if (s->in_place && k % 2 == 0) {
-        w->tile.a = a->bf16 + at, w->tile.a_row = a->row;
-    } else if (a->step != 1) {
-        w->tile.a_row = 2, w->tile.a_step = 2 * GCKPTI_STRIP;
-        s->kernels->pack(a, at, w->m, k, 1, (uint32_t *)d, GCKPTI_STRIP);
-    } else {
-        for (int64_t i = 0; i < w->m; i++, at += a->row, to += row) {
-            to[row - 1] = 0x8000;
-            if (a->bf16)
-                memcpy(to, a->bf16 + at, (size_t)k * sizeof *to);
-            else
-                s->kernels->narrow(a->f32 + at, to, k);
-        }
-        memset(to, 0, (size_t)((high - w->m) * row) * sizeof *to);
-    }
+    gckpti_mixed_tile *tile = &w->part.tile;
+    const int64_t at = (w->matrix * t->m + w->i) * t->n + w->j;
+    const int first = w->p == 0, last = w->end == t->k;
+    tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : GCKPTI_PANEL;
+    tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->narrow_row = t->n;
+    w->part.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
+    tile->from = tile->c, tile->from_row = tile->c_row;
+    if (first && !(t->accumulate && t->c))
+        tile->from = t->start && !t->accumulate ? t->start + w->j : NULL, tile->from_row = 0;
 }
 
 /* What of b comes next: the panel beside this one, links after these, or, as it is expected to
  * work on the next item but the other threads', that. */
 static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                      const gckpti_rectangle *piece, int64_t k)
+                                      const gckpti_rectangle *piece)
 {
     const gckpti_product *t = s->by.t;
     const gckpti_factor *b = &t->b;
     int64_t p = w->p, j = w->j + GCKPTI_PANEL;
-    if (j >= piece->j1 && !w->last)
-        p += k, j = piece->j0;
+    if (j >= piece->j1 && w->end < t->k)
+        p = w->end, j = piece->j0;
     else if (j >= piece->j1)
         p = 0, j = piece->j0 + s->by.call->threads * s->by.cols;
     int64_t at = w->matrix * b->next + j * b->row + p * b->step;
-    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL), links = gckpti_min(t->k - p, s->links);
+    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL);
+    int64_t links = gckpti_min(t->k - p, s->blocks * GCKPTI_LINKS);
     return b->row == 1 ? gckpti_fetch_of(b, at, b->step, n > 0 ? links : 0, n)
                        : gckpti_fetch_of(b, at, b->row, n, links);
 }
 
-/* What of a is packed in strips next, if it is another part: links after these or, as above, those
- * of the next item. */
+/* What of a is packed across next, if it is another part: links after these or, as above, those of
+ * the next item. */
 static gckpti_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                       int64_t item, int64_t k)
+                                       int64_t item)
 {
     const gckpti_products *by = &s->by;
     const gckpti_factor *a = &by->t->a;
-    int64_t next = w->last ? item + by->call->threads : item, p = w->last ? 0 : w->p + k;
+    const int last = w->end == by->t->k;
+    int64_t next = last ? item + by->call->threads : item, p = last ? 0 : w->end;
     int64_t i = next / by->across % by->down * by->rows;
     int64_t at = w->matrix * a->next + i * a->row + p * a->step;
     int other = a->step != 1 && next < by->across * by->down && (i != w->i || p != w->p);
-    return gckpti_fetch_of(a, at, a->step, other ? gckpti_min(by->t->k - p, s->links) : 0,
+    int64_t links = gckpti_min(by->t->k - p, s->blocks * GCKPTI_LINKS);
+    return gckpti_fetch_of(a, at, a->step, other ? links : 0,
                            gckpti_min(by->t->m - i, by->rows));
+}
+
+/* As many blocks as are taken at a time, from link p on: where they end. */
+static int64_t gckpti_mixed_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
+{
+    const gckpti_product *t = s->by.t;
+    for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
+        tile->last = gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
+        p += tile->last;
+    }
+    return p;
 }
 
 static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle *at, float *room,
@@ -139,67 +229,74 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
     (void)floats; /* for so many it is cut */
-    w.matrix = at->matrix, w.i = at->i0, w.m = at->i1 - at->i0;
+    gckpti_mixed_tile *tile = &w.part.tile;
+    w.part.by = s->kernels, w.part.chain = gckpti_is_chain(t);
+    w.matrix = at->matrix, w.i = at->i0, tile->m = at->i1 - at->i0;
+    const int words = s->kernels->tiles[w.part.chain].words;
+    const int64_t deep = GCKPTI_LINKS / 2 * s->blocks;
     float *rest = room;
-    room += s->keeps ? s->by.rows * s->by.cols : 8 * GCKPTI_PANEL;
-    void *a = room + GCKPTI_PANEL / 2 * s->links, *b = room;
-    w.tile.b = (const uint32_t *)b;
-    for (int64_t k; w.p < t->k; w.p += k) {
-        k = gckpti_min(t->k - (w.p < t->k - s->odd ? s->odd : 0) - w.p, s->links);
-        w.tile.pairs = (k + 1) / 2, w.last = w.p + k == t->k;
-        gckpti_mixed_a(s, &w, k, a);
-        gckpti_fetch ahead = gckpti_mixed_ahead(s, &w, at->item, k);
-        for (w.j = at->j0; w.j < at->j1; w.j += w.n) {
-            w.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
-            w.rest = rest + (s->keeps ? s->by.rows * (w.j - at->j0) : 0);
-            s->kernels->pack(&t->b, w.matrix * t->b.next + w.j * t->b.row + w.p * t->b.step, w.n, k,
-                             0, (uint32_t *)b, w.tile.width);
-            gckpti_fetch fetch = gckpti_mixed_next(s, &w, at, k);
-            w.tile.fetch = &fetch;
-            for (int64_t r = 0; r < w.m; r += 8) {
-                gckpti_mixed_rows(s, &w, r);
-                if (fetch.rows <= 0)
-                    w.tile.fetch = &ahead;
-            }
+    room += s->keeps ? s->by.rows * s->by.cols : 0;
+    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a's end */
+    tile->b = (const uint32_t *)b;
+    for (; w.p < t->k; w.p = w.end) {
+        gckpti_mixed_links of_a = { t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0 };
+        w.end = gckpti_mixed_end(s, w.p, tile);
+        of_a.blocks = tile->blocks, w.part.least = 0;
+        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.part.back = 0;
+        if (s->in_place)
+            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
+        else
+            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
+        w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
+        for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
+            gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
+                                        tile->blocks };
+            of_b.n = w.part.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL);
+            tile->b_row = gckpti_multiple(w.part.n, 16);
+            w.rest = s->keeps ? rest + s->by.rows * (w.j - at->j0) : NULL;
+            s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
+            gckpti_fetch fetch = gckpti_mixed_next(s, &w, at);
+            tile->fetch = &fetch;
+            gckpti_mixed_places(s, &w);
+            gckpti_mixed_multiply(&w.part);
         }
     }
 }
 
-/* Rows and columns of an item, and links at a time, that `room` floats are enough for; in even
+/* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
  * parts. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
 {
     const gckpti_product *t = s->by.t;
-    int64_t fit = 0, most = gckpti_multiple(t->k, 16), k = t->k - s->odd;
+    const int64_t run = t->run && !gckpti_is_chain(t) ? gckpti_min(t->run, t->k) : t->k;
+    const int64_t each = (run + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
+    int64_t fit;
+    const int64_t all = run ? (t->k + run - 1) / run * each + (t->before > 0) : 0;
     s->by.rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
     s->by.cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
-    room -= s->odd ? 8 * s->by.rows : 0;
-    for (s->keeps = 0; s->keeps < 2; s->keeps++) {
-        fit = (room - (s->keeps ? s->by.rows * s->by.cols : (int64_t)8 * GCKPTI_PANEL)) /
-              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->by.rows / 2)) / 16 * 16;
-        fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS);
-        if ((fit >= k && !s->odd) || t->c)
-            break;
+    for (s->keeps = 0, fit = -1; fit < 1;) {
+        fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
+              (GCKPTI_LINKS / 2 * (GCKPTI_PANEL + (s->in_place ? 0 : s->by.rows)));
+        fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
+        if (!s->keeps && fit < all && !t->c)
+            s->keeps = 1, fit = -1;
+        else if (fit < 1 && s->by.cols > GCKPTI_PANEL)
+            s->by.cols = gckpti_multiple(s->by.cols / 2, GCKPTI_PANEL);
+        else if (fit < 1)
+            s->by.rows = gckpti_multiple(s->by.rows / 2, GCKPTI_STRIP);
     }
-    s->keeps = (fit < k || s->odd) && !t->c;
-    s->links = gckpti_multiple(k / ((k + fit - 1) / fit), 16);
-    s->links = gckpti_min(gckpti_min(s->links, fit), most);
+    s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items for each thread, if it is large; where there is no tile, plainly. */
+/* c is cut into 4 items for each thread, if it is large. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
     s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
     s.kernels = gckpti_kernels_of(call)->mixed;
-    if (!s.kernels->tile) {
-        gckpti_mixed_plain(call, t);
-        return;
-    }
-    s.in_place =
-        t->a.bf16 && t->a.step == 1 && t->m >= 8 && (t->k % 2 == 0 || t->k > GCKPTI_MIXED_LINKS);
-    s.odd = s.in_place && t->k % 2 ? t->k % 16 : 0;
+    s.in_place = t->a.bf16 && t->a.step == 1 && t->k % GCKPTI_LINKS == 0 && !t->run &&
+                 t->m >= s.kernels->tiles[0].rows;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
@@ -239,43 +336,55 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
-/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
- * a zero in the end: instructions that round, order or flush in another way would show here. */
-static int gckpti_tile_agrees(const gckpti_mixed_kernels *kernels)
+/* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
+ * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
+ * the least normal number and half a unit below it, which is a zero; what would be +0, were a
+ * missing link not there; an infinity. */
+static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run)
 {
+    enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[8 * 16];
-    uint32_t b[8 * 16];
-    float c[8 * 16];
-    const float least = gckpti_float(0x00800000u);
-    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
+    uint16_t a[M * K], b[N * K];
+    float c[M * N], room[ROOM] GCKPTI_ALIGNED;
     int same = 1;
-    if (!kernels->tile)
-        return 1;
-    for (int p = 0; p < 8; p++)
-        for (int i = 0; i < 16; i++) {
-            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
-            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
-            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
+    for (int p = 0; p < K; p++)
+        for (int i = 0; i < N; i++) {
+            b[i * K + p] = numbers[(3 * p + i) % 8];
+            if (i < M)
+                a[i * K + p] = i < 4 ? numbers[(p * 3 + i + i / 5) % 8] : (uint16_t)(p & 1 ? 0x8000 : 0);
         }
-    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
-    kernels->tile(&t);
-    for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 16; j++) {
-            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
-            for (int p = 0; p < 8; p++) {
-                uint32_t y = b[16 * p + j];
-                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
-                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
-            }
-            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
-        }
+    for (int i = 0; i < N; i += 3)
+        b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
+    a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
+    gckpti_product t;
+    memset(&t, 0, sizeof t);
+    t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
+    t.a.bf16 = a, t.a.row = K, t.b.bf16 = b, t.b.row = K, t.a.step = t.b.step = 1;
+    const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
+    gckpti_mixed_job s;
+    memset(&s, 0, sizeof s);
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.threads = 1;
+    s.by.call = &call, s.by.t = &t, s.by.rows = 32, s.by.cols = GCKPTI_PANEL, s.by.across = 1;
+    s.by.down = 1, s.kernels = kernels, s.blocks = 2;
+    for (int i = 0; i < M * N; i++)
+        c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
+    float start[M * N];
+    memcpy(start, c, sizeof start);
+    gckpti_mixed_piece(&s.by, &all, room, ROOM);
+    for (int i = 0; i < M * N; i++) {
+        const uint32_t x = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
+        same = same && (x == gckpti_bits(c[i]) || (x << 1 > 0xff000000u && c[i] != c[i]));
+    }
     return same;
 }
 
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
 {
-    return gckpti_tile_agrees(kernels->mixed) && gckpti_narrow_agrees(kernels->mixed);
+    const gckpti_mixed_kernels *mixed = kernels->mixed;
+    return gckpti_product_agrees(mixed, 0) && gckpti_product_agrees(mixed, 1) &&
+           gckpti_narrow_agrees(mixed);
 }
 #endif

@@ -35,97 +35,156 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-/* As gckpti_mixed_kernels says. Subnormals are flushed (x86 does so after rounding, as its bf16
- * instructions do). */
-static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t)
+/* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
+GCKPTI_INLINED FLOATS V(flushed)(FLOATS x)
 {
-    enum { THREE = W > 8 }; /* vectors of 4 rows, as registers allow; else two */
-    const FLOATS upper = V(set1)(gckpti_float(0xffff0000u));
-    const unsigned mode = _mm_getcsr();
-    const int64_t row = t->a_row;
-    float c[8 * GCKPTI_PANEL];
-    _mm_setcsr(mode | 0x8040u);
-    for (int64_t i = 0; i < 8; i += 4)
-        for (int64_t j = 0; j < t->width; j += (2 + THREE) * W) {
-            const int64_t second = j + W < t->width ? W : 0;
-            const int64_t third = THREE && j + 2 * W < t->width ? 2 * W : second;
-            const uint16_t *a = t->a + i * row;
-            const uint32_t *b = t->b + j;
-#define GCKPTI_MIXED_EACH(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_MIXED_LOAD(r)                                                                       \
-    FLOATS c##r = V(zero)(), d##r = c##r, e##r = c##r;                                             \
-    if (t->from) {                                                                                 \
-        const float *from = t->from + (i + r) * t->from_row + j;                                   \
-        c##r = V(load)(from), d##r = V(load)(from + second), e##r = V(load)(from + third);         \
-    }
-#define GCKPTI_MIXED_STEP(r)                                                                       \
-    memcpy(&word, a + r * row, sizeof word);                                                       \
-    x = V(set1)(word), y = V(floats)(V(bits)(x) << 16), x = V(both)(x, upper);                     \
-    c##r = V(fma)(y, h0, c##r), d##r = V(fma)(y, h1, d##r);                                        \
-    c##r = V(fma)(x, l0, c##r), d##r = V(fma)(x, l1, d##r);                                        \
-    if (THREE)                                                                                     \
-        e##r = V(fma)(x, l2, V(fma)(y, h2, e##r));
-#define GCKPTI_MIXED_STORE(r)                                                                      \
-    to = c + (i + r) * GCKPTI_PANEL + j;                                                           \
-    V(store)(to, c##r), V(store)(to + second, d##r);                                               \
-    if (THREE)                                                                                     \
-        V(store)(to + third, e##r);
-            GCKPTI_MIXED_EACH(GCKPTI_MIXED_LOAD)
-            for (int64_t p = 0; p < t->pairs; p++, a += t->a_step, b += t->width) {
-                FLOATS x, y, h0, h1, h2;
-                float word;
-                memcpy(&h0, b, sizeof h0), memcpy(&h1, b + second, sizeof h1);
-                memcpy(&h2, b + third, sizeof h2);
-                FLOATS l0 = V(floats)(V(bits)(h0) << 16), l1 = V(floats)(V(bits)(h1) << 16);
-                FLOATS l2 = V(floats)(V(bits)(h2) << 16);
-                h0 = V(both)(h0, upper), h1 = V(both)(h1, upper), h2 = V(both)(h2, upper);
-                GCKPTI_MIXED_EACH(GCKPTI_MIXED_STEP)
-            }
-            float *to;
-            GCKPTI_MIXED_EACH(GCKPTI_MIXED_STORE)
-#undef GCKPTI_MIXED_EACH
-#undef GCKPTI_MIXED_LOAD
-#undef GCKPTI_MIXED_STEP
-#undef GCKPTI_MIXED_STORE
-        }
-    _mm_setcsr(mode);
-    for (int64_t i = 0; i < 8; i++)
-        if (t->c_bf16)
-            V(narrow)(c + i * GCKPTI_PANEL, t->c_bf16 + i * t->c_row, t->width);
-        else
-            memcpy(t->c + i * t->c_row, c + i * GCKPTI_PANEL, (size_t)t->width * sizeof *c);
+#if GCKPTI_X86
+    return x;
+#else
+    const INTS u = V(bits)(x), normal = (INTS)((u & 0x7f800000u) != 0);
+    return V(floats)(u & (normal | 0x80000000u));
+#endif
 }
 
-/* As gckpti_mixed_kernels says: 8 lanes of 32 links at a time, as they lie, then as words. */
-static GCKPTI_TARGET void V(mixed_pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                                        int as_a, uint32_t *d, int64_t width)
+/* x = from + (first + second), of m rows and n columns; rows of the two are GCKPTI_PANEL apart. */
+static GCKPTI_TARGET void V(mixed_add)(const gckpti_mixed_tile *t, const float *first,
+                                       const float *second, int64_t m, int64_t n, const float *from,
+                                       float *x)
 {
-    const int64_t lane = x->row == 1 ? 1 : 32, link = x->row == 1 ? 8 : 1;
-    for (int64_t p = 0; p < k; p += 32)
-        for (int64_t i = 0; i < gckpti_multiple(n, width); i += 8) {
-            uint16_t u[8 * 32] = { 0 }, *line = u;
-            int64_t links = gckpti_min(k - p, 32), lanes = i < n ? gckpti_min(n - i, 8) : 0;
-            int64_t from = at + i * x->row + p * x->step, run = lane == 1 ? lanes : links;
-            for (int64_t l = lane == 1 ? links : lanes; l > 0; l--, line += lane == 1 ? 8 : 32) {
-                if (x->bf16)
-                    memcpy(line, x->bf16 + from, (size_t)run * sizeof *u);
-                else
-                    V(narrow)(x->f32 + from, line, run);
-                from += lane == 1 ? x->step : x->row;
-            }
-            for (int64_t l = 0; l < 8 && links % 2 && as_a; l++)
-                u[l * lane + links * link] = 0x8000;
-            uint32_t *to = d + (i / width * ((k + 1) / 2) + p / 2) * width + i % width;
-            for (int64_t q = 0; q < (links + 1) / 2; q++, to += width)
-                for (int64_t l = 0; l < 8; l++) {
-                    const uint16_t *first = u + l * lane + 2 * q * link;
-                    to[l] = as_a ? first[0] | (uint32_t)first[link] << 16
-                                 : first[link] | (uint32_t)first[0] << 16;
-                }
+    for (int64_t i = 0; i < m; i++, first += GCKPTI_PANEL, second += GCKPTI_PANEL, x += t->c_row) {
+        for (int64_t j = 0; j < n; j += W) {
+            const FLOATS s = V(flushed)(V(load)(first + j) + V(load)(second + j));
+            const FLOATS d = from ? V(flushed)(V(load)(from + j)) : V(zero)();
+            V(store)(x + j, V(flushed)(d + s));
+        }
+        from = from ? from + t->from_row : NULL;
+    }
+}
+
+/* Factors of a block as floats: b (32 links, `width` columns), of a m rows. */
+static GCKPTI_TARGET void V(mixed_b)(const uint32_t *b, int64_t row, int64_t width, float *d)
+{
+    for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, b += row, d += 2 * width)
+        for (int64_t j = 0; j < width; j += W) {
+            INTS x;
+            memcpy(&x, b + j, sizeof x);
+            V(store)(d + j, V(flushed)(V(floats)(x << 16)));
+            V(store)(d + width + j, V(flushed)(V(floats)(x & 0xffff0000u)));
         }
 }
-#endif
+
+/* A tile by fma, GCKPTI_TILE_ROWS rows at a time. */
+GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
+{
+    enum { ACROSS = GCKPTI_TILE_VECTORS * W };
+    float wide[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
+    float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    for (int64_t p = 0; p < t->blocks; p++) {
+        const int64_t links = p + 1 < t->blocks ? GCKPTI_LINKS : gckpti_multiple(t->last, 2);
+        V(mixed_b)(t->b + p * (GCKPTI_LINKS / 2) * t->b_row, t->b_row, t->width, wide);
+        for (int64_t i = 0; i < t->m; i += GCKPTI_TILE_ROWS) {
+            const int64_t m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
+            const float *from = p ? t->c + i * t->c_row : t->from ? t->from + i * t->from_row : NULL;
+            for (int64_t r = 0; r < m; r++)
+                for (int64_t l = 0; l < GCKPTI_LINKS; l += W)
+                    V(store)(rows + r * GCKPTI_LINKS + l,
+                             V(flushed)(V(load_bf16)(t->a + (i + r) * t->a_row + p * GCKPTI_LINKS + l, W)));
+            gckpti_tile tile = { links, rows, GCKPTI_LINKS, 1, wide, t->width, from,
+                                 p ? t->c_row : t->from_row, t->c + i * t->c_row, t->c_row, W, rows };
+            gckpti_mixed_tile add = *t;
+            add.from_row = tile.from_row;
+            if (!chain)
+                tile.k = links / 2, tile.a_step = 2, tile.b_step = 2 * t->width, tile.from = NULL,
+                tile.c_row = GCKPTI_PANEL;
+            for (int64_t j = 0; j < t->width; j += ACROSS) {
+                const int64_t n = gckpti_min(t->width - j, ACROSS), v = n / W - 1;
+                for (int odd = 0; odd < 2 - chain; odd++) {
+                    tile.a = rows + odd, tile.b = wide + odd * t->width + j;
+                    tile.c = chain ? t->c + i * t->c_row + j : sums[odd] + j;
+                    tile.from = chain && from ? from + j : NULL;
+                    tile.next = tile.c;
+                    V(tiles)[v][m - 1](&tile);
+                }
+            }
+            if (!chain)
+                V(mixed_add)(&add, sums[0], sums[1], m, t->width, from, t->c + i * t->c_row);
+        }
+    }
+    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
+        V(narrow)(t->c + i * t->c_row, t->c_bf16 + i * t->narrow_row, t->width);
+}
+static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_tile_of)(t, 0); }
+static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_of)(t, 1); }
+
+/* ---- factors packed (cpu/cpu.h) ---- */
+/* n elements of x from `at` on. */
+GCKPTI_INLINED void V(halves)(const gckpti_factor *x, int64_t at, int64_t n, uint16_t *d)
+{
+    if (x->bf16)
+        memcpy(d, x->bf16 + at, (size_t)n * sizeof *d);
+    else
+        V(narrow)(x->f32 + at, d, n);
+}
+
+/* Links of the block of s that begins at link p. */
+GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
+{
+    return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
+}
+
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+{
+    const gckpti_factor *x = s->x;
+    int64_t p = s->p, links;
+    for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
+        const int64_t at = s->at + p * x->step;
+        links = V(mixed_block)(s, p);
+        for (int64_t i = 0; i < s->n; i++) {
+            if (x->step == 1)
+                V(halves)(x, at + i * x->row, links, d + i * row);
+            for (int64_t l = links; l < GCKPTI_LINKS; l++)
+                d[i * row + l] = 0x8000;
+        }
+        for (int64_t i = 0; i < s->n && x->step != 1; i += 16)
+            for (int64_t l = 0; l < links; l++) {
+                const int64_t lanes = gckpti_min(s->n - i, 16);
+                uint16_t some[16];
+                if (x->row == 1)
+                    V(halves)(x, at + i + l * x->step, lanes, some);
+                for (int64_t e = 0; e < lanes && x->row != 1; e++)
+                    V(halves)(x, at + (i + e) * x->row + l * x->step, 1, some + e);
+                for (int64_t e = 0; e < lanes; e++)
+                    d[(i + e) * row + l] = some[e];
+            }
+    }
+}
+
+/* Words of pairs alone. */
+static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
+                                          int64_t width)
+{
+    const gckpti_factor *x = s->x;
+    int64_t p = s->p, links;
+    (void)words;
+    for (int64_t block = 0; block < s->blocks; block++, p += links) {
+        const int64_t at = s->at + p * x->step;
+        links = V(mixed_block)(s, p);
+        for (int64_t i = 0; i < width && x->row != 1; i++) {
+            uint16_t lane[GCKPTI_LINKS] = { 0 };
+            for (int64_t l = 0; l < links && i < s->n; l += x->step == 1 ? links : 1)
+                V(halves)(x, at + i * x->row + l * x->step, x->step == 1 ? links : 1, lane + l);
+            for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++)
+                d[q * width + i] = lane[2 * q] | (uint32_t)lane[2 * q + 1] << 16;
+        }
+        for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, d += width) {
+            uint16_t two[2][64] = { { 0 } };
+            for (int64_t l = 2 * q; l < gckpti_min(2 * q + 2, links) && x->row == 1; l++)
+                V(halves)(x, at + l * x->step, s->n, two[l % 2]);
+            for (int64_t i = 0; i < width && x->row == 1; i++)
+                d[i] = two[0][i] | (uint32_t)two[1][i] << 16;
+        }
+    }
+}
 
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
@@ -138,69 +197,96 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. So a's
- * words are turned round, in a general register: vectors have no unit to spare here. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
+/* 16 columns of row i, from column j on, take the sums of block p. */
+GCKPTI_INLINED_BF16 void gckpti_dots_end(const gckpti_mixed_tile *t, int64_t p, int64_t i,
+                                          int64_t j, __m512 s)
 {
-    const int64_t second = t->width > 16 ? 16 : 0, third = t->width > 32 ? 32 : second;
-    const int64_t row = t->a_row, step = t->a_step, width = t->width;
-    const uint16_t *a = t->a, *a3 = a + 3 * row;
+    const float *from = p ? t->c + i * t->c_row : t->from ? t->from + i * t->from_row : NULL;
+    const __m512 x = (from ? _mm512_loadu_ps(from + j) : _mm512_setzero_ps()) + s;
+    if (t->c_bf16 && p + 1 == t->blocks)
+        gckpti_mixed_store(t->c_bf16 + i * t->narrow_row + j, x);
+    else
+        _mm512_storeu_ps(t->c + i * t->c_row + j, x);
+}
+
+/* 4 rows of a tile, `vectors` (a constant) of columns: vdpbf16ps takes the upper halves first: c =
+ * fma(l, l', fma(h, h', c)), subnormals flushed. So a's words are put together in general
+ * registers: vectors have no unit to spare here. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r, int vectors)
+{
+    const int64_t row = t->a_row, b_row = t->b_row;
+    const uint16_t *a = t->a + r * row;
     const uint32_t *b = t->b;
     gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
     if (t->fetch)
         f = *t->fetch;
-    for (int64_t i = 0; i < 8 && t->next; i++)
-        for (int64_t j = 0; j < width; j += 16)
-            __builtin_prefetch(t->next + i * t->c_row + j);
-#define GCKPTI_MIXED_EACH(X)                                                                       \
-    X(0, a)                                                                                        \
-    X(1, a + row)                                                                                  \
-    X(2, a + 2 * row)                                                                              \
-    X(3, a3) X(4, a + 4 * row) X(5, a3 + 2 * row) X(6, a + 6 * row) X(7, a3 + 4 * row)
-#define GCKPTI_MIXED_LOAD(i, at)                                                                   \
-    __m512 l##i = _mm512_setzero_ps(), m##i = l##i, h##i = l##i;                                   \
-    if (t->from) {                                                                                 \
-        const float *from = t->from + (i)*t->from_row;                                             \
-        l##i = _mm512_loadu_ps(from), m##i = _mm512_loadu_ps(from + second);                       \
-        h##i = _mm512_loadu_ps(from + third);                                                      \
-    }
-#define GCKPTI_MIXED_STEP(i, at)                                                                   \
-    memcpy(&word, at, sizeof word);                                                                \
-    x = (__m512bh)_mm512_set1_epi32((int)(word << 16 | word >> 16));                               \
-    l##i = _mm512_dpbf16_ps(l##i, x, (__m512bh)b0);                                                \
-    m##i = _mm512_dpbf16_ps(m##i, x, (__m512bh)b1);                                                \
-    h##i = _mm512_dpbf16_ps(h##i, x, (__m512bh)b2);
-#define GCKPTI_MIXED_STORE(i, at)                                                                  \
-    if (t->c_bf16) {                                                                               \
-        uint16_t *to = t->c_bf16 + (i)*t->c_row;                                                   \
-        gckpti_mixed_store(to, l##i), gckpti_mixed_store(to + second, m##i);                       \
-        gckpti_mixed_store(to + third, h##i);                                                      \
-    } else {                                                                                       \
-        float *to = t->c + (i)*t->c_row;                                                           \
-        _mm512_storeu_ps(to, l##i), _mm512_storeu_ps(to + second, m##i);                           \
-        _mm512_storeu_ps(to + third, h##i);                                                        \
-    }
-    GCKPTI_MIXED_EACH(GCKPTI_MIXED_LOAD)
-    for (int64_t pairs = t->pairs; pairs > 0; pairs--, a += step, a3 += step, b += width) {
-        __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + second);
-        __m512i b2 = _mm512_loadu_si512(b + third);
-        __m512bh x;
-        uint32_t word;
-        if (f.rows > 0) {
-            __builtin_prefetch(f.x + f.at, 0, 2);
-            f.at += 64;
-            if (f.at >= f.width)
-                f.at = 0, f.x += f.row, f.rows--;
+#define GCKPTI_DOTS_EACH(X) X(0) X(1) X(2) X(3)
+#define GCKPTI_DOTS_START(i)                                                                       \
+    __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
+    __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
+#define GCKPTI_DOTS_STEP(i)                                                                        \
+    memcpy(&four, a + i * row, sizeof four);                                                       \
+    x = (__m512bh)_mm512_set1_epi32((int)((uint32_t)four << 16 | (four >> 32 & 0xffff)));          \
+    le##i = _mm512_dpbf16_ps(le##i, x, (__m512bh)e0);                                              \
+    if (vectors > 1)                                                                               \
+        me##i = _mm512_dpbf16_ps(me##i, x, (__m512bh)e1);                                          \
+    if (vectors > 2)                                                                               \
+        he##i = _mm512_dpbf16_ps(he##i, x, (__m512bh)e2);                                          \
+    x = (__m512bh)_mm512_set1_epi32((int)(((uint32_t)four & 0xffff0000u) | (uint32_t)(four >> 48)));\
+    lo##i = _mm512_dpbf16_ps(lo##i, x, (__m512bh)o0);                                              \
+    if (vectors > 1)                                                                               \
+        mo##i = _mm512_dpbf16_ps(mo##i, x, (__m512bh)o1);                                          \
+    if (vectors > 2)                                                                               \
+        ho##i = _mm512_dpbf16_ps(ho##i, x, (__m512bh)o2);
+#define GCKPTI_DOTS_END(i)                                                                         \
+    gckpti_dots_end(t, p, r + i, 0, le##i + lo##i);                                               \
+    if (vectors > 1)                                                                               \
+        gckpti_dots_end(t, p, r + i, 16, me##i + mo##i);                                          \
+    if (vectors > 2)                                                                               \
+        gckpti_dots_end(t, p, r + i, 32, he##i + ho##i);
+    for (int64_t p = 0; p < t->blocks; p++, b += GCKPTI_LINKS / 2 * b_row) {
+        const int64_t links = p + 1 < t->blocks ? GCKPTI_LINKS : t->last;
+        const uint32_t *at = b;
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_START)
+        for (int64_t l = 0; l < links; l += 4, a += 4, at += b_row) {
+            const uint32_t *odd = at + 8 * b_row;
+            __m512i e0 = _mm512_loadu_si512(at), o0 = _mm512_loadu_si512(odd);
+            __m512i e1 = vectors > 1 ? _mm512_loadu_si512(at + 16) : e0;
+            __m512i o1 = vectors > 1 ? _mm512_loadu_si512(odd + 16) : o0;
+            __m512i e2 = vectors > 2 ? _mm512_loadu_si512(at + 32) : e0;
+            __m512i o2 = vectors > 2 ? _mm512_loadu_si512(odd + 32) : o0;
+            __m512bh x;
+            uint64_t four;
+            if (f.rows > 0) {
+                __builtin_prefetch(f.x + f.at, 0, 2);
+                f.at += 64;
+                if (f.at >= f.width)
+                    f.at = 0, f.x += f.row, f.rows--;
+            }
+            GCKPTI_DOTS_EACH(GCKPTI_DOTS_STEP)
         }
-        GCKPTI_MIXED_EACH(GCKPTI_MIXED_STEP)
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
     }
+#undef GCKPTI_DOTS_EACH
+#undef GCKPTI_DOTS_START
+#undef GCKPTI_DOTS_STEP
+#undef GCKPTI_DOTS_END
     if (t->fetch)
         *t->fetch = f;
-    GCKPTI_MIXED_EACH(GCKPTI_MIXED_STORE)
-#undef GCKPTI_MIXED_EACH
-#undef GCKPTI_MIXED_LOAD
-#undef GCKPTI_MIXED_STEP
-#undef GCKPTI_MIXED_STORE
+}
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
+{
+    for (int64_t i = 0; i < 8 && t->next; i++)
+        for (int64_t j = 0; j < t->width; j += 16)
+            __builtin_prefetch(t->next + i * t->c_row + j);
+    for (int64_t r = 0; r < 8; r += 4)
+        if (t->width > 32)
+            gckpti_mixed_dots(t, r, 3);
+        else if (t->width > 16)
+            gckpti_mixed_dots(t, r, 2);
+        else
+            gckpti_mixed_dots(t, r, 1);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
@@ -227,77 +313,114 @@ GCKPTI_INLINED_BF16 __mmask16 gckpti_mixed_mask(int64_t n)
     return n >= 16 ? (__mmask16)0xffff : n > 0 ? (__mmask16)((1u << n) - 1u) : (__mmask16)0;
 }
 
-/* 4 lanes of 32 links, those of a word turned round: v[w], 128 bits q: word 4 q + w of each. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_factor *x, int64_t at, int64_t lanes,
-                                           int64_t links, __m512i *v)
+/* A block of 16 lanes, of which `lanes` exist, from element `at` on: `links` of its links do. */
+typedef struct {
+    const gckpti_factor *x;
+    int64_t at, lanes, links;
+    int words, as_a;
+} gckpti_mixed_block_bf16;
+
+/* Words of two links of it: those of lane i, or (lanes lie side by side) word i of each lane. */
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_block_bf16 *s, int i)
 {
-    const __mmask16 low = gckpti_mixed_mask(links), high = gckpti_mixed_mask(links - 16);
-#define GCKPTI_MIXED_LANE(l)                                                                       \
-    _mm512_rol_epi32(gckpti_mixed_load(x, at + (l)*x->row, at + (l)*x->row + 16,                   \
-                                       (l) < lanes ? low : (__mmask16)0,                           \
-                                       (l) < lanes ? high : (__mmask16)0),                         \
-                     16)
-    __m512i r0 = GCKPTI_MIXED_LANE(0), r1 = GCKPTI_MIXED_LANE(1);
-    __m512i r2 = GCKPTI_MIXED_LANE(2), r3 = GCKPTI_MIXED_LANE(3);
-#undef GCKPTI_MIXED_LANE
-    __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
-    __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
+    static const uint16_t places[3][32] = {
+        { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+          16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
+        { 2, 0, 6, 4, 10, 8, 14, 12, 18, 16, 22, 20, 26, 24, 30, 28,
+          3, 1, 7, 5, 11, 9, 15, 13, 19, 17, 23, 21, 27, 25, 31, 29 },
+        { 1,  0,  3,  2,  5,  4,  7,  6,  9,  8,  11, 10, 13, 12, 15, 14,
+          17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
+    };
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
+                                          _mm512_set1_epi32(16 << 16));
+    const __m512i none = _mm512_set1_epi16(s->as_a ? (short)0x8000 : (short)0);
+    const gckpti_factor *x = s->x;
+    if (x->row == 1) {
+        const int low = places[s->words][2 * i], high = places[s->words][2 * i + 1];
+        const __mmask16 mask = gckpti_mixed_mask(s->lanes);
+        const __mmask16 first = low < s->links ? mask : (__mmask16)0;
+        const __mmask16 second = high < s->links ? mask : (__mmask16)0;
+        const __m512i two = gckpti_mixed_load(x, s->at + low * x->step, s->at + high * x->step,
+                                              first, second);
+        return _mm512_permutexvar_epi16(
+            pair, _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16, none, two));
+    }
+    const __mmask16 first = i < s->lanes ? gckpti_mixed_mask(s->links) : (__mmask16)0;
+    const __mmask16 second = i < s->lanes ? gckpti_mixed_mask(s->links - 16) : (__mmask16)0;
+    const int64_t at = s->at + i * x->row;
+    const __m512i all = gckpti_mixed_load(x, at, at + 16, first, second);
+    return _mm512_permutexvar_epi16(
+        _mm512_loadu_si512(places[s->words]),
+        _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16, none, all));
+}
+
+/* Words i..i+3 of it, turned: v[w], 128 bits q: their places 4 q + w. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_block_bf16 *s, int i, __m512i *v)
+{
+    const __m512i r0 = gckpti_mixed_words(s, i), r1 = gckpti_mixed_words(s, i + 1);
+    const __m512i r2 = gckpti_mixed_words(s, i + 2), r3 = gckpti_mixed_words(s, i + 3);
+    const __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
+    const __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
     v[0] = _mm512_unpacklo_epi64(l01, l23), v[1] = _mm512_unpackhi_epi64(l01, l23);
     v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
 }
 
-/* Words 0, 4, 8 and 12 of 16 lanes from v[w] of these, of `pairs` that there are. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_turn(__m512i v0, __m512i v1, __m512i v2, __m512i v3,
-                                           int64_t pairs, uint32_t *d, int64_t width)
+/* All 16 of them, to rows of `row` words: as they are, or turned. */
+static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_block_bf16 *s, int turned,
+                                                uint32_t *d, int64_t row)
 {
-    __m512i l01 = _mm512_shuffle_i32x4(v0, v1, 0x44), h01 = _mm512_shuffle_i32x4(v0, v1, 0xee);
-    __m512i l23 = _mm512_shuffle_i32x4(v2, v3, 0x44), h23 = _mm512_shuffle_i32x4(v2, v3, 0xee);
-    if (pairs > 0)
+    __m512i v[4], u[4], y[4], z[4];
+    for (int i = 0; i < 16 && !turned; i++)
+        if (i < s->lanes || s->x->row == 1)
+            _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i));
+    if (!turned)
+        return;
+    gckpti_mixed_four(s, 0, v), gckpti_mixed_four(s, 4, u);
+    gckpti_mixed_four(s, 8, y), gckpti_mixed_four(s, 12, z);
+    for (int i = 0; i < 4; i++, d += row) {
+        const __m512i l01 = _mm512_shuffle_i32x4(v[i], u[i], 0x44);
+        const __m512i h01 = _mm512_shuffle_i32x4(v[i], u[i], 0xee);
+        const __m512i l23 = _mm512_shuffle_i32x4(y[i], z[i], 0x44);
+        const __m512i h23 = _mm512_shuffle_i32x4(y[i], z[i], 0xee);
         _mm512_storeu_si512(d, _mm512_shuffle_i32x4(l01, l23, 0x88));
-    if (pairs > 4)
-        _mm512_storeu_si512(d + 4 * width, _mm512_shuffle_i32x4(l01, l23, 0xdd));
-    if (pairs > 8)
-        _mm512_storeu_si512(d + 8 * width, _mm512_shuffle_i32x4(h01, h23, 0x88));
-    if (pairs > 12)
-        _mm512_storeu_si512(d + 12 * width, _mm512_shuffle_i32x4(h01, h23, 0xdd));
+        _mm512_storeu_si512(d + 4 * row, _mm512_shuffle_i32x4(l01, l23, 0xdd));
+        _mm512_storeu_si512(d + 8 * row, _mm512_shuffle_i32x4(h01, h23, 0x88));
+        _mm512_storeu_si512(d + 12 * row, _mm512_shuffle_i32x4(h01, h23, 0xdd));
+    }
 }
 
-/* As gckpti_mixed_kernels says; where links lie side by side, it is one panel. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, int64_t at, int64_t n,
-                                                      int64_t k, int as_a, uint32_t *d,
-                                                      int64_t width)
+/* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
+                                           uint32_t *d, int64_t row)
 {
-    /* half l of a word of lane l comes from element l of the one link, the other from 16 + l */
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
-                                          _mm512_set1_epi32(as_a ? 16 << 16 : 16));
-    const __m512i odd = _mm512_set1_epi32(as_a && k % 2 ? (int)0x80000000u : 0);
-    for (int64_t first = 0; first < n && x->row == 1; first += width)
-        for (int64_t p = 0; p < k; p += 2, d += width)
-            for (int64_t i = 0; i < width; i += 16) {
-                int64_t from = at + first + i + p * x->step;
-                __mmask16 mask = gckpti_mixed_mask(n - first - i);
-                __m512i words = gckpti_mixed_load(x, from, from + x->step, mask,
-                                                  p + 1 < k ? mask : (__mmask16)0);
-                words = _mm512_permutexvar_epi16(pair, words);
-                if (p + 1 == k)
-                    words = _mm512_or_si512(words, odd);
-                _mm512_storeu_si512(d + i, words);
-            }
-    for (int64_t i = 0; i < width && x->row != 1; i += 16)
-        for (int64_t p = 0; p < k; p += 32) {
-            int64_t from = at + i * x->row + p, pairs = (k - p + 1) / 2;
-            uint32_t *to = d + p / 2 * width + i;
-            __m512i v[4], u[4], y[4], z[4];
-            gckpti_mixed_four(x, from, n - i, k - p, v);
-            gckpti_mixed_four(x, from + 4 * x->row, n - i - 4, k - p, u);
-            gckpti_mixed_four(x, from + 8 * x->row, n - i - 8, k - p, y);
-            gckpti_mixed_four(x, from + 12 * x->row, n - i - 12, k - p, z);
-            gckpti_mixed_turn(v[0], u[0], y[0], z[0], pairs, to, width);
-            gckpti_mixed_turn(v[1], u[1], y[1], z[1], pairs - 1, to + width, width);
-            gckpti_mixed_turn(v[2], u[2], y[2], z[2], pairs - 2, to + 2 * width, width);
-            gckpti_mixed_turn(v[3], u[3], y[3], z[3], pairs - 3, to + 3 * width, width);
+    const gckpti_factor *x = s->x;
+    int64_t p = s->p, links;
+    for (int64_t block = 0; block < s->blocks; block++, p += links) {
+        links = V(mixed_block)(s, p);
+        for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
+            const gckpti_mixed_block_bf16 some = { x, s->at + i * x->row + p * x->step, s->n - i,
+                                                   links, words, as_a };
+            gckpti_mixed_put(&some, as_a ? x->row == 1 : x->row != 1, as_a ? d + i * row : d + i, row);
         }
+        d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
+    }
+}
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
+                                                        int64_t row)
+{
+    void *to = d;
+    if (s->x->row == 1 || s->x->step == 1)
+        gckpti_mixed_pack(s, GCKPTI_WORDS_PAIRS, 1, (uint32_t *)to, row / 2);
+    else
+        V(mixed_pack_a)(s, d, row);
+}
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint32_t *d, int64_t width)
+{
+    gckpti_mixed_pack(s, words, 0, d, width);
 }
 
 #undef GCKPTI_TARGET_BF16

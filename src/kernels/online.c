@@ -2,38 +2,11 @@
 #pragma GCC pop_options
 #endif
 
-/* gckpti_to_bf16, in the upper halves */
-GCKPTI_INLINED INTS V(halve)(FLOATS x)
-{
-    INTS u = V(bits)(x), kept = u + 0x7fff + (u >> 16 & 1), nan = (INTS)(x != x);
-    INTS normal = (INTS)((u & 0x7f800000u) != 0);
-    kept = (normal & kept) | (u & 0x80000000u);
-    return (nan & (u | 0x400000u)) | (~nan & kept);
-}
-
-/* Words (kernels/words) of a (upper halves) and b. */
-GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
-{
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-    if (bf16) {
-        const __m512i order =
-            _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                             22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        __m512i both;
-        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(a), "v"(b));
-        return (INTS)_mm512_permutexvar_epi16(order, both);
-    }
-#endif
-    (void)bf16;
-    return (V(halve)(a) & 0xffff0000u) | V(halve)(b) >> 16;
-}
-
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
- * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
- * 0..i+diagonal only. (`first`, `words` and `bf16` are constants where it is opened; max, sum and
+ * exponentials. Column i sees the rows 0..i+diagonal only, and has +0 in the others. (max, sum and
  * factor are W of three rows that the caller keeps, which no struct has side by side.) */
 GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
-                                 float *max, float *sum, float *factor, int words, int bf16)
+                                 float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
     FLOATS top = least, other = least, shift, e[16], change = zero;
@@ -69,10 +42,7 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
                 s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_BLOCK), times, zero) - shift);
             if (j < n && j > diagonal)
                 s[i] = V(upto)(j - diagonal, zero, s[i]);
-            if (!words)
-                V(store)(x + j * GCKPTI_BLOCK, s[i]);
-            if (words && i % 2)
-                V(store)(x + (j - 1) * GCKPTI_BLOCK, V(floats)(V(pair)(s[i - 1], s[i], bf16)));
+            V(store)(x + j * GCKPTI_BLOCK, s[i]);
         }
         e[l] = s[0] + s[4] + (s[2] + s[6]);
         e[l + 1] = s[1] + s[5] + (s[3] + s[7]);
@@ -172,7 +142,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(bands)(&scores, n, m, h->d, k, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_of)
-        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i, 0, 0);
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);

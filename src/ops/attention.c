@@ -9,8 +9,8 @@
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
  * queries.
- * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
- * are factors. Exponentials and sums are taken before p is rounded. */
+ * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
+ * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
@@ -32,7 +32,7 @@ GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
     if (gckpti_is_plain(call))
-        return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
+        return backward ? (t + 2 * GCKPTI_LINKS + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
     if (gckpti_is_mixed(call))
         return backward
                    ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
@@ -88,34 +88,13 @@ GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
     return h;
 }
 
-static gckpti_factor gckpti_heads_operand(const gckpti_heads *h, int i)
-{
-    return gckpti_factor_of(&h->call->in[i], 0, h->c, 1, 0);
-}
-
-/* out[j] = chain of a row of a (D), which begins at `at`, and row j of b from +0, for n rows, of
- * which the first begins at `from`. (Seven parameters: two rows within arrays, and where to.) */
-static void gckpti_attention_dots(const gckpti_heads *h, const gckpti_factor *a, int64_t at,
-                                  const gckpti_factor *b, int64_t from, int64_t n, float *out)
+/* D products of a row of the head, of f32 plans: out[j] = chain of a and row j of b from +0, for n
+ * rows. */
+static void gckpti_attention_dots(const gckpti_heads *h, const float *a, const float *b, int64_t n,
+                                  float *out)
 {
     gckpti_start(out, n, 0);
-    if (!gckpti_is_mixed(h->call))
-        gckpti_chains(a->f32 + at, 1, b->f32 + from, h->c, n, h->d, out);
-    for (int64_t j = 0; gckpti_is_mixed(h->call) && j < n; j++, from += h->c)
-        for (int64_t p = 0; p < h->d; p++)
-            out[j] = gckpti_mixed_link(gckpti_factor_at(a, at + p), gckpti_factor_at(b, from + p),
-                                       out[j]);
-}
-
-/* The next link of D chains: gckpti_link, or that of a bf16 plan. */
-static void gckpti_attention_link(const gckpti_heads *h, float s, const gckpti_factor *x,
-                                  int64_t at, float *out)
-{
-    if (!gckpti_is_mixed(h->call))
-        gckpti_link(s, x->f32 + at, h->d, out);
-    for (int64_t e = 0; gckpti_is_mixed(h->call) && e < h->d; e++)
-        out[e] =
-            gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
+    gckpti_chains(a, 1, b, h->c, n, h->d, out);
 }
 
 GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
@@ -123,120 +102,75 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
-    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
-    gckpti_factor v = gckpti_heads_operand(h, 2);
-    const int narrow = gckpti_is_narrow(call->out_bf16);
     float p[GCKPTI_KEY_TILE];
+    if (h->mixed) {
+        gckpti_mixed_queries(h, first, end, rest);
+        return;
+    }
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / h->heads, column = i / t % h->heads * d;
         int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
-        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : NULL;
+        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
-        if (call->out)
-            out = call->out + at;
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            gckpti_attention_dots(h, &q, at, &k, key + j0 * c, n, p);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * c;
+            gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], h->scale);
             float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_attention_link(h, p[j], &v, key + (j0 + j) * c, out);
+                gckpti_link(p[j], call->in[2].data + tile + j * c, d, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
             out[e] /= sum;
-        if (narrow)
-            gckpti_to_bf16s(out, call->out_bf16 + at, d);
         if (call->aux)
             ((float *)call->aux)[i] = max + gckpti_log(sum);
     }
-}
-
-/* Where chains of n rows of a gradient are, *row apart: in place, or begun in `rest`, D apart, from
- * which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
-static float *gckpti_attention_open(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
-                                    int64_t n, float *rest, int64_t *row)
-{
-    const int64_t d = h->d;
-    *row = arg->grad ? h->c : d;
-    if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
-        return arg->grad ? arg->grad + at : NULL;
-    for (int64_t i = 0; i < n; i++)
-        if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * h->c, rest + i * d, d);
-        else
-            gckpti_start(rest + i * d, d, 0);
-    return rest;
-}
-
-static void gckpti_attention_close(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
-                                   int64_t n, const float *rest)
-{
-    for (int64_t i = 0; gckpti_is_narrow(arg->grad_bf16) && i < n; i++)
-        gckpti_to_bf16s(rest + i * h->d, arg->grad_bf16 + at + i * h->c, h->d);
-}
-
-/* D elements of either of the two; of bf16 as a copy in `rest`. */
-static const float *gckpti_attention_row(const gckpti_heads *h, const float *x,
-                                         const uint16_t *x_bf16, int64_t at, float *rest)
-{
-    if (gckpti_is_wide(x))
-        return x + at;
-    gckpti_from_bf16s(x_bf16 + at, rest, h->d);
-    return rest;
 }
 
 GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
     const gckpt_call *call = h->call;
-    const int64_t t = h->t, c = h->c, d = h->d, tile = KEYS * d;
-    int64_t at_q = head / h->heads * t * c + head % h->heads * d, q_row, k_row, v_row;
-    int64_t at_k = head / h->heads * h->s * c + head % h->heads * d;
     const gckpt_arg *in = call->in;
-    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
-    gckpti_factor v = gckpti_heads_operand(h, 2);
-    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
+    const int64_t t = h->t, c = h->c, d = h->d, column = head % h->heads * d;
+    const int64_t at_q = head / h->heads * t * c + column, at_k = head / h->heads * h->s * c + column;
     float score[KEYS], dp[KEYS];
-    float *dq = gckpti_attention_open(h, &in[0], at_q, t, rest + 2 * tile + 2 * d, &q_row);
-    for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS) {
-        int64_t all = gckpti_min(h->sight.keys - j0, KEYS), key = at_k + j0 * c;
-        float *dk = gckpti_attention_open(h, &in[1], key, all, rest + 2 * d, &k_row);
-        float *dv = gckpti_attention_open(h, &in[2], key, all, rest + tile + 2 * d, &v_row);
+    if (h->mixed) {
+        gckpti_mixed_gradients(h, head, rest);
+        return;
+    }
+    for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + h->sight.ahead - j0);
+            int64_t at = at_q + i * c, key = at_k + j0 * c, n = h->sight.keys - j0;
+            const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
+            n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
             if (n <= 0)
                 continue;
-            gckpti_attention_dots(h, &q, at, &k, key, n, score);
-            if (dq || dk) { /* delta: sum(g out) */
-                delta = gckpti_dot(
-                    gckpti_attention_row(h, call->grad_out, call->grad_out_bf16, at, rest),
-                    gckpti_attention_row(h, call->out, call->out_bf16, at, rest + d), d);
-                gckpti_attention_dots(h, &g, at, &v, key, n, dp);
+            gckpti_attention_dots(h, q, in[1].data + key, n, score);
+            if (in[0].grad || in[1].grad) { /* delta: sum(g out) */
+                delta = gckpti_dot(g, call->out + at, d);
+                gckpti_attention_dots(h, g, in[2].data + key, n, dp);
             }
-            for (int64_t j = 0; j < n; j++) {
+            for (int64_t j = 0; j < n; j++, key += c) {
                 float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
-                if (dv)
-                    gckpti_attention_link(h, p, &g, at, dv + j * v_row);
-                if (!dq && !dk)
+                if (in[2].grad)
+                    gckpti_link(p, g, d, in[2].grad + key);
+                if (!in[0].grad && !in[1].grad)
                     continue;
                 float ds = p * (dp[j] - delta) * h->scale;
-                if (dq)
-                    gckpti_attention_link(h, ds, &k, key + j * c, dq + i * q_row);
-                if (dk)
-                    gckpti_attention_link(h, ds, &q, at, dk + j * k_row);
+                if (in[0].grad)
+                    gckpti_link(ds, in[1].data + key, d, in[0].grad + at);
+                if (in[1].grad)
+                    gckpti_link(ds, q, d, in[1].grad + key);
             }
         }
-        gckpti_attention_close(h, &in[1], key, all, dk);
-        gckpti_attention_close(h, &in[2], key, all, dv);
-    }
-    gckpti_attention_close(h, &in[0], at_q, t, dq);
 }
 
 static void gckpti_attention_by(const gckpt_call *call, int backward)

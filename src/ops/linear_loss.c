@@ -10,24 +10,31 @@
  * A form of it (gckpti_form) has one attribute: the backward computes loss and gradient of so
  * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
-    int64_t block, logits, dx, aux, size; /* rows at a time; in floats: where parts of work begin;
-                                             all */
+    int64_t block, chunk, logits, dx, aux, size; /* rows, classes at a time; in floats: where parts
+                                                    of work begin; all */
 } gckpti_loss_parts;
 
 /* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
  * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block, rounded when
- * all classes are added; what is aux otherwise. */
+ * all classes are added; what is aux otherwise. In bf16 plans a backward takes whole blocks of dw's
+ * links, which may be 32 rows; a plain one then as many classes. */
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
     int mixed = gckpti_is_mixed(call);
+    int blocks = mixed && backward && gckpti_entry_rows(&call->in[0].shape) >= GCKPTI_LINKS;
     const int *once = (const int *)call->attributes;
-    gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
+    gckpti_loss_parts p = { 1, GCKPTI_LOSS_CHUNK, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
     if (!gckpti_is_plain(call))
-        p.block = gckpti_min(rows, once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
+        p.block = once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS;
+    else if (blocks && !once)
+        p.chunk = GCKPTI_LINKS;
+    if (blocks && p.block < GCKPTI_LINKS)
+        p.block = GCKPTI_LINKS;
+    p.block = gckpti_min(rows, p.block);
+    int64_t n = gckpti_min(call->in[1].shape.d[0], p.chunk);
     int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
@@ -59,6 +66,15 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t most)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    const int64_t left = gckpti_rows(x) - row, entry = gckpti_entry_rows(x);
+    if (left <= most || !gckpti_is_mixed(call) || entry < GCKPTI_LINKS)
+        return gckpti_min(left, most);
+    return most - (row + most) % entry % GCKPTI_LINKS;
+}
+
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
 static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss_parts *parts)
@@ -73,10 +89,11 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
     if (rounded && x->accumulate)
         l->by.widen(rounded, dx, l->rows * c);
     for (l->first = 0; l->first < v; l->first += l->n) {
-        l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
+        l->n = gckpti_min(v - l->first, parts->chunk);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
         gckpti_product t;
+        t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
@@ -88,6 +105,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
                               x->accumulate || l->first > 0);
         t.b = gckpti_factor_of(x, at, c, 1, 0);
         t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
+        t.run = gckpti_entry_rows(&x->shape), t.before = l->row % t.run;
         if (dw)
             gckpti_product_to(call, l->by.product, &t, l->n, c, l->rows, dw + l->first * c,
                               w->accumulate || l->row > 0);
@@ -108,8 +126,8 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
     l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     if (!l.by.product)
         l.by.product = gckpti_plain_products(call);
-    for (int64_t row = 0; row < rows; row += parts.block) {
-        gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
+    for (int64_t row = 0; row < rows; row += l.rows) {
+        gckpti_loss_begin(&l, row, gckpti_loss_rows(call, row, parts.block));
         if (once && !backward) {
             if (call->loss_count)
                 *call->loss_count += l.counted;

@@ -232,13 +232,14 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 /* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
+    GCKPTI_LINKS = 32,        /* of a block in bf16 plans: the same */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
     GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
     GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
-    GCKPTI_LOSS_ROWS_MOST = 1
+    GCKPTI_LOSS_ROWS_MOST = GCKPTI_WITH_BF16 ? GCKPTI_LINKS : 1
 #endif
 };
 
@@ -281,23 +282,31 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
-GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
+/* Links of the block that begins at link p of t, or of its chain: all. */
+GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
-    return gckpti_is_narrow(x->bf16) ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+    return t->run > 0 && t->run < GCKPTI_LINKS;
+}
+GCKPTI_INLINE int64_t gckpti_block_at(const gckpti_product *t, int64_t p)
+{
+    int64_t left = t->run ? t->run - (t->before + p) % t->run : t->k;
+    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_LINKS);
 }
 
-GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
+/* Rows of the batch's entries are a gradient's links (manual, 5l): of how many rows an entry of x
+ * is; how many rows, `most` or less, a call may take from a row on. */
+GCKPTI_INLINE int64_t gckpti_entry_rows(const gckpt_shape *x)
 {
-    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
-                              c);
+    return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
+GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t most);
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next);
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
-/* c (m,n) = a b, or +=; of t there are a and b. (Eight parameters: a struct in place of the sizes
+/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place of the sizes
  * is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
@@ -317,6 +326,24 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
+
+/* Links of an element, as they come: in floats, which are rounded, or bf16. */
+typedef struct {
+    const float *f32;
+    const uint16_t *bf16;
+    int64_t step;
+} gckpti_links;
+
+GCKPTI_FN gckpti_links gckpti_links_of(const gckpti_factor *x, int64_t at, int64_t step);
+
+/* What an element is after a block of links, of which those from `first` to end - 1 take part;
+ * after n links from the first block on; what an element of t, d so far, is after all of its links,
+ * which begin at elements a and b. */
+GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b, int64_t first,
+                                   int64_t end, float element);
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t n,
+                                    float element);
+GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
 static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
@@ -371,6 +398,22 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
 /* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
  * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
 GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
+
+/* The same of bf16 plans (ops/mixed), whose gradients in f32 have begun, too. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
+#else
+static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
+                                        float *rest)
+{
+    (void)h, (void)first, (void)end, (void)rest;
+}
+static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
+{
+    (void)h, (void)head, (void)rest;
+}
+#endif
 
 /* ---- ops/rotary.c ---- */
 typedef struct {

@@ -33,9 +33,9 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
     if ((double)m * (double)n * (double)k < 4194304.0)
         return 0;
     int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
-    int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_MIXED_LINKS);
-    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC)
-                             : (int64_t)8 * GCKPTI_PANEL;
+    int64_t links = gckpti_min(gckpti_multiple(k, GCKPTI_LINKS), GCKPTI_MIXED_LINKS);
+    int64_t rest =
+        k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
     return (rows + GCKPTI_PANEL) * links / 2 + rest;
 }
 
@@ -115,8 +115,9 @@ GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end
 
 /* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
- * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
- * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
+ * (manual, 5l) operands are bf16, or rounded to it where they are read, links are cut into blocks,
+ * and every operation flushes subnormals to zero, as the processors' bf16 instructions do; c is f32
+ * or bf16. */
 
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next)
@@ -133,7 +134,7 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
-/* All of t but a and b (as many parameters as that are). */
+/* All of t but a, b, run and before (as many parameters as that are). */
 static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
@@ -191,6 +192,7 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_product t;
+    t.run = t.before = 0;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
     t.a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
     t.b = gckpti_linear_b(call, &s);
@@ -204,6 +206,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     const gckpt_arg *in = call->in;
     const gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
     gckpti_product t;
+    t.run = t.before = 0;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
     t.b = gckpti_linear_b(call, &s);
     t.a = g, t.b = gckpti_turned(&t.b);
@@ -216,6 +219,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     if (*(const int *)call->attributes)
         t.m = s.n, t.n = t.c_row = s.k, t.b = t.a, t.a = gckpti_turned(&g);
     t.accumulate = in[1].accumulate;
+    t.run = in[1].shape.n > 2 ? s.m : gckpti_entry_rows(&in[0].shape);
     if (t.c || t.c_bf16)
         run(call, &t);
 }

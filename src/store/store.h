@@ -56,7 +56,9 @@ typedef struct gckpti_factor {
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
  * at what c holds (accumulate), else at start[i * start_row + j] (start_row 0: the bias), or at +0
- * if that is NULL. */
+ * if that is NULL. In bf16 plans links are cut into blocks (manual, 5l), anew after each `run` of
+ * them (0: never), of which the first began `before` links (whole blocks) ago; a run of less than a
+ * block means one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_factor a, b; /* fast where one stride of each is 1 */
@@ -67,6 +69,7 @@ typedef struct gckpti_product {
     uint16_t *c_bf16; /* one of the two */
     int64_t c_row;
     void *room; /* scratch of the fast kernels: call->work */
+    int64_t run, before;
 } gckpti_product;
 
 static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
