@@ -164,12 +164,12 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x,
 }
 
 /* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-/* Channels j..j+n-1, as V(columns_of): of x, of (x - mean)^2, of g, or (`both`) of g and g h. */
+/* Channels j..j+n-1, as V(columns_of): of d = x - mean, of d d, of g, or (`both`) of g and g h. */
 GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
                                        int vectors, int both)
 {
     const float *from = p->g ? p->g : p->x, *x = p->x;
-    const int squares = !p->g && p->mean;
+    const int squares = p->squares;
     const int64_t each = vectors > 1 ? W : n, channels = p->channels;
     FLOATS s[4], s_low[4], t[4], t_low[4], mean[4], rstd[4];
     int64_t at[4];
@@ -177,17 +177,19 @@ GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, 
     for (int i = 0; i < vectors; i++) {
         at[i] = V(sum_at)(j, n, i);
         s[i] = s_low[i] = t[i] = t_low[i] = V(zero)();
-        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, at[i], each);
+        mean[i] = V(sum_load)(both || !p->g ? p->mean : NULL, at[i], each);
         rstd[i] = V(sum_load)(both ? p->rstd : NULL, at[i], each);
     }
     for (int64_t place = p->places; place > 0; place--, from += channels, x += channels) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
             FLOATS a = V(load_n)(from + at[i], each), d = a - mean[i];
-            V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : a);
             if (both) {
                 d = (V(load_n)(x + at[i], each) - mean[i]) * rstd[i];
+                V(sum_add)(&s[i], &s_low[i], a);
                 V(sum_add)(&t[i], &t_low[i], V(fma)(a, d, V(zero)()));
+            } else {
+                V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : d);
             }
         }
     }

@@ -5,8 +5,9 @@
  * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
  * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
  * 5e), products rounded first; then over the m channels by lanes; N = places * m.
- *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
- *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ *   mean = first + sum(x - first) / N, d = x - mean, variance = sum(d d) / N,
+ *   rstd = rsqrt(variance + 1e-5), h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias),
+ *   or h; first: the group's first channel at the image's first place, so that equal x have d = 0
  * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
  * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of
  * fma(s, gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd,
@@ -111,10 +112,15 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
         memcpy(mean + first, s->call->in[1].data + first, (size_t)(end - first) * sizeof *mean);
         memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
     } else {
-        p.s = mean, p.mean = NULL;
+        for (int64_t c = first; c < end; c += s->m)
+            for (int64_t k = c; k < c + s->m; k++)
+                mean[k] = p.x[c];
+        p.s = variance;
         s->by->sums(&p, first, end);
-        gckpti_channels_level(s, mean, NULL, first, end);
-        p.s = variance, p.mean = mean;
+        gckpti_channels_level(s, variance, NULL, first, end);
+        for (int64_t c = first; c < end; c++)
+            mean[c] += variance[c];
+        p.squares = 1;
         s->by->sums(&p, first, end);
         gckpti_channels_level(s, variance, NULL, first, end);
         for (int64_t c = first; aux && c < end; c += s->m) {
@@ -208,7 +214,7 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
 
-/* to = sums of x, of (x - mean)^2, of g, or of g h. */
+/* to = sums of x - mean, of its squares, of g, or of g h. */
 static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first, int64_t end,
                                      int h, float *to)
 {
@@ -221,8 +227,10 @@ static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first
                 float a = p->g ? p->g[at + c] : p->x[at + c];
                 if (h)
                     a = gckpti_mul(a, (p->x[at + c] - p->mean[j + c]) * p->rstd[j + c]);
-                else if (!p->g && p->mean)
-                    a = gckpti_mul(a - p->mean[j + c], a - p->mean[j + c]);
+                else if (!p->g)
+                    a -= p->mean[j + c];
+                if (p->squares)
+                    a = gckpti_mul(a, a);
                 gckpti_sum_add(&sum[c], &low[c], a);
             }
         memcpy(to + j, sum, (size_t)n * sizeof *sum);

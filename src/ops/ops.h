@@ -597,10 +597,10 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
     const float *x, *g;
     const float *gain, *bias; /* by channel, as all that follow */
     float *mean, *rstd;
-    float *s, *t; /* sums: of x, (x - mean)^2, or g and g h; or their means */
+    float *s, *t; /* sums: of x - mean, its squares, or g and g h; or their means */
     float *to;    /* y or dx */
     int64_t places, channels;
-    int accumulate;
+    int squares, accumulate;
 } gckpti_channel_pass;
 
 /* What plain and fast kernels differ in: passes over channels first..end-1. */

@@ -1,5 +1,6 @@
-/* test_buffers.c - pools, groupnorm and batchnorm against PyTorch (golden/make_norms.py); running statistics: once a
- * step, right whatever plan, optimiser and way of feeding, nothing when nothing is to change, saved, frozen, printed. */
+/* test_buffers.c - pools, groupnorm and batchnorm against PyTorch (golden/make_norms.py); the norms again from the
+ * contract, equal values exactly 0; running statistics: once a step, right whatever plan, optimiser and way of feeding,
+ * nothing when nothing is to change, saved, frozen, printed. */
 #include "gradckpt.h"
 #include "rig.h"
 #include "golden/norms.h"
@@ -141,6 +142,93 @@ static void test_greatest(gckpt_isa isa)
     for (int i = 0; i < 8 * 2 * WIDE_C; i++)
         CHECK(dx[i] == (i / WIDE_C % 2 != first[i / WIDE_C / 2]));
     rig_free(e, p, g, s);
+}
+
+/* == the contract's mean of images (manual, 5q), and equal values =============================== */
+/* Item i of a group of m channels at c: place by place, channel by channel. */
+static float *item(float *x, int64_t channels, int64_t m, int64_t i) { return x + i / m * channels + i % m; }
+
+/* The sum over places of each channel (5e), of those by lanes (5d): of x, or of its squares. */
+static float group_sum(const float *x, int64_t places, int64_t m, int squares)
+{
+    float lane[32] = { 0 };
+    for (int64_t c = 0; c < m; c++) {
+        float sum = 0, low = 0;
+        for (int64_t i = c; i < places * m; i += m) {
+            volatile float square = x[i] * x[i];
+            float y = (squares ? square : x[i]) - low, next = sum + y;
+            low = (next - sum) - y, sum = next;
+        }
+        lane[c % 32] += sum;
+    }
+    for (int h = 16; h; h /= 2)
+        for (int j = 0; j < h; j++)
+            lane[j] += lane[j + h];
+    return lane[0];
+}
+
+/* y of a group at x. */
+static void group_norm(float *x, float *y, int64_t places, int64_t channels, int64_t m, const float *bias)
+{
+    const int64_t n = places * m;
+    float *d = (float *)malloc((size_t)n * sizeof *d);
+    for (int64_t i = 0; i < n; i++)
+        d[i] = *item(x, channels, m, i) - x[0];
+    const float mean = x[0] + group_sum(d, places, m, 0) / (float)n;
+    for (int64_t i = 0; i < n; i++)
+        d[i] = *item(x, channels, m, i) - mean;
+    const float rstd = 1.0f / sqrtf(group_sum(d, places, m, 1) / (float)n + 1e-5f);
+    for (int64_t i = 0; i < n; i++)
+        *item(y, channels, m, i) = bias ? fmaf(d[i], rstd, bias[i % m]) : d[i] * rstd;
+    free(d);
+}
+
+/* One random norm (groups 0: batchnorm). equal: every group is one number, of any size, and y is the bias, or 0. */
+static void test_mean(gckpt_isa isa, int equal)
+{
+    const int groups = between(0, 4);
+    const int64_t m = groups ? between(1, chance(20) ? 150 : 20) : 1, rows = between(1, 4), places = between(1, 70);
+    const int64_t c = groups ? groups * m : between(1, 70), images = groups ? rows : 1, each = rows / images * places;
+    const int64_t micro = groups ? between(1, (int)rows) : rows, n = rows * places * c;
+    float *x = (float *)malloc((size_t)n * sizeof *x), *y = (float *)malloc((size_t)n * sizeof *y);
+    float *bias = chance(50) ? numbers(5, c, 0) : NULL;
+    int64_t exact = 0;
+    for (int64_t b = 0; b < images; b++)
+        for (int64_t k = 0; k < c; k += m) {
+            float *group = x + b * each * c + k, size = float_of(below(2) << 31 | below(255) << 23 | below(1 << 23));
+            for (int64_t i = 0; i < each * m; i++) /* or, three times in four, far from 0 */
+                *item(group, c, m, i) = equal ? size : ((float)below(1000) / 999 + (float)(k % 4 * 100)) / 3;
+            group_norm(group, y + b * each * c + k, each, c, m, bias ? bias + k : NULL);
+            for (int64_t i = 0; equal && i < each * m; i++)
+                exact += *item(y + b * each * c + k, c, m, i) == (bias ? bias[k + i % m] : 0);
+        }
+    CHECK(exact == (equal ? n : 0));
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(micro, places, c));
+    gckpt_tensor *b = bias ? gckpt_constant(g, "bias", GCKPT_F32, gckpt_shape1(c), bias) : NULL;
+    gckpt_tensor *out = groups ? gckpt_groupnorm(in, groups, NULL, b)
+                               : gckpt_batchnorm(in, NULL, b, running(g, "mean", c, 0, 0.1f),
+                                                 running(g, "variance", c, 1, 0.1f));
+    gckpt_term term = { gckpt_sum_loss(out), 1, 0 };
+    gckpt_pick picks[2] = { { out, 0 }, { in, 1 } };
+    gckpt_plan_desc desc = { .fetch = picks, .fetches = 2, .threads = between(1, 3) };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &(gckpt_exec_desc){ .isa = isa });
+    for (int64_t row = 0; row < rows; row += micro) {
+        const int64_t now = rows - row < micro ? rows - row : micro;
+        gckpt_feed feed = { gckpt_id(in), x + row * places * c };
+        CHECK_MSG(gckpt_gradients(e, &feed, 1, now, NULL) == GCKPT_OK, "%s %s", gckpt_error_text(g),
+                  gckpt_error_text(e));
+        const float *got = gckpt_fetch(e, gckpt_id(out), 0), *want = y + row * places * c;
+        int64_t same = 0;
+        while (got && same < now * places * c && bits_of(got[same]) == bits_of(want[same]))
+            same++;
+        CHECK_MSG(same == now * places * c, "%s, isa %d: %d x %d x %d in %d groups: not as the contract at %d",
+                  equal ? "equal values" : "means", (int)isa, (int)rows, (int)places, (int)c, groups, (int)same);
+    }
+    rig_free(e, p, g, s);
+    free(x), free(y), free(bias);
 }
 
 /* == a net with two batch norms ================================================================ */
@@ -608,6 +696,9 @@ int main(void)
         test_case(i);
     test_greatest(GCKPT_ISA_PLAIN);
     test_greatest(GCKPT_ISA_AUTO);
+    for (int i = 0; i < check_tries(240); i++)
+        if (gckpt_isa_available((gckpt_isa)(i / 2 % GCKPT_ISA_COUNT)))
+            test_mean((gckpt_isa)(i / 2 % GCKPT_ISA_COUNT), i & 1);
     test_golden_net();
     test_ways();
     test_nothing();
