@@ -1565,8 +1565,9 @@ int main(void)
             const int at = i % all;
             narrow = i / all;
             length = at < nets ? 0 : lengths[at - nets];
-            const int small = narrow ? j == 0 || j == 8 : 0; /* so much of what takes long is run */
-            if (length > 33 ? !small : settings[j].leaves > 1 && (i + j) % 2 == 0)
+            /* so much of what takes long is run */
+            if (length > 33 ? !narrow || (j != 0 && j != 8)
+                            : settings[j].leaves > 1 && (i + j) % (narrow ? 4 : 2) != narrow)
                 continue;
             if (length)
                 run("entries", entries, GCKPT_ADAMW, 0, &settings[j], n);
