@@ -226,8 +226,10 @@ static void test_links(void)
  * least numbers among usual ones; 3: any; 4: of sums that cancel; 5: to what is below 2^-126. */
 static uint16_t factor_of(int kind, int which)
 {
-    static const uint16_t odd[16] = { 0,    0x8000, 0x3f80, 0xbf80, 0x7f80, 0xff80, 0x7fc0, 1,
-                                      0x3f, 0x807f, 0x80,   0x8080, 0x8081, 0x4049, 0x7f7f, 0xff7f };
+    static const uint16_t odd[16] = {
+        0,    0x8000, 0x3f80, 0xbf80, 0x7f80, 0xff80, 0x7fc0, 1,
+        0x3f, 0x807f, 0x80,   0x8080, 0x8081, 0x4049, 0x7f7f, 0xff7f
+    };
     const uint32_t sign = below(2) << 15;
     if (kind == 1)
         return (uint16_t)(sign | (63 + below(3)) << 7 | (below(3) ? 0 : below(128)));
@@ -236,7 +238,8 @@ static uint16_t factor_of(int kind, int which)
     if (kind == 3)
         return (uint16_t)(sign | below(32768));
     if (kind >= 4)
-        return (uint16_t)(which ? 0x3f80 : sign | (kind == 5 ? 0x80 + below(128) : 0x3f80 + below(2)));
+        return (uint16_t)(which ? 0x3f80
+                                : sign | (kind == 5 ? 0x80 + below(128) : 0x3f80 + below(2)));
     return gckpt_to_bf16(((float)below(2001) - 1000) / 333);
 }
 
@@ -268,10 +271,12 @@ static void blocks_look(const gckpti_product *t, int kind)
             continue;
         for (int e = 0; e < SEEN; e++) {
             const float got = blocks_got[at[e]];
-            CHECK_MSG(bits_of(got) == bits_of(want[e]) || (got != got && want[e] != want[e]),
-                      "kernels %d, kind %d: element %u of %u x %u x %u, %d links an entry, %d before: "
-                      "%08x, not %08x", isa, kind, at[e], m, n, k, (int)t->run, (int)t->before,
-                      bits_of(got), bits_of(want[e]));
+            CHECK_MSG(
+                bits_of(got) == bits_of(want[e]) || (got != got && want[e] != want[e]),
+                "kernels %d, kind %d: element %u of %u x %u x %u, %d links an entry, %d before: "
+                "%08x, not %08x",
+                isa, kind, at[e], m, n, k, (int)t->run, (int)t->before, bits_of(got),
+                bits_of(want[e]));
         }
     }
 }
@@ -290,9 +295,9 @@ static void test_blocks(void)
         for (uint32_t e = 0; e < n * k; e++)
             blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = factor_of(kind, 1));
         for (uint32_t e = 0; e < m * n; e++) /* of the size of a link, or anything */
-            blocks_start[e] = below(4) ? gckpt_from_bf16(factor_of(kind, 0)) *
-                                             gckpt_from_bf16(factor_of(kind, 1))
-                                       : float_of(below(1 << 16) << 16 | below(1 << 16));
+            blocks_start[e] =
+                below(4) ? gckpt_from_bf16(factor_of(kind, 0)) * gckpt_from_bf16(factor_of(kind, 1))
+                         : float_of(below(1 << 16) << 16 | below(1 << 16));
         gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .run = run, .before = before };
         t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.bf16 = t.a.f32 ? NULL : blocks_a;
         t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.bf16 = t.b.f32 ? NULL : blocks_b;
@@ -326,7 +331,8 @@ static float linked(float a, float b, float c)
 
 /* An element (manual, 5l) that goes on from d: links of rounded factors, s and t apart, in blocks that
  * are cut anew after each `run` (0: never); of less than 32 one chain. Those before `from` take no part. */
-static float element(float d, const float *a, int s, const float *b, int t, int from, int n, int run)
+static float element(float d, const float *a, int s, const float *b, int t, int from, int n,
+                     int run)
 {
     d = flushed(d);
     for (int first = 0, end; first < n; first = end) {
@@ -565,7 +571,9 @@ static void test_two_losses(int wide)
     static const int sizes[4][4] = {
         { 6, 37, 1100, 1 }, { MOST_ROWS, 8, 40, 1 }, { 99, 8, 40, 33 }, { 700, 8, 40, 100 }
     };
-    static const int split[4][3] = { { 6, 4, 1 }, { MOST_ROWS, 515, 400 }, { 3, 2, 1 }, { 7, 5, 2 } };
+    static const int split[4][3] = {
+        { 6, 4, 1 }, { MOST_ROWS, 515, 400 }, { 3, 2, 1 }, { 7, 5, 2 }
+    };
     static two_losses p, start;
     for (int i = 0; i < 8; i++) {
         const int *size = sizes[i / 2];
@@ -754,7 +762,8 @@ static void attention_written_out(heads *h, int nq, int causal)
                 p[e] = blocks(0, h->q + at, 1, h->k + first + e * AC, 1, AD) * scale;
             const float factor = gckpti_online(p + j, p + j, n, j == 0, &max, &sum);
             for (int e = 0; e < AD; e++)
-                out[e] = blocks(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AC + e, AC, n);
+                out[e] =
+                    blocks(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AC + e, AC, n);
         }
         for (int e = 0; e < AD; e++)
             h->out[at + e] = ended(out[e]) / sum;
@@ -967,15 +976,16 @@ static void unseen(int isa, int t, int s, int bad)
             const int to = late ? t - bad : of_keys ? s : t;
             CHECK_MSG(i == 4 || !memcmp(want.half[i] + from * D, got.half[i] + from * D,
                                         (size_t)((to - from) * D) * sizeof *got.half[i]),
-                      "attention kernels %d, %d of %d keys: %d %s out of sight count in %d", isa, t, s,
-                      bad, late ? "keys" : "queries", i);
+                      "attention kernels %d, %d of %d keys: %d %s out of sight count in %d", isa, t,
+                      s, bad, late ? "keys" : "queries", i);
         }
     }
 }
 
 static void test_attention_unseen(void)
 {
-    static const int sizes[6][2] = { { 75, 75 }, { 33, 33 }, { 64, 64 }, { 100, 100 }, { 7, 70 }, { 40, 75 } };
+    static const int sizes[6][2] = { { 75, 75 },   { 33, 33 }, { 64, 64 },
+                                     { 100, 100 }, { 7, 70 },  { 40, 75 } };
     for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++)
         for (int i = 0; i < 6 && (isa == GCKPT_ISA_PLAIN || kernels_or_without(isa)); i++)
             for (int bad = 1; bad < 20 && bad < sizes[i][0]; bad += 3 + 2 * (i > 0))
@@ -1169,7 +1179,8 @@ static uint64_t entries_trained(int t, int leaves, int micro, int threads, int p
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(micro, t, IN));
     gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, t));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(IN, WIDTH), init);
-    gckpt_tensor *h = gckpt_linear(x, w, gckpt_param(g, "b", gckpt_shape1(WIDTH), init)), *k, *loss[2];
+    gckpt_tensor *h = gckpt_linear(x, w, gckpt_param(g, "b", gckpt_shape1(WIDTH), init)), *k,
+                 *loss[2];
     k = gckpt_linear_transposed(h, gckpt_param(g, "k", gckpt_shape2(WIDTH, WIDTH), init), NULL);
     h = gckpt_add(h, gckpt_attention(h, k, k, 2, 1));
     h = gckpt_add(h, gckpt_matmul(gckpt_softmax(gckpt_matmul_transposed(h, k)), k));

@@ -165,8 +165,8 @@ static void product(float *c, matrix a, matrix b, int64_t m, int64_t k, int64_t 
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             float start = bias ? bias[j] : add ? c[i * n + j] : 0.0f;
-            c[i * n + j] = element(start, a.x + i * a.row, a.column, b.x + j * b.column, b.row, 0, k,
-                                   run);
+            c[i * n + j] =
+                element(start, a.x + i * a.row, a.column, b.x + j * b.column, b.row, 0, k, run);
         }
 }
 
@@ -277,10 +277,7 @@ static void initial(float *w, int64_t n, const char *name, gckpt_init init)
 
 /* ---- ops; in < 0: the value into d; else input in's gradient, stored in or added to d ---- */
 /* 5l: rows of x in an entry of its first axis */
-static int64_t rows_of_entry(const node *x)
-{
-    return x->n / x->c / x->s.d[0];
-}
+static int64_t rows_of_entry(const node *x) { return x->n / x->c / x->s.d[0]; }
 /* 5c, 5e, 5l: linear, matmul; w with two axes serves all leading indices */
 static void compute_product(const node *o, int in, float *d, int add)
 {
