@@ -1227,6 +1227,41 @@ static void test_entries(void)
     }
 }
 
+/* Whose rows an entry has: all of a's for a b that serves all, else those of a matrix. Large numbers
+ * cancel in one chain (rows by turns), or in each of two (pairs of rows by turns), and overflow in
+ * the other way; b is one number. */
+static void test_rows_of_entries(void)
+{
+    static const int rows[3] = { 10, 20, 32 };
+    const gckpt_init one = { 0, 0, 1 };
+    for (int i = 0; i < 12; i++) {
+        const int t = rows[i % 3], shared = i / 3 % 2, run = shared ? 2 * t : t;
+        float x[64], least[2] = { ldexpf(1, -100), ldexpf(1, -100) };
+        for (int k = 0; k < 2 * t; k++)
+            x[k] = ldexpf((run < 32 ? k : k / 2) % 2 ? -1.5f : 1.5f, 127);
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *a = gckpt_input(g, "a", GCKPT_F32, gckpt_shape4(1, 2, t, 1));
+        gckpt_tensor *b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape4(1, 2, 1, 1));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 1), one);
+        b = shared ? gckpt_scale(w, least[0]) : gckpt_mul(b, w);
+        gckpt_term term = { gckpt_sum_loss(gckpt_matmul(a, b)), 1, 0 };
+        const gckpt_pick pick = { b, 1 };
+        gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = &pick, .fetches = 1 };
+        gckpt_exec_desc how = { .isa = i < 6 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+        const gckpt_feed feeds[2] = { { 0, x }, { 1, least } };
+        const gckpt_hyper still = gckpt_hyper_lr(0);
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        CHECK_MSG(e && gckpt_step(e, feeds, shared ? 1 : 2, 1, &still, NULL) == GCKPT_OK, "%s %s",
+                  gckpt_error_text(g), gckpt_error_text(e));
+        const float *f = gckpt_fetch(e, gckpt_id(b), 1);
+        CHECK_MSG(f && f[0] == 0 && f[!shared] == 0, "entries of %d rows, %s: %g", t,
+                  shared ? "one b" : "matrices", f ? (double)f[0] : -1);
+        rig_free(e, p, g, s);
+    }
+}
+
 static void test_close_to_fp32(void)
 {
     trial wide = trial_of(GCKPT_FP32, GCKPT_STORE_ALL, BATCH, 1);
@@ -1852,6 +1887,7 @@ int main(int argc, char **argv)
         test_attention_kernels();
         test_attention_unseen();
         test_entries();
+        test_rows_of_entries();
         test_close_to_fp32();
         test_chance();
         test_coins();

@@ -1356,13 +1356,17 @@ static void entries(void)
     h = add(attention(k, h, h, 1, 0), matmul(h, apply(TANH, u), 0));
     h = add(h, matmul(apply(SOFTMAX, matmul(h, k, 1)), k, 0));
     const gckpt_shape halves = gckpt_shape4(batch_rows, length, 2, C / 2);
+    const gckpt_shape heads = gckpt_shape4(batch_rows, 2, length, C / 2);
     int v = note(VIEW, gckpt_reshape(T(k), halves), k, -1, -1);
+    int z = note(VIEW, gckpt_reshape(T(h), heads), h, -1, -1);
+    z = matmul(apply(TANH, z), note(VIEW, gckpt_reshape(T(k), heads), k, -1, -1), 1);
     v = linear(v, param("v", gckpt_shape2(C / 2, 5), 0.5f, 0, 0), -1, 0);
     gckpt_tensor *loss = gckpt_linear_cross_entropy(T(h), T(top), T(targets));
     minimise(note(LINEAR_CE, loss, h, top, targets), 1);
     h = linear(h, top, -1, 1);
     minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 0.5f);
     minimise(sum_loss(mul(v, v)), 0.3f);
+    minimise(sum_loss(apply(TANH, z)), 0.2f);
 }
 
 typedef struct {
@@ -1555,7 +1559,7 @@ int main(void)
         { GCKPT_OPTIMAL, 5, 1, 0, GCKPT_ISA_AUTO, 8, 0 },
         { GCKPT_STORE_ALL, 5, 3, 1, GCKPT_ISA_AUTO, 4, 11 },
     };
-    static const int lengths[] = { 1, 7, 32, 33, 64, 100 };
+    static const int lengths[] = { 1, 7, 20, 32, 33, 64, 100 };
     const int nets = (int)(sizeof net / sizeof *net), all = nets + (int)(sizeof lengths / 4);
     for (int i = 0; i < 2 * all; i++)
         for (int j = 0, n = 4; j < SETTINGS; j += n, n = 1) { /* the first four, then each alone */
