@@ -51,6 +51,13 @@ static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t s
     return f;
 }
 
+static inline gckpti_factor gckpti_factor_from(const gckpti_factor *x, int64_t at)
+{
+    gckpti_factor y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
+
 static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_factor a,
                                                gckpti_factor b, float *c)
 {
@@ -130,10 +137,12 @@ typedef struct {
 
 enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_LINKS_TO,    /* links 0..i + d */
-       GCKPTI_LINKS_FROM,  /* links from i - d on */
-       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM /* columns from i - d on */
+       GCKPTI_LINKS_TO,     /* links 0..i + d */
+       GCKPTI_LINKS_FROM,   /* links from i - d on */
+       GCKPTI_COLUMNS_TO,   /* columns 0..i + d */
+       GCKPTI_COLUMNS_FROM, /* columns from i - d on */
+       GCKPTI_DOWN_TO,      /* of column i: links 0..i + d */
+       GCKPTI_DOWN_FROM     /* of column i: links from i - d on */
 };
 
 typedef struct {

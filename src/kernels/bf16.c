@@ -178,13 +178,15 @@ static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words
             for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++)
                 d[q * width + i] = lane[2 * q] | (uint32_t)lane[2 * q + 1] << 16;
         }
-        for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, d += width) {
-            uint16_t two[2][64] = { { 0 } };
-            for (int64_t l = 2 * q; l < gckpti_min(2 * q + 2, links) && x->row == 1; l++)
-                V(halves)(x, at + l * x->step, s->n, two[l % 2]);
-            for (int64_t i = 0; i < width && x->row == 1; i++)
-                d[i] = two[0][i] | (uint32_t)two[1][i] << 16;
-        }
+        for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, d += width)
+            for (int64_t i = 0; i < width && x->row == 1; i += 64) {
+                const int64_t n = gckpti_min(s->n - i, 64), lanes = gckpti_min(width - i, 64);
+                uint16_t two[2][64] = { { 0 } };
+                for (int64_t l = 2 * q; l < gckpti_min(2 * q + 2, links); l++)
+                    V(halves)(x, at + i + l * x->step, n, two[l % 2]);
+                for (int64_t e = 0; e < lanes; e++)
+                    d[i + e] = two[0][e] | (uint32_t)two[1][e] << 16;
+            }
     }
 }
 
