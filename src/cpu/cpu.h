@@ -178,9 +178,9 @@ typedef struct {
 } gckpti_tile;
 
 /* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
- * side by side, as words of two links; of b, panels of such words, a block being 16 rows of as many
- * as the panel is wide: what the two halves of word q hold is the kernels' choice. What is missing of a
- * block goes as -0 x +0, which changes no chain, not even one at -0. */
+ * side by side; of b, panels of words of two links, a block being 16 rows of as many as the panel is
+ * wide: what the two halves of word q hold is the kernels' choice. What is missing of a block goes
+ * as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
     GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
     GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
@@ -202,7 +202,7 @@ typedef struct {
 } gckpti_mixed_tile;
 
 /* How it is done, for blocks or for a chain: of how many rows (all are computed if there is but one
- * less: `whole`) and columns at most; how words are packed (PAIRS: a may also be in place). */
+ * less: `whole`) and columns at most; how words of b are packed. */
 typedef struct {
     int rows, columns, whole, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -220,7 +220,7 @@ typedef struct {
  * of 16 lanes; pack_b: a panel of `width` lanes. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
-    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
+    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);

@@ -247,7 +247,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
@@ -297,7 +297,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.in_place = t->a.bf16 && t->a.step == 1 && t->k % GCKPTI_LINKS == 0 && !t->run &&
-                 t->m >= s.kernels->tiles[0].rows && s.kernels->tiles[0].words == GCKPTI_WORDS_PAIRS;
+                 t->m >= s.kernels->tiles[0].rows;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);

@@ -477,7 +477,7 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     { { 8, GCKPTI_PANEL, 1, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
-      { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+      { 8, GCKPTI_PANEL, 1, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),
