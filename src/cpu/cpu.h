@@ -201,10 +201,10 @@ typedef struct {
     gckpti_fetch *fetch; /* is this, or NULL */
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: of how many rows (all are computed if there is but one
- * less: `whole`) and columns at most; how words of b are packed. */
+/* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns at
+ * most; how words of b are packed. */
 typedef struct {
-    int rows, columns, whole, words;
+    int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_mixed_tiles;
 

@@ -90,8 +90,8 @@ static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_til
 {
     float rest[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int whole = by->whole && exact && t->m < by->rows;
-    const int64_t skip = whole ? gckpti_min(s->back, by->rows - t->m) : 0, m = t->m;
+    const int whole = exact && t->m < by->unit;
+    const int64_t skip = whole ? gckpti_min(s->back, by->unit - t->m) : 0, m = t->m;
     float *at = rest + skip * GCKPTI_PANEL;
     const int edge = whole || n < t->width;
     if (edge || !t->c) {
@@ -106,7 +106,7 @@ static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_til
     if (start)
         t->from = t->c, t->from_row = t->c_row;
     if (whole)
-        t->m = by->rows, t->a -= skip * t->a_row;
+        t->m = by->unit, t->a -= skip * t->a_row;
     if (edge || !exact)
         t->c_bf16 = NULL;
     if (exact)
@@ -129,15 +129,16 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
     const unsigned mode = gckpti_flushing_begin();
     const int64_t back = s->back;
     for (int64_t j = 0; j < s->n; j += columns)
-        for (int64_t r = 0; r < all->m; r += by->rows) {
+        for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            t.m = gckpti_min(all->m - r, by->rows), t.width = gckpti_multiple(n, 16);
+            m = gckpti_min(all->m - r, by->rows), m -= m < by->unit ? 0 : m % by->unit;
+            t.m = m, t.width = gckpti_multiple(n, 16);
             t.a += r * t.a_row, t.b += j, s->back = back + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
-            t.next = t.c && r + 2 * by->rows <= all->m ? t.c + by->rows * t.c_row : NULL;
+            t.next = t.c && r + m + by->unit <= all->m ? t.c + m * t.c_row : NULL;
             t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
             gckpti_mixed_rows(s, by, exact, &t, n, s->start ? s->start + r * t.narrow_row + j : NULL);
         }
@@ -297,7 +298,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.in_place = t->a.bf16 && t->a.step == 1 && t->k % GCKPTI_LINKS == 0 && !t->run &&
-                 t->m >= s.kernels->tiles[0].rows;
+                 t->m >= s.kernels->tiles[0].unit;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);

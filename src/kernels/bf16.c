@@ -199,22 +199,16 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* 4 rows of a tile, `vectors` of columns (a constant, as is chain). vdpbf16ps takes the upper halves
+/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). vdpbf16ps takes the upper halves
  * first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so words of b are two links of a chain,
  * the first in the upper half, and pairs of a are shuffled to such words. (Named one by one, since
  * gcc spills arrays; hence more than 60 lines.) */
-GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r, int vectors,
-                                           int chain)
+GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     const __m512i first = _mm512_set1_epi64(chain ? 0x0100030201000302 : 0x0100050401000504);
     const __m512i second = _mm512_set1_epi64(chain ? 0x0504070605040706 : 0x0302070603020706);
     const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row;
-    const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
-    const uint32_t *b = t->b;
-    int64_t from_row = t->from ? t->from_row : 0;
-    const float *from = t->from ? t->from + r * from_row : zeros;
-    float *c = t->c + r * t->c_row;
     gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
     if (t->fetch)
         f = *t->fetch;
@@ -261,34 +255,47 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r
         _mm512_storeu_ps(c + (i)*c_row + 16, me##i);                                               \
     if (vectors > 2)                                                                               \
         _mm512_storeu_ps(c + (i)*c_row + 32, he##i);
-    for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
-        const uint32_t *words = b;
-        GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO)
-        if (chain) {
-            GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
-        }
-        for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4, a += 4, a2 += 4) {
-            __m512bh x;
-            long long four;
-            if (f.rows > 0) {
-                __builtin_prefetch(f.x + f.at, 0, 2);
-                f.at += 64;
-                if (f.at >= f.width)
-                    f.at = 0, f.x += f.row, f.rows--;
+    for (int64_t r = 0; r < t->m; r += 4) {
+        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
+        const uint32_t *b = t->b;
+        int64_t from_row = t->from ? t->from_row : 0;
+        const float *from = t->from ? t->from + r * from_row : zeros;
+        float *c = t->c + r * c_row;
+        for (int64_t i = 8; i < 12 && (r + 8 < t->m || t->next); i++)
+            for (int64_t j = 0; j < 16 * vectors; j += 16)
+                __builtin_prefetch(c + i * c_row + j);
+        for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
+            const uint32_t *words = b;
+            GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO)
+            if (chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
             }
-            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
-            __asm__("" : "+r"(a), "+r"(a2));
-            if (chain)
-                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
-            else
-                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
+            for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4, a += 4, a2 += 4) {
+                __m512bh x;
+                long long four;
+                if (f.rows > 0) {
+                    __builtin_prefetch(f.x + f.at, 0, 2);
+                    f.at += 64;
+                    if (f.at >= f.width)
+                        f.at = 0, f.x += f.row, f.rows--;
+                }
+                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
+                __asm__("" : "+r"(a), "+r"(a2));
+                if (chain)
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
+                else
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
+            }
+            if (chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
+            } else {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
+            }
+            from = c, from_row = c_row;
         }
-        if (chain) {
-            GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
-        } else {
-            GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
-        }
-        from = c, from_row = c_row;
+        for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
+            for (int64_t j = 0; j < 16 * vectors; j += 16)
+                gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
     }
 #undef GCKPTI_DOTS_EACH
 #undef GCKPTI_DOTS_ZERO
@@ -300,33 +307,26 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r
 #undef GCKPTI_DOTS_WORDS
 #undef GCKPTI_DOTS_END
 #undef GCKPTI_DOTS_STORE
-    for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
-        for (int64_t j = 0; j < 16 * vectors; j += 16)
-            gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
     if (t->fetch)
         *t->fetch = f;
 }
 
-GCKPTI_INLINED_BF16 void gckpti_mixed_eight(const gckpti_mixed_tile *t, int chain)
+GCKPTI_INLINED_BF16 void gckpti_mixed_rows_bf16(const gckpti_mixed_tile *t, int chain)
 {
-    for (int64_t i = 0; i < 8 && t->next; i++)
-        for (int64_t j = 0; j < t->width; j += 16)
-            __builtin_prefetch(t->next + i * t->c_row + j);
-    for (int64_t r = 0; r < 8; r += 4)
-        if (t->width > 32)
-            gckpti_mixed_dots(t, r, 3, chain);
-        else if (t->width > 16)
-            gckpti_mixed_dots(t, r, 2, chain);
-        else
-            gckpti_mixed_dots(t, r, 1, chain);
+    if (t->width > 32)
+        gckpti_mixed_dots(t, 3, chain);
+    else if (t->width > 16)
+        gckpti_mixed_dots(t, 2, chain);
+    else
+        gckpti_mixed_dots(t, 1, chain);
 }
 static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
 {
-    gckpti_mixed_eight(t, 0);
+    gckpti_mixed_rows_bf16(t, 0);
 }
 static GCKPTI_TARGET_BF16 void gckpti_mixed_chain_bf16(const gckpti_mixed_tile *t)
 {
-    gckpti_mixed_eight(t, 1);
+    gckpti_mixed_rows_bf16(t, 1);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
