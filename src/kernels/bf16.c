@@ -241,6 +241,14 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
         GCKPTI_DOTS_EACH(each)                                                                     \
         words += b_row;                                                                            \
     }
+#define GCKPTI_DOTS_FOUR                                                                           \
+    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)                                                           \
+    __asm__("" : "+r"(a), "+r"(a2));                                                               \
+    if (chain)                                                                                     \
+        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)                                                          \
+    else                                                                                           \
+        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)                                                      \
+    a += 4, a2 += 4;
 #define GCKPTI_DOTS_END(i, at)                                                                     \
     _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
     if (vectors > 1)                                                                               \
@@ -270,21 +278,22 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
             if (chain) {
                 GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
             }
-            for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4, a += 4, a2 += 4) {
-                __m512bh x;
-                long long four;
-                if (f.rows > 0) {
-                    __builtin_prefetch(f.x + f.at, 0, 2);
-                    f.at += 64;
-                    if (f.at >= f.width)
-                        f.at = 0, f.x += f.row, f.rows--;
+            const int64_t links = blocks > 1 ? GCKPTI_LINKS : t->last;
+            long long four;
+            __m512bh x;
+            for (int64_t l = 0; f.rows > 0 && l < links; l += 4) {
+                __builtin_prefetch(f.x + f.at, 0, 2);
+                f.at += 64;
+                if (f.at >= f.width)
+                    f.at = 0, f.x += f.row, f.rows--;
+            }
+            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* 1.15 times as fast as a loop */
+                GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
+                GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
+            } else {
+                for (int64_t l = 0; l < links; l += 4) {
+                    GCKPTI_DOTS_FOUR
                 }
-                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
-                __asm__("" : "+r"(a), "+r"(a2));
-                if (chain)
-                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
-                else
-                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
             }
             if (chain) {
                 GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
@@ -305,6 +314,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
 #undef GCKPTI_DOTS_SECOND
 #undef GCKPTI_DOTS_ON
 #undef GCKPTI_DOTS_WORDS
+#undef GCKPTI_DOTS_FOUR
 #undef GCKPTI_DOTS_END
 #undef GCKPTI_DOTS_STORE
     if (t->fetch)
