@@ -269,7 +269,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
         int64_t from_row = t->from ? t->from_row : 0;
         const float *from = t->from ? t->from + r * from_row : zeros;
         float *c = t->c + r * c_row;
-        for (int64_t i = 8; i < 12 && (r + 8 < t->m || t->next); i++)
+        for (int64_t i = 8; i < 12 && r + 12 <= t->more; i++)
             for (int64_t j = 0; j < 16 * vectors; j += 16)
                 __builtin_prefetch(c + i * c_row + j);
         for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
