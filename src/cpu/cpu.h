@@ -79,7 +79,7 @@ typedef struct {
 } gckpti_rectangle;
 
 /* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
- * f32 products `pace` lines before each tile. */
+ * f32 products `pace` lines before each tile, of bf16 products before each block of 4 rows. */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
@@ -91,11 +91,11 @@ static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, i
 {
     const int narrow = gckpti_is_narrow(x->bf16), size = narrow ? 2 : 4;
     const void *here = narrow ? (const void *)(x->bf16 + at) : (const void *)(x->f32 + at);
-    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 0 };
+    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
     return f;
 }
 
-/* What is due before a tile. */
+/* What is due. */
 static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {

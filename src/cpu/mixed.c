@@ -259,6 +259,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
             w.rest = s->keeps ? rest + s->by.rows * (w.j - at->j0) : NULL;
             s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
             gckpti_fetch fetch = gckpti_mixed_next(s, &w, at);
+            fetch.pace = 1 + fetch.rows * (fetch.width / 64) / (tile->blocks * (1 + tile->m / 4));
             tile->fetch = &fetch;
             gckpti_mixed_places(s, &w);
             gckpti_mixed_multiply(&w.part);

@@ -209,9 +209,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
     const __m512i first = _mm512_set1_epi64(chain ? 0x0100030201000302 : 0x0100050401000504);
     const __m512i second = _mm512_set1_epi64(chain ? 0x0504070605040706 : 0x0302070603020706);
     const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row;
-    gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
-    if (t->fetch)
-        f = *t->fetch;
 #define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
 #define GCKPTI_DOTS_ZERO(i, at)                                                                    \
     __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
@@ -281,12 +278,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
             const int64_t links = blocks > 1 ? GCKPTI_LINKS : t->last;
             long long four;
             __m512bh x;
-            for (int64_t l = 0; f.rows > 0 && l < links; l += 4) {
-                __builtin_prefetch(f.x + f.at, 0, 2);
-                f.at += 64;
-                if (f.at >= f.width)
-                    f.at = 0, f.x += f.row, f.rows--;
-            }
+            gckpti_fetch_some(t->fetch);
             if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* 1.15 times as fast as a loop */
                 GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
                 GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
@@ -317,8 +309,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
 #undef GCKPTI_DOTS_FOUR
 #undef GCKPTI_DOTS_END
 #undef GCKPTI_DOTS_STORE
-    if (t->fetch)
-        *t->fetch = f;
 }
 
 GCKPTI_INLINED_BF16 void gckpti_mixed_rows_bf16(const gckpti_mixed_tile *t, int chain)
