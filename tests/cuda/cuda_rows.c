@@ -201,19 +201,19 @@ static uint16_t *halves(int64_t n)
 }
 
 /* Rows and classes also just past what the kernels take at a time; rows in entries of several, at
- * which bf16 plans cut the links of dw. */
-static void linear_cross_entropy(void)
+ * which bf16 plans cut the links of dw; cut: past those rows, in entries that are not whole there. */
+static void linear_cross_entropy(int cut)
 {
     const gckpt_op *op = &gckpti_op_linear_cross_entropy;
     gckpt_call c = new_call(NULL, 3);
     int64_t rows = size(129), classes = size(rows > 40 ? 300 : 2100), n = size(rows * classes > 9000 ? 5 : 65);
-    if (chance(10))
+    if (cut || chance(10))
         rows = 2049 + (int64_t)below(70), classes = 1 + below(3), n = 1 + below(3);
     else if (chance(10))
         rows = 1 + below(3), classes = 4097 + (int64_t)below(70), n = 1 + below(3);
-    int64_t each = size(100), entries = (rows + each - 1) / each;
-    int flat = chance(40);
-    c.precision = chance(50) ? GCKPT_BF16 : GCKPT_FP32;
+    int64_t each = cut ? 100 : size(100), entries = (rows + each - 1) / each;
+    int flat = !cut && chance(40);
+    c.precision = cut || chance(50) ? GCKPT_BF16 : GCKPT_FP32;
     rows = flat ? rows : entries * each;
     input(&c, 0, flat ? gckpt_shape2(rows, n) : gckpt_shape3(entries, each, n));
     if (c.precision == GCKPT_BF16 && chance(80))
@@ -373,7 +373,7 @@ int main(int argc, char **argv)
         softmax();
         norms();
         cross_entropy();
-        linear_cross_entropy();
+        linear_cross_entropy(i < 3);
         attention();
     }
     trainings();
