@@ -24,7 +24,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
  * blocks share a multiprocessor. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - MIXED)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
@@ -139,8 +139,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
 
 /* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1)
-    attention_dq_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);

@@ -93,9 +93,9 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A product's links go to a thread's elements; MIXED: in blocks. Where all are one chain from the
- * element on, it is the first one of a block that they fill, and -0, which changes no sum, is in
- * the other one and in the element's place. */
+/* A product's links go to a thread's elements; MIXED: in blocks (manual, 5l). Where all are one
+ * chain from the element on, it is the first one of a block that they fill, and -0, which changes
+ * no sum, is in the other one and in the element's place. */
 template <int TM, int TN, bool MIXED> struct Links {
     float c[TM][TN];
     Block<TM, TN, MIXED> block;
@@ -104,11 +104,11 @@ template <int TM, int TN, bool MIXED> struct Links {
 
     __device__ __forceinline__ void begin(const gckpti_product &t)
     {
-        one = gckpti_is_chain(&t), odd = false;
+        one = MIXED && gckpti_is_chain(&t), odd = false;
         rest = (int)(t.run ? t.run - t.before % t.run : t.k);
         left = one ? (int)t.k : min(rest, (int)GCKPTI_LINKS);
         block.begin();
-        UNROLL for (int i = 0; i < TM && MIXED; i++) UNROLL for (int j = 0; j < TN && one; j++)
+        UNROLL for (int i = 0; i < TM && one; i++) UNROLL for (int j = 0; j < TN; j++)
         {
             block.chain[0][i][j] = c[i][j];
             block.chain[1][i][j] = c[i][j] = -0.0f;
@@ -124,8 +124,8 @@ template <int TM, int TN, bool MIXED> struct Links {
     __device__ __forceinline__ void passed(int n, const gckpti_product &t)
     {
         left -= n;
-        odd = odd != (n % 2 && !one);
-        if (left)
+        odd = MIXED && odd != (n % 2 && !one);
+        if (!MIXED || left)
             return;
         block.end(c);
         block.begin();
@@ -164,8 +164,7 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
     Here here(t, (int)threadIdx.x, (int)blockIdx.x);
     Links<TM, TN, MIXED> l;
     product_start<BM, BN, TM, TN, MIXED>(t, l.c);
-    if (MIXED)
-        l.begin(t);
+    l.begin(t);
 
     PanelA a;
     PanelB b;
@@ -206,18 +205,15 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
                 }
                 l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
-            if (MIXED)
-                l.passed(DEPTH, t);
+            l.passed(DEPTH, t);
         }
         for (int p = 0; !whole && p < left && p < DEPTH; p++) {
             fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
             fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
-            l.add(MIXED && l.odd, x[0], y[0]);
-            if (MIXED)
-                l.passed(1, t);
+            l.add(l.odd, x[0], y[0]);
+            l.passed(1, t);
         }
-        if (MIXED)
-            l.turn();
+        l.turn();
         if (unread > 0) {
             a.put(q.a, free);
             b.put(q.b, free + B);

@@ -84,7 +84,7 @@ __device__ float part(const float4 &f, int k)
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
-    constexpr int ROW = WIDTH + 4, STEP = TILE / R;
+    constexpr int ROW = WIDTH + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* an even place and an odd */
     Block<R, 4, MIXED> block;
     a += threadIdx.x / 16 * ROW;
     b += threadIdx.x % 16 * ROW;
@@ -108,16 +108,17 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
             }
         }
     }
-    if (e < n)
+    for (; e < n; e += PAIR) {
         block.turn(s, e);
 #pragma unroll
-    for (int k = 0; k < 3; k++) {
-        if (e + k >= n)
-            break;
-        const float *z = b + e + k, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
+        for (int k = 0; k < PAIR; k++) {
+            if (e + k >= n)
+                break;
+            const float *z = b + e + k, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            block.link(s, k, r, a[STEP * r * ROW + e + k], w);
+            for (int r = 0; r < R; r++)
+                block.link(s, k, r, a[STEP * r * ROW + e + k], w);
+        }
     }
     block.end(s);
 }
@@ -140,9 +141,7 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
 template <int R, int N, bool MIXED>
 __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
 {
-    constexpr int ROW = 16 * N + 4;
-    constexpr int STEP = TILE / R;
-    constexpr int LINKS = MIXED ? 2 : 1; /* whose places are odd and even */
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16;
     Block<R, N, MIXED> block;
     float y[N];
@@ -165,10 +164,10 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
         }
     }
 #pragma unroll 1
-    for (; j < keys; j += LINKS) {
+    for (; j < keys; j += PAIR) {
         block.turn(o, j);
 #pragma unroll
-        for (int k = 0; k < LINKS; k++) {
+        for (int k = 0; k < PAIR; k++) {
             if (j + k >= keys)
                 break;
             columns(y, v + (j + k) * ROW);
@@ -188,18 +187,17 @@ template <int R, int N, bool MIXED>
 __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int sight)
 {
-    constexpr int ROW = 16 * N + 4;
-    constexpr int LINKS = MIXED ? 2 : 1; /* whose places are odd and even */
+    constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16 * R;
     const bool all = sight >= TILE - 1;
     Block<R, N, MIXED> block;
     p += row;
     block.begin();
 #pragma unroll(MIXED ? 1 : 4)
-    for (int i0 = 0; i0 < queries; i0 += LINKS) {
+    for (int i0 = 0; i0 < queries; i0 += PAIR) {
         block.turn(o, i0);
 #pragma unroll
-        for (int k = 0, i = i0; k < LINKS; k++, i++) {
+        for (int k = 0, i = i0; k < PAIR; k++, i++) {
             if (i >= queries)
                 break;
             float x[R], y[N];
