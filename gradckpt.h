@@ -32,14 +32,14 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1542
+ *     >>store     parameters and optimiser state, however they are stored                     1545
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4500
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4778
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1825
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1953
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
@@ -58,10 +58,10 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3041
+ *     >>kernels   what is done with an item, for each instruction set                         3169
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
- *                 sums, images, attention, online, words, word_attention, losses, errors,
- *                 cells, table, end
+ *                 sums, images, attention, online, mixed_attention, losses, errors, cells,
+ *                 table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -232,10 +232,21 @@
  *       an op computes in binary32 from what is kept, and each result is rounded, a gradient after
  *       each contribution; to nearest even, subnormals to 0. Factors of matrix products (linear,
  *       matmul, linear + cross-entropy) are rounded first if they are not bf16 (weights, feeds,
- *       gradients of logits). In each link of their chains subnormal operands are zeros of their
- *       sign, and so are results less than 2^-126 in size after they were rounded to 24 bits as if
- *       exponents had no lower limit. Attention's chains are such chains: q, k, v, the gradient
+ *       gradients of logits). An element starts as in c., but its links, ascending, are cut into
+ *       blocks of 32 from the first one on; the last block may have fewer. A block is two chains
+ *       of fma, each from +0, one over its first, third, fifth .. link, one over its second,
+ *       fourth ..; then s = first + second, and the element becomes element + s. In each of these
+ *       operations subnormal operands are zeros of their sign, and so are results less than 2^-126
+ *       in size after they were rounded to 24 bits as if exponents had no lower limit.
+ *       Where the links are rows of a batch (the gradient of a weight, or of a matmul's b that
+ *       serves all leading indices), blocks are cut anew at each entry of x's first axis: it has T
+ *       links, all axes between the first and the last; where a matmul's b has matrices of its own,
+ *       T are a matrix's rows. If T < 32 they are no blocks but one chain from the element on, all
+ *       links of all entries, each flushing as above.
+ *       Attention's chains are such elements, from the first key (query) on: q, k, v, the gradient
  *       that comes in, exponentials (once they are summed) and ds are factors, rounded to nearest.
+ *       What is not seen takes no part, but keeps its place in its block; an element of the output
+ *       (before it is divided) or of a gradient that ends as a zero ends as +0.
  *       Weights, their gradients, optimiser state, aux and losses stay binary32, as does what
  *       depends on parameters only; fetched tensors are rounded, but kept as floats.
  *       BF16_STOCHASTIC adds 16 of Philox's bits to the half that is cut off: keyed by the seed;
@@ -262,10 +273,12 @@
  *       gradient of h chains over the gates, those of wh over the batch's rows and, in a row, its
  *       steps; no factor is rounded to bf16. A first state that is not given is +0, and takes part.
  *    q. Norms of images take sums over places as e. does, channel by channel, one image after the
- *       other, then over a group's channels by d. (above gckpti_channel_norm); of max pools the
- *       first greatest counts, those of average pools are chains over the taps. What is measured
- *       for running statistics is summed up as e., weighted by rows; their update, v = fma(m, s /
- *       (float)R, fma(-m, v, v)), has the step's rows R, times its uses, for N.
+ *       other, then over a group's channels by d. (above gckpti_channel_norm). A mean is first +
+ *       sum(x - first) / N, first being the group's first value, so that equal values are exactly
+ *       0 when it is taken away. Of max pools the first greatest counts, those of average pools
+ *       are chains over the taps. What is measured for running statistics is summed up as e.,
+ *       weighted by rows; their update, v = fma(m, s / (float)R, fma(-m, v, v)), has the step's
+ *       rows R, times its uses, for N.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters, as they are stored, + optimiser state + caches + step arena.
@@ -4496,7 +4509,9 @@ typedef struct gckpti_factor {
 
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending; of a batch, for each matrix. A chain starts
  * at what c holds (accumulate), else at start[i * start_row + j] (start_row 0: the bias), or at +0
- * if that is NULL. */
+ * if that is NULL. In bf16 plans links are cut into blocks (manual, 5l), anew after each `run` of
+ * them (0: never), of which the first began `before` links (whole blocks) ago; a run of less than a
+ * block means one chain. */
 typedef struct gckpti_product {
     int64_t batch, m, n, k;
     gckpti_factor a, b; /* fast where one stride of each is 1 */
@@ -4507,6 +4522,7 @@ typedef struct gckpti_product {
     uint16_t *c_bf16; /* one of the two */
     int64_t c_row;
     void *room; /* scratch of the fast kernels: call->work */
+    int64_t run, before;
 } gckpti_product;
 
 static inline int gckpti_is_stored(const gckpti_factor *x) { return GCKPTI_WITH_PACK && x->stored; }
@@ -6829,13 +6845,14 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r);
 /* ---- ops/products.c ---- */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
+    GCKPTI_LINKS = 32,        /* of a block in bf16 plans: the same */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
     GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
     GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
-    GCKPTI_LOSS_ROWS_MOST = 1
+    GCKPTI_LOSS_ROWS_MOST = GCKPTI_WITH_BF16 ? GCKPTI_LINKS : 1
 #endif
 };
 
@@ -6863,8 +6880,8 @@ GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
- * less: in a bf16 plan rows of what is narrow. */
+ * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here. Plain
+ * kernels need less: in a bf16 plan rows of what is narrow. */
 GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
 
 /* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
@@ -6878,23 +6895,31 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
-GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
+/* Links of the block that begins at link p of t, or of its chain: all. */
+GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
-    return gckpti_is_narrow(x->bf16) ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+    return t->run > 0 && t->run < GCKPTI_LINKS;
+}
+GCKPTI_INLINE int64_t gckpti_block_at(const gckpti_product *t, int64_t p)
+{
+    int64_t left = t->run ? t->run - (t->before + p) % t->run : t->k;
+    return gckpti_min(gckpti_min(left, t->k - p), GCKPTI_LINKS);
 }
 
-GCKPTI_INLINE float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
+/* Rows of the batch's entries are a gradient's links (manual, 5l): of how many rows an entry of x
+ * is; how many rows, `most` or less, a call may take from a row on. */
+GCKPTI_INLINE int64_t gckpti_entry_rows(const gckpt_shape *x)
 {
-    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)),
-                              c);
+    return x->n > 1 && x->d[0] > 0 ? gckpti_rows(x) / x->d[0] : 1;
 }
+GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t most);
 
 /* arg's values from `at` on. */
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next);
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
-/* c (m,n) = a b, or +=; of t there are a and b. (Eight parameters: a struct in place of the sizes
+/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place of the sizes
  * is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
@@ -6914,6 +6939,24 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag);
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t);
+
+/* Links of an element, as they come: in floats, which are rounded, or bf16. */
+typedef struct {
+    const float *f32;
+    const uint16_t *bf16;
+    int64_t step;
+} gckpti_links;
+
+GCKPTI_FN gckpti_links gckpti_links_of(const gckpti_factor *x, int64_t at, int64_t step);
+
+/* What an element is after a block of links, of which those from `first` to end - 1 take part;
+ * after n links from the first block on; what an element of t, d so far, is after all of its links,
+ * which begin at elements a and b. */
+GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b, int64_t first,
+                                   int64_t end, float element);
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t n,
+                                    float element);
+GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
 static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
@@ -6953,7 +6996,8 @@ GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
 
 typedef struct { /* an attention call's */
     const gckpt_call *call;
-    int64_t t, s, c, d, wide, heads, blocks; /* wide: D in whole vectors; blocks: of 64 queries */
+    int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
+    int64_t wide, deep;                /* D in whole vectors; in whole blocks of links */
     gckpti_sight sight;
     int mixed;
     float scale;
@@ -6968,6 +7012,39 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
 /* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
  * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
 GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
+
+/* The same of bf16 plans (ops/mixed), whose gradients in f32 have begun, too. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
+
+/* Where rows of a gradient are; NULL: it is not wanted. */
+typedef struct {
+    float *x;
+    int64_t row, step;
+} gckpti_mixed_result;
+
+/* Queries from i on (m) and keys from j on (n, both at most GCKPTI_LINKS) of a head: their rows; p
+ * and ds, [query][key]; and what gckpti_mixed_add adds to, element by element. */
+typedef struct {
+    const gckpti_heads *h;
+    gckpti_factor q, k, v, g, p, ds;
+    gckpti_mixed_result dq, dk, dv;
+    int64_t head, i, m, j, n;
+} gckpti_mixed_square;
+
+GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s);
+#else
+static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
+                                        float *rest)
+{
+    (void)h, (void)first, (void)end, (void)rest;
+}
+static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
+{
+    (void)h, (void)head, (void)rest;
+}
+#endif
 
 /* ---- ops/rotary.c ---- */
 typedef struct {
@@ -7151,10 +7228,10 @@ typedef struct gckpti_channel_pass { /* over an image's places; what is NULL is 
     const float *x, *g;
     const float *gain, *bias; /* by channel, as all that follow */
     float *mean, *rstd;
-    float *s, *t; /* sums: of x, (x - mean)^2, or g and g h; or their means */
+    float *s, *t; /* sums: of x - mean, its squares, or g and g h; or their means */
     float *to;    /* y or dx */
     int64_t places, channels;
-    int accumulate;
+    int squares, accumulate;
 } gckpti_channel_pass;
 
 /* What plain and fast kernels differ in: passes over channels first..end-1. */
@@ -8316,9 +8393,9 @@ GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k)
     if ((double)m * (double)n * (double)k < 4194304.0)
         return 0;
     int64_t rows = gckpti_min(gckpti_multiple(m, GCKPTI_STRIP), GCKPTI_MIXED_ROWS);
-    int64_t links = gckpti_min(gckpti_multiple(k, 16), GCKPTI_MIXED_LINKS);
-    int64_t rest = k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC)
-                             : (int64_t)8 * GCKPTI_PANEL;
+    int64_t links = gckpti_min(gckpti_multiple(k, GCKPTI_LINKS), GCKPTI_MIXED_LINKS);
+    int64_t rest =
+        k > links ? rows * gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) : 0;
     return (rows + GCKPTI_PANEL) * links / 2 + rest;
 }
 
@@ -8398,8 +8475,9 @@ GCKPTI_FN void gckpti_start_gradients(const gckpt_call *call, int first, int end
 
 /* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
  * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
- * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
- * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
+ * (manual, 5l) operands are bf16, or rounded to it where they are read, links are cut into blocks,
+ * and every operation flushes subnormals to zero, as the processors' bf16 instructions do; c is f32
+ * or bf16. */
 
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next)
@@ -8416,7 +8494,7 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
-/* All of t but a and b (as many parameters as that are). */
+/* All of t but a, b, run and before (as many parameters as that are). */
 static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
 {
@@ -8474,6 +8552,7 @@ GCKPTI_FN void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_product t;
+    t.run = t.before = 0;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.n, s.k, call->out, call->out_bf16);
     t.a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
     t.b = gckpti_linear_b(call, &s);
@@ -8487,6 +8566,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     const gckpt_arg *in = call->in;
     const gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n, NULL };
     gckpti_product t;
+    t.run = t.before = 0;
     gckpti_factors_to(call, &t, s.matrices, s.m, s.k, s.n, in[0].grad, in[0].grad_bf16);
     t.b = gckpti_linear_b(call, &s);
     t.a = g, t.b = gckpti_turned(&t.b);
@@ -8499,6 +8579,7 @@ GCKPTI_FN void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_ru
     if (*(const int *)call->attributes)
         t.m = s.n, t.n = t.c_row = s.k, t.b = t.a, t.a = gckpti_turned(&g);
     t.accumulate = in[1].accumulate;
+    t.run = in[1].shape.n > 2 ? s.m : gckpti_entry_rows(&in[0].shape);
     if (t.c || t.c_bf16)
         run(call, &t);
 }
@@ -8599,8 +8680,51 @@ GCKPTI_FN int gckpti_own_flag(const gckpt_op *op, int flag)
     return op->flags & GCKPTI_OWN_ROW && op->flags & (unsigned)flag;
 }
 
-/* ---- products of bf16 plans, one element after the other (see ops/products) ---- */
-/* Where a chain starts. */
+/* ---- elements of the matrix products of bf16 plans (manual, 5l) ---- */
+GCKPTI_FN gckpti_links gckpti_links_of(const gckpti_factor *x, int64_t at, int64_t step)
+{
+    const int narrow = gckpti_is_narrow(x->bf16);
+    const gckpti_links l = { narrow ? NULL : x->f32 + at, narrow ? x->bf16 + at : NULL, step };
+    return l;
+}
+
+static gckpti_links gckpti_links_from(const gckpti_links *x, int64_t p)
+{
+    const gckpti_links l = { x->f32 ? x->f32 + p * x->step : NULL,
+                             x->bf16 ? x->bf16 + p * x->step : NULL, x->step };
+    return l;
+}
+
+/* Link p of these two goes to d. */
+static float gckpti_mixed_link(const gckpti_links *a, const gckpti_links *b, int64_t p, float d)
+{
+    const uint16_t x = a->bf16 ? a->bf16[p * a->step] : gckpti_to_bf16(a->f32[p * a->step]);
+    const uint16_t y = b->bf16 ? b->bf16[p * b->step] : gckpti_to_bf16(b->f32[p * b->step]);
+    return gckpti_flushed_fma(gckpti_flush(gckpti_from_bf16(x)), gckpti_flush(gckpti_from_bf16(y)),
+                              d);
+}
+
+GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b, int64_t first,
+                                   int64_t end, float element)
+{
+    float chain[2] = { 0.0f, 0.0f };
+    for (int64_t p = first; p < end; p++)
+        chain[p & 1] = gckpti_mixed_link(a, b, p, chain[p & 1]);
+    return gckpti_flush(gckpti_flush(element) + gckpti_flush(chain[0] + chain[1]));
+}
+
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t n,
+                                    float element)
+{
+    for (int64_t p = 0; p < n; p += GCKPTI_LINKS) {
+        const gckpti_links x = gckpti_links_from(a, p), y = gckpti_links_from(b, p);
+        element = gckpti_mixed_block(&x, &y, 0, gckpti_min(n - p, GCKPTI_LINKS), element);
+    }
+    return element;
+}
+
+/* ---- products, one element after the other (see ops/products) ---- */
+/* Where an element starts. */
 static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
@@ -8608,21 +8732,229 @@ static float gckpti_mixed_start(const gckpti_product *t, int64_t at, int64_t j)
     return t->start ? t->start[j] : 0.0f;
 }
 
+GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d)
+{
+    const gckpti_links x = gckpti_links_of(&t->a, a, t->a.step);
+    const gckpti_links y = gckpti_links_of(&t->b, b, t->b.step);
+    const int64_t run = t->run ? t->run : t->k;
+    if (gckpti_is_chain(t)) {
+        d = gckpti_flush(d);
+        for (int64_t p = 0; p < t->k; p++)
+            d = gckpti_mixed_link(&x, &y, p, d);
+        return d;
+    }
+    for (int64_t p = 0, n; p < t->k; p += n) {
+        const gckpti_links u = gckpti_links_from(&x, p), v = gckpti_links_from(&y, p);
+        n = gckpti_min(run - (t->before + p) % run, t->k - p);
+        d = gckpti_mixed_blocks(&u, &v, n, d);
+    }
+    return d;
+}
+
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
         for (int64_t j = 0; j < t->n; j++) {
-            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
-            int64_t b = i / t->m * t->b.next + j * t->b.row;
-            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
-            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
-                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
+            const int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
+            const int64_t b = i / t->m * t->b.next + j * t->b.row;
+            const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
             if (t->c)
                 t->c[at] = d;
             else
                 t->c_bf16[at] = gckpti_to_bf16(d);
         }
+}
+
+/* ---- attention (see ops/attention): places in a block count from the first key (query) on. What
+ * ends as a zero becomes +0, since a backend may let links that are not seen take part as zeros. */
+/* Element (i, j) of a b'. */
+static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_factor *b, int64_t j,
+                                int64_t d)
+{
+    const gckpti_links x = gckpti_links_of(a, i * a->row, 1), y = gckpti_links_of(b, j * b->row, 1);
+    return gckpti_mixed_blocks(&x, &y, d, 0.0f);
+}
+
+GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
+{
+    const gckpt_call *call = h->call;
+    const int64_t t = h->t, c = h->c, d = h->d;
+    const int narrow = gckpti_is_narrow(call->out_bf16);
+    float p[GCKPTI_KEY_TILE];
+    const gckpti_links exps = { p, NULL, 1 };
+    for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
+        const int64_t row = i / t / h->heads, column = i / t % h->heads * d;
+        const int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
+        const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
+        const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, c, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, c, 1, 0);
+        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
+        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+            const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
+            for (int64_t j = 0; j < n; j++)
+                p[j] = gckpti_mul(gckpti_mixed_score(&q, 0, &k, j0 + j, d), h->scale);
+            const float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
+            for (int64_t e = 0; out && e < d; e++) {
+                const gckpti_links y = gckpti_links_of(&v, j0 * c + e, c);
+                out[e] = gckpti_mixed_blocks(&exps, &y, n, j0 ? out[e] * factor : 0.0f);
+            }
+        }
+        gckpti_softmax_end(&max, &sum);
+        for (int64_t e = 0; out && e < d; e++)
+            out[e] = (out[e] + 0.0f) / sum;
+        if (narrow)
+            gckpti_to_bf16s(out, call->out_bf16 + at, d);
+        if (call->aux)
+            ((float *)call->aux)[i] = max + gckpti_log(sum);
+    }
+}
+
+/* Where elements of n rows of a gradient are, *row apart: in place, or in `rest`, D apart, from
+ * which gckpti_mixed_close rounds them to bf16; NULL: not wanted. */
+static float *gckpti_mixed_open(const gckpti_heads *h, const gckpt_arg *arg, int64_t at, int64_t n,
+                                float *rest, int64_t *row)
+{
+    const int64_t d = h->d;
+    *row = arg->grad ? h->c : d;
+    if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
+        return arg->grad ? arg->grad + at : NULL;
+    for (int64_t i = 0; i < n; i++)
+        if (arg->accumulate)
+            gckpti_from_bf16s(arg->grad_bf16 + at + i * h->c, rest + i * d, d);
+        else
+            gckpti_start(rest + i * d, d, 0);
+    return rest;
+}
+
+static void gckpti_mixed_close(const gckpti_heads *h, const gckpt_arg *arg, int64_t at, int64_t n,
+                               float *x)
+{
+    const int64_t row = arg->grad ? h->c : h->d;
+    for (int64_t i = 0; x && i < n; i++, x += row) {
+        for (int64_t e = 0; e < h->d; e++)
+            x[e] += 0.0f;
+        if (!arg->grad)
+            gckpti_to_bf16s(x, arg->grad_bf16 + at + i * h->c, h->d);
+    }
+}
+
+/* D elements of either of the two; of bf16 as a copy in `rest`. */
+static const float *gckpti_mixed_row(const gckpti_heads *h, const float *x, const uint16_t *x_bf16,
+                                     int64_t at, float *rest)
+{
+    if (gckpti_is_wide(x))
+        return x + at;
+    gckpti_from_bf16s(x_bf16 + at, rest, h->d);
+    return rest;
+}
+
+/* Keys of the block that query r of it sees; queries that key r is seen by begin here. */
+static int64_t gckpti_mixed_seen(const gckpti_mixed_square *s, int64_t r)
+{
+    const int64_t seen = s->i + r + 1 + s->h->sight.ahead - s->j;
+    return seen < 0 ? 0 : gckpti_min(seen, s->n);
+}
+static int64_t gckpti_mixed_since(const gckpti_mixed_square *s, int64_t r)
+{
+    const int64_t first = s->j + r - s->h->sight.ahead - s->i;
+    return first < 0 ? 0 : gckpti_min(first, s->m);
+}
+
+/* p and ds of the block, rounded, in rows of GCKPTI_LINKS; rest: two rows of a head. */
+static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint16_t *ds,
+                                float *rest)
+{
+    const gckpti_heads *h = s->h;
+    const gckpt_call *call = h->call;
+    const int64_t d = h->d;
+    const int slopes = s->dq.x || s->dk.x;
+    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_LINKS, ds += GCKPTI_LINKS) {
+        const int64_t n = gckpti_mixed_seen(s, r), query = s->i + r;
+        const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
+        const float lse = ((const float *)call->aux)[s->head * h->t + query];
+        float delta = 0.0f;
+        if (n && slopes) /* delta: sum(g out) */
+            delta = gckpti_dot(
+                gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
+                gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
+        for (int64_t j = 0; j < n; j++) {
+            const float score = gckpti_mixed_score(&s->q, r, &s->k, j, d);
+            const float x = gckpti_exp(gckpti_mul(score, h->scale) - lse);
+            p[j] = gckpti_to_bf16(x);
+            if (slopes)
+                ds[j] = gckpti_to_bf16(x * (gckpti_mixed_score(&s->g, r, &s->v, j, d) - delta) *
+                                       h->scale);
+        }
+    }
+}
+
+/* Places first..end-1 of p times rows of x, added to a row of a gradient. */
+static void gckpti_mixed_gradient(const gckpti_links *p, int64_t first, int64_t end,
+                                  const gckpti_factor *x, const gckpti_mixed_result *to, int64_t d)
+{
+    for (int64_t e = 0; first < end && e < d; e++) {
+        const gckpti_links y = gckpti_links_of(x, e, x->row);
+        float *at = to->x + e * to->step;
+        *at = gckpti_mixed_block(p, &y, first, end, *at);
+    }
+}
+
+GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s)
+{
+    const int64_t d = s->h->d;
+    gckpti_mixed_result dq = s->dq, dk = s->dk, dv = s->dv;
+    for (int64_t r = 0; dq.x && r < s->m; r++, dq.x += dq.row) {
+        const gckpti_links ds = gckpti_links_of(&s->ds, r * s->ds.row, 1);
+        gckpti_mixed_gradient(&ds, 0, gckpti_mixed_seen(s, r), &s->k, &dq, d);
+    }
+    for (int64_t r = 0; dk.x && r < s->n; r++, dk.x += dk.row) {
+        const gckpti_links ds = gckpti_links_of(&s->ds, r, s->ds.row);
+        gckpti_mixed_gradient(&ds, gckpti_mixed_since(s, r), s->m, &s->q, &dk, d);
+    }
+    for (int64_t r = 0; dv.x && r < s->n; r++, dv.x += dv.row) {
+        const gckpti_links p = gckpti_links_of(&s->p, r, s->p.row);
+        gckpti_mixed_gradient(&p, gckpti_mixed_since(s, r), s->m, &s->g, &dv, d);
+    }
+}
+
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
+{
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
+                             call->grad_out_bf16, NULL };
+    const int64_t c = h->c, column = head % h->heads * h->d;
+    const int64_t at_q = head / h->heads * h->t * c + column;
+    const int64_t at_k = head / h->heads * h->s * c + column, tile = GCKPTI_LINKS * h->d;
+    float *two = rest + 2 * tile, *all = two + 2 * h->d;
+    void *words = all;
+    uint16_t *p = (uint16_t *)words, *ds = p + GCKPTI_LINKS * GCKPTI_LINKS;
+    gckpti_mixed_square s;
+    memset(&s, 0, sizeof s);
+    s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
+    s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
+    float *dq = gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS,
+                                  &s.dq.row);
+    for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
+        const int64_t key = at_k + s.j * c;
+        s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);
+        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
+        s.dk.x = gckpti_mixed_open(h, &in[1], key, s.n, rest, &s.dk.row);
+        s.dv.x = gckpti_mixed_open(h, &in[2], key, s.n, rest + tile, &s.dv.row);
+        for (s.i = 0; s.i < h->t; s.i += GCKPTI_LINKS) {
+            const int64_t at = at_q + s.i * c;
+            s.m = gckpti_min(h->t - s.i, GCKPTI_LINKS);
+            s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
+            s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
+            gckpti_mixed_slopes(&s, p, ds, two);
+            gckpti_mixed_add(&s);
+        }
+        gckpti_mixed_close(h, &in[1], key, s.n, s.dk.x);
+        gckpti_mixed_close(h, &in[2], key, s.n, s.dv.x);
+    }
+    gckpti_mixed_close(h, &in[0], at_q, h->t, dq);
 }
 #endif
 
@@ -8765,8 +9097,8 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
  * queries.
- * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
- * are factors. Exponentials and sums are taken before p is rounded. */
+ * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
+ * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
 GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
@@ -8787,12 +9119,13 @@ GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    int64_t factor = GCKPTI_KEY_TILE / 2 * gckpti_multiple(d, GCKPTI_LINKS); /* packed */
     if (gckpti_is_plain(call))
-        return backward ? (t + 2 * GCKPTI_KEY_TILE + 2) * d : d;
+        return backward ? (t + 2 * GCKPTI_LINKS + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
     if (gckpti_is_mixed(call))
-        return backward
-                   ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
-                   : 2 * along + scores;
+        return backward ? 5 * along / 2 + 3 * factor + 5 * scores / 2 +
+                              gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
+                        : along + 2 * factor + scores;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
@@ -8835,43 +9168,23 @@ GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        call->in[1].shape.d[1],
                        c,
                        d,
-                       gckpti_attention_wide(call, d),
                        o->heads,
                        (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                       gckpti_attention_wide(call, d),
+                       gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
                        1.0f / gckpti_sqrt((float)d) };
     return h;
 }
 
-static gckpti_factor gckpti_heads_operand(const gckpti_heads *h, int i)
-{
-    return gckpti_factor_of(&h->call->in[i], 0, h->c, 1, 0);
-}
-
-/* out[j] = chain of a row of a (D), which begins at `at`, and row j of b from +0, for n rows, of
- * which the first begins at `from`. (Seven parameters: two rows within arrays, and where to.) */
-static void gckpti_attention_dots(const gckpti_heads *h, const gckpti_factor *a, int64_t at,
-                                  const gckpti_factor *b, int64_t from, int64_t n, float *out)
+/* D products of a row of the head, of f32 plans: out[j] = chain of a and row j of b from +0, for n
+ * rows. */
+static void gckpti_attention_dots(const gckpti_heads *h, const float *a, const float *b, int64_t n,
+                                  float *out)
 {
     gckpti_start(out, n, 0);
-    if (!gckpti_is_mixed(h->call))
-        gckpti_chains(a->f32 + at, 1, b->f32 + from, h->c, n, h->d, out);
-    for (int64_t j = 0; gckpti_is_mixed(h->call) && j < n; j++, from += h->c)
-        for (int64_t p = 0; p < h->d; p++)
-            out[j] = gckpti_mixed_link(gckpti_factor_at(a, at + p), gckpti_factor_at(b, from + p),
-                                       out[j]);
-}
-
-/* The next link of D chains: gckpti_link, or that of a bf16 plan. */
-static void gckpti_attention_link(const gckpti_heads *h, float s, const gckpti_factor *x,
-                                  int64_t at, float *out)
-{
-    if (!gckpti_is_mixed(h->call))
-        gckpti_link(s, x->f32 + at, h->d, out);
-    for (int64_t e = 0; gckpti_is_mixed(h->call) && e < h->d; e++)
-        out[e] =
-            gckpti_mixed_link(gckpti_to_bf16(s), gckpti_factor_at(x, at + e), gckpti_flush(out[e]));
+    gckpti_chains(a, 1, b, h->c, n, h->d, out);
 }
 
 GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
@@ -8879,120 +9192,75 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
-    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
-    gckpti_factor v = gckpti_heads_operand(h, 2);
-    const int narrow = gckpti_is_narrow(call->out_bf16);
     float p[GCKPTI_KEY_TILE];
+    if (h->mixed) {
+        gckpti_mixed_queries(h, first, end, rest);
+        return;
+    }
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / h->heads, column = i / t % h->heads * d;
         int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
-        float max = 0.0f, sum = 0.0f, *out = narrow ? rest : NULL;
+        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
-        if (call->out)
-            out = call->out + at;
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
-            gckpti_attention_dots(h, &q, at, &k, key + j0 * c, n, p);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * c;
+            gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], h->scale);
             float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_attention_link(h, p[j], &v, key + (j0 + j) * c, out);
+                gckpti_link(p[j], call->in[2].data + tile + j * c, d, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
             out[e] /= sum;
-        if (narrow)
-            gckpti_to_bf16s(out, call->out_bf16 + at, d);
         if (call->aux)
             ((float *)call->aux)[i] = max + gckpti_log(sum);
     }
-}
-
-/* Where chains of n rows of a gradient are, *row apart: in place, or begun in `rest`, D apart, from
- * which gckpti_attention_close rounds them to bf16; NULL: not wanted. */
-static float *gckpti_attention_open(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
-                                    int64_t n, float *rest, int64_t *row)
-{
-    const int64_t d = h->d;
-    *row = arg->grad ? h->c : d;
-    if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
-        return arg->grad ? arg->grad + at : NULL;
-    for (int64_t i = 0; i < n; i++)
-        if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * h->c, rest + i * d, d);
-        else
-            gckpti_start(rest + i * d, d, 0);
-    return rest;
-}
-
-static void gckpti_attention_close(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
-                                   int64_t n, const float *rest)
-{
-    for (int64_t i = 0; gckpti_is_narrow(arg->grad_bf16) && i < n; i++)
-        gckpti_to_bf16s(rest + i * h->d, arg->grad_bf16 + at + i * h->c, h->d);
-}
-
-/* D elements of either of the two; of bf16 as a copy in `rest`. */
-static const float *gckpti_attention_row(const gckpti_heads *h, const float *x,
-                                         const uint16_t *x_bf16, int64_t at, float *rest)
-{
-    if (gckpti_is_wide(x))
-        return x + at;
-    gckpti_from_bf16s(x_bf16 + at, rest, h->d);
-    return rest;
 }
 
 GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
     const gckpt_call *call = h->call;
-    const int64_t t = h->t, c = h->c, d = h->d, tile = KEYS * d;
-    int64_t at_q = head / h->heads * t * c + head % h->heads * d, q_row, k_row, v_row;
-    int64_t at_k = head / h->heads * h->s * c + head % h->heads * d;
     const gckpt_arg *in = call->in;
-    gckpti_factor q = gckpti_heads_operand(h, 0), k = gckpti_heads_operand(h, 1);
-    gckpti_factor v = gckpti_heads_operand(h, 2);
-    const gckpti_factor g = { call->grad_out, call->grad_out_bf16, c, 1, 0, NULL };
+    const int64_t t = h->t, c = h->c, d = h->d, column = head % h->heads * d;
+    const int64_t at_q = head / h->heads * t * c + column, at_k = head / h->heads * h->s * c + column;
     float score[KEYS], dp[KEYS];
-    float *dq = gckpti_attention_open(h, &in[0], at_q, t, rest + 2 * tile + 2 * d, &q_row);
-    for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS) {
-        int64_t all = gckpti_min(h->sight.keys - j0, KEYS), key = at_k + j0 * c;
-        float *dk = gckpti_attention_open(h, &in[1], key, all, rest + 2 * d, &k_row);
-        float *dv = gckpti_attention_open(h, &in[2], key, all, rest + tile + 2 * d, &v_row);
+    if (h->mixed) {
+        gckpti_mixed_gradients(h, head, rest);
+        return;
+    }
+    for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, n = gckpti_min(all, i + 1 + h->sight.ahead - j0);
+            int64_t at = at_q + i * c, key = at_k + j0 * c, n = h->sight.keys - j0;
+            const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
+            n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
             if (n <= 0)
                 continue;
-            gckpti_attention_dots(h, &q, at, &k, key, n, score);
-            if (dq || dk) { /* delta: sum(g out) */
-                delta = gckpti_dot(
-                    gckpti_attention_row(h, call->grad_out, call->grad_out_bf16, at, rest),
-                    gckpti_attention_row(h, call->out, call->out_bf16, at, rest + d), d);
-                gckpti_attention_dots(h, &g, at, &v, key, n, dp);
+            gckpti_attention_dots(h, q, in[1].data + key, n, score);
+            if (in[0].grad || in[1].grad) { /* delta: sum(g out) */
+                delta = gckpti_dot(g, call->out + at, d);
+                gckpti_attention_dots(h, g, in[2].data + key, n, dp);
             }
-            for (int64_t j = 0; j < n; j++) {
+            for (int64_t j = 0; j < n; j++, key += c) {
                 float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
-                if (dv)
-                    gckpti_attention_link(h, p, &g, at, dv + j * v_row);
-                if (!dq && !dk)
+                if (in[2].grad)
+                    gckpti_link(p, g, d, in[2].grad + key);
+                if (!in[0].grad && !in[1].grad)
                     continue;
                 float ds = p * (dp[j] - delta) * h->scale;
-                if (dq)
-                    gckpti_attention_link(h, ds, &k, key + j * c, dq + i * q_row);
-                if (dk)
-                    gckpti_attention_link(h, ds, &q, at, dk + j * k_row);
+                if (in[0].grad)
+                    gckpti_link(ds, in[1].data + key, d, in[0].grad + at);
+                if (in[1].grad)
+                    gckpti_link(ds, q, d, in[1].grad + key);
             }
         }
-        gckpti_attention_close(h, &in[1], key, all, dk);
-        gckpti_attention_close(h, &in[2], key, all, dv);
-    }
-    gckpti_attention_close(h, &in[0], at_q, t, dq);
 }
 
 static void gckpti_attention_by(const gckpt_call *call, int backward)
@@ -9585,24 +9853,31 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
  * A form of it (gckpti_form) has one attribute: the backward computes loss and gradient of so
  * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
-    int64_t block, logits, dx, aux, size; /* rows at a time; in floats: where parts of work begin;
-                                             all */
+    int64_t block, chunk, logits, dx, aux, size; /* rows, classes at a time; in floats: where parts
+                                                    of work begin; all */
 } gckpti_loss_parts;
 
 /* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
  * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block, rounded when
- * all classes are added; what is aux otherwise. */
+ * all classes are added; what is aux otherwise. In bf16 plans a backward takes whole blocks of dw's
+ * links, which may be 32 rows; a plain one then as many classes. */
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
     int mixed = gckpti_is_mixed(call);
+    int blocks = mixed && backward && gckpti_entry_rows(&call->in[0].shape) >= GCKPTI_LINKS;
     const int *once = (const int *)call->attributes;
-    gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
+    gckpti_loss_parts p = { 1, GCKPTI_LOSS_CHUNK, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
     if (!gckpti_is_plain(call))
-        p.block = gckpti_min(rows, once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
+        p.block = once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS;
+    else if (blocks && !once)
+        p.chunk = GCKPTI_LINKS;
+    if (blocks && p.block < GCKPTI_LINKS)
+        p.block = GCKPTI_LINKS;
+    p.block = gckpti_min(rows, p.block);
+    int64_t n = gckpti_min(call->in[1].shape.d[0], p.chunk);
     int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
@@ -9634,6 +9909,15 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t most)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    const int64_t left = gckpti_rows(x) - row, entry = gckpti_entry_rows(x);
+    if (left <= most || most < GCKPTI_LINKS || !gckpti_is_mixed(call) || entry < GCKPTI_LINKS)
+        return gckpti_min(left, most);
+    return most - (row + most) % entry % GCKPTI_LINKS;
+}
+
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
 static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss_parts *parts)
@@ -9648,10 +9932,11 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
     if (rounded && x->accumulate)
         l->by.widen(rounded, dx, l->rows * c);
     for (l->first = 0; l->first < v; l->first += l->n) {
-        l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
+        l->n = gckpti_min(v - l->first, parts->chunk);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
         gckpti_product t;
+        t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
@@ -9663,6 +9948,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
                               x->accumulate || l->first > 0);
         t.b = gckpti_factor_of(x, at, c, 1, 0);
         t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
+        t.run = gckpti_entry_rows(&x->shape), t.before = l->row % t.run;
         if (dw)
             gckpti_product_to(call, l->by.product, &t, l->n, c, l->rows, dw + l->first * c,
                               w->accumulate || l->row > 0);
@@ -9683,8 +9969,8 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
     l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     if (!l.by.product)
         l.by.product = gckpti_plain_products(call);
-    for (int64_t row = 0; row < rows; row += parts.block) {
-        gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
+    for (int64_t row = 0; row < rows; row += l.rows) {
+        gckpti_loss_begin(&l, row, gckpti_loss_rows(call, row, parts.block));
         if (once && !backward) {
             if (call->loss_count)
                 *call->loss_count += l.counted;
@@ -10098,8 +10384,9 @@ GCKPT_API gckpt_tensor *gckpt_global_average_pool(gckpt_tensor *x)
  * groupnorm has B images, and takes m = C / groups channels of one together; batchnorm has one
  * image of all places of all rows, m = 1. Sums over places are Kahan's, place by place (manual,
  * 5e), products rounded first; then over the m channels by lanes; N = places * m.
- *   mean = sum(x) / N, d = x - mean, variance = sum(d d) / N, rstd = rsqrt(variance + 1e-5),
- *   h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias), or h
+ *   mean = first + sum(x - first) / N, d = x - mean, variance = sum(d d) / N,
+ *   rstd = rsqrt(variance + 1e-5), h = d rstd, y = fma(h, gain, bias), h gain, fma(d, rstd, bias),
+ *   or h; first: the group's first channel at the image's first place, so that equal x have d = 0
  * aux: means, then variances, of each group of each image. Backward, with s = sum(g) and t = sum(g
  * h) over places: dbias sums s and dgain t, image by image, with low parts; a = sum over m of
  * fma(s, gain, lane) (or of s) / N, b the same of t; u = g gain rounded (or g); dx = put(rstd,
@@ -10204,10 +10491,15 @@ static void gckpti_channels_forward(void *context, int64_t i, int64_t worker)
         memcpy(mean + first, s->call->in[1].data + first, (size_t)(end - first) * sizeof *mean);
         memcpy(variance + first, s->call->in[2].data + first, (size_t)(end - first) * sizeof *mean);
     } else {
-        p.s = mean, p.mean = NULL;
+        for (int64_t c = first; c < end; c += s->m)
+            for (int64_t k = c; k < c + s->m; k++)
+                mean[k] = p.x[c];
+        p.s = variance;
         s->by->sums(&p, first, end);
-        gckpti_channels_level(s, mean, NULL, first, end);
-        p.s = variance, p.mean = mean;
+        gckpti_channels_level(s, variance, NULL, first, end);
+        for (int64_t c = first; c < end; c++)
+            mean[c] += variance[c];
+        p.squares = 1;
         s->by->sums(&p, first, end);
         gckpti_channels_level(s, variance, NULL, first, end);
         for (int64_t c = first; aux && c < end; c += s->m) {
@@ -10301,7 +10593,7 @@ GCKPTI_FN void gckpti_channels_by(const gckpt_call *call, int backward,
                    backward ? gckpti_channels_backward : gckpti_channels_forward, &s);
 }
 
-/* to = sums of x, of (x - mean)^2, of g, or of g h. */
+/* to = sums of x - mean, of its squares, of g, or of g h. */
 static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first, int64_t end,
                                      int h, float *to)
 {
@@ -10314,8 +10606,10 @@ static void gckpti_plain_channel_sum(const gckpti_channel_pass *p, int64_t first
                 float a = p->g ? p->g[at + c] : p->x[at + c];
                 if (h)
                     a = gckpti_mul(a, (p->x[at + c] - p->mean[j + c]) * p->rstd[j + c]);
-                else if (!p->g && p->mean)
-                    a = gckpti_mul(a - p->mean[j + c], a - p->mean[j + c]);
+                else if (!p->g)
+                    a -= p->mean[j + c];
+                if (p->squares)
+                    a = gckpti_mul(a, a);
                 gckpti_sum_add(&sum[c], &low[c], a);
             }
         memcpy(to + j, sum, (size_t)n * sizeof *sum);
@@ -11153,10 +11447,17 @@ static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t s
     return f;
 }
 
+static inline gckpti_factor gckpti_factor_from(const gckpti_factor *x, int64_t at)
+{
+    gckpti_factor y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
+
 static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_factor a,
                                                gckpti_factor b, float *c)
 {
-    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL };
+    const gckpti_product t = { 1, m, n, k, a, b, NULL, 0, 0, c, NULL, n, NULL, 0, 0 };
     return t;
 }
 
@@ -11232,10 +11533,12 @@ typedef struct {
 
 enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_LINKS_TO,    /* links 0..i + d */
-       GCKPTI_LINKS_FROM,  /* links from i - d on */
-       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM /* columns from i - d on */
+       GCKPTI_LINKS_TO,     /* links 0..i + d */
+       GCKPTI_LINKS_FROM,   /* links from i - d on */
+       GCKPTI_COLUMNS_TO,   /* columns 0..i + d */
+       GCKPTI_COLUMNS_FROM, /* columns from i - d on */
+       GCKPTI_DOWN_TO,      /* of column i: links 0..i + d */
+       GCKPTI_DOWN_FROM     /* of column i: links from i - d on */
 };
 
 typedef struct {
@@ -11246,20 +11549,6 @@ typedef struct {
     const gckpti_heads *of;
     const float *next; /* f32: NULL, or as many rows of the head as c has, fetched meanwhile */
 } gckpti_band;
-
-/* What a head's backward in a bf16 plan works with: blocks of p, ds, dk and dv, dq's chains of all
- * queries, a sum (g out) of each; what is multiplied: rows of words of two columns (q, k, v, g) or
- * columns of words of two rows (pairs_); and the bands that do it. */
-typedef struct {
-    const gckpti_heads *h;
-    gckpti_factor q, k, v, g, pairs_q, pairs_k, pairs_g;
-    gckpti_band scores, over_queries, over_keys;
-    int64_t at_q; /* the head's first element, of q and of out */
-    int to_q, to_k, to_v;
-    const float *lse;
-    float *p, *ds, *dk, *dv, *dq, *delta;
-    uint32_t *along, *kt, *vt, *k_words, *rows; /* of ds by keys; of k and v; any other rows' */
-} gckpti_words;
 
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
 typedef struct {
@@ -11284,34 +11573,73 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
-/* 8 rows of c, `width` columns (16, 32 or 48) of bf16 plans: a pair of links a word, of b (packed)
- * the first one in the upper half, of a, row i's q-th at a + i * a_row + q * a_step, in the lower
- * half, as rows of bf16 have it. Chains start at from[i * from_row + j], or at +0. */
+/* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
+ * side by side, as words of two links; of b, panels of such words, a block being 16 rows of as many
+ * as the panel is wide: what the two halves of word q hold is the kernels' choice. What is missing of a
+ * block goes as -0 x +0, which changes no chain, not even one at -0. */
+enum gckpti_words {
+    GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
+    GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
+    GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
+};
+
+/* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row. Elements
+ * start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end they are
+ * rounded there instead. `last`: links of the last block, behind which it may stop. */
 typedef struct {
-    int64_t pairs, a_row, a_step, width, from_row, c_row;
+    int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, narrow_row;
     const uint16_t *a;
     const uint32_t *b;
     const float *from;
     float *c;
-    uint16_t *c_bf16;    /* one of the two */
+    uint16_t *c_bf16;
     const float *next;   /* the tile of c to come, or NULL: fetched meanwhile, as */
-    gckpti_fetch *fetch; /* is this */
+    gckpti_fetch *fetch; /* is this, or NULL */
 } gckpti_mixed_tile;
 
-/* Of bf16 plans. tile: NULL: gckpti_mixed_plain. pack: d[q * width + i] = links 2 q and 2 q + 1 of
- * lane i, from x[at]; 0 for lanes from n on; more than `width` lanes are several such panels;
- * `as_a`: words as the tile has a's, else b's. A last link without a pair gets -0 in a and +0 in b,
- * which change no chain, not even one at -0. */
+/* How it is done, for blocks or for a chain: of how many rows (all are computed if there is but one
+ * less: `whole`) and columns at most; how words are packed (PAIRS: a may also be in place). */
 typedef struct {
-    void (*tile)(const gckpti_mixed_tile *t);
-    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, int as_a, uint32_t *d,
-                 int64_t width);
+    int rows, columns, whole, words;
+    void (*run)(const gckpti_mixed_tile *t);
+} gckpti_mixed_tiles;
+
+/* Lanes 0..n-1 (rows of c; columns of b), of which the first is element `at` at link 0, of `blocks`
+ * blocks of t from link p on. */
+typedef struct {
+    const gckpti_product *t;
+    const gckpti_factor *x;
+    int64_t at, n, p, blocks;
+} gckpti_mixed_links;
+
+/* Of bf16 plans. tiles: for blocks, for a chain. pack_a: lane i's at d + i * row, up to a multiple
+ * of 16 lanes; pack_b: a panel of `width` lanes. */
+typedef struct {
+    gckpti_mixed_tiles tiles[2];
+    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
+    void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
                               float *room);
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
+
+/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
+ * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
+ * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet. */
+typedef struct {
+    const gckpti_mixed_kernels *by;
+    gckpti_mixed_tile tile;
+    int64_t n, back;
+    const uint16_t *start;
+    int chain;
+    uint32_t least;
+    gckpti_fetch ahead; /* fetched when tile.fetch is done */
+} gckpti_mixed_part;
+
+/* ---- cpu/mixed.c ---- */
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s);
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
@@ -11470,7 +11798,8 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 /* Those of bf16 plans; without these all are NULL. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
-    static const gckpti_mixed_kernels none = { NULL, NULL, NULL, NULL, NULL, NULL };
+    static const gckpti_mixed_kernels none = { { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } },
+                                                NULL, NULL, NULL, NULL, NULL, NULL };
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
@@ -11928,134 +12257,225 @@ GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
 
 /* >>cpu/mixed */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
-/* ---- products of bf16 plans: an item is some rows and columns of c. Some links at a time, a is
- * packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
+/* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
+ * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
+
+#if GCKPTI_X86
+/* Between the two, subnormals are zeros; nothing is computed on the wrong side. */
+static unsigned gckpti_flushing_begin(void)
+{
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040u);
+    __asm__ volatile("" ::: "memory");
+    return mode;
+}
+static void gckpti_flushing_end(unsigned mode)
+{
+    __asm__ volatile("" ::: "memory");
+    _mm_setcsr(mode);
+}
+#else
+static unsigned gckpti_flushing_begin(void) { return 0; }
+static void gckpti_flushing_end(unsigned mode) { (void)mode; }
+#endif
+
+/* The least exponent (biased) of n factors that are not zeros. */
+static uint32_t gckpti_least_exponent(const uint16_t *x, int64_t n)
+{
+    uint32_t least = 255;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t e = x[i] >> 7 & 255u;
+        least = e && e < least ? e : least;
+    }
+    return least;
+}
+
+/* Whether no link can end below 2^-126, as where processors are not told to flush the tiles need:
+ * chains are multiples of the two least exponents' last bits. */
+static int gckpti_never_flushes(gckpti_mixed_part *s)
+{
+    const gckpti_mixed_tile *t = &s->tile;
+    const void *words = t->b;
+    if (GCKPTI_X86)
+        return 1;
+    for (int64_t i = 0; !s->least && i < t->m; i++) {
+        const uint32_t e = gckpti_least_exponent(t->a + i * t->a_row, t->blocks * GCKPTI_LINKS);
+        s->least = i == 0 || e < s->least ? e : s->least;
+    }
+    return s->least + gckpti_least_exponent((const uint16_t *)words,
+                                            t->blocks * GCKPTI_LINKS * t->b_row) >=
+           127 + 127 + 14 - 126;
+}
+
+/* A tile where links may flush: an element at a time. */
+static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
+{
+    const int64_t links = (t->blocks - 1) * GCKPTI_LINKS + t->last;
+    uint16_t column[GCKPTI_LINKS];
+    gckpti_product all;
+    memset(&all, 0, sizeof all);
+    all.run = chain;
+    for (int64_t j = 0; j < t->width; j++)
+        for (int64_t i = 0; i < t->m; i++) {
+            float d = t->from ? t->from[i * t->from_row + j] : 0.0f;
+            for (int64_t p = 0; p < links; p += GCKPTI_LINKS) {
+                all.k = gckpti_min(links - p, GCKPTI_LINKS);
+                for (int64_t l = 0; l < all.k; l++)
+                    column[l] = (uint16_t)(t->b[(p + l) / 2 * t->b_row + j] >> (l & 1 ? 16 : 0));
+                all.a.bf16 = t->a + i * t->a_row + p, all.b.bf16 = column;
+                all.a.step = all.b.step = 1;
+                d = gckpti_mixed_element(&all, 0, 0, d);
+            }
+            t->c[i * t->c_row + j] = d;
+        }
+}
+
+/* n columns of m rows, from one array of rows to another. */
+static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_row, int64_t m,
+                             int64_t n)
+{
+    for (int64_t i = 0; i < m; i++)
+        memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
+}
+
+/* Rows r.. of columns j.. (`columns` of them, n of which exist): where there are fewer than a tile
+ * has, or c has no floats, it works in `rest`. Of an a in place that ends too early for a whole one
+ * it begins with rows before these. start: as s->start, for these. */
+static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
+                              gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
+{
+    float rest[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    const gckpti_mixed_tile all = *t;
+    const int whole = by->whole && exact && t->m < by->rows;
+    const int64_t skip = whole ? gckpti_min(s->back, by->rows - t->m) : 0, m = t->m;
+    float *at = rest + skip * GCKPTI_PANEL;
+    const int edge = whole || n < t->width;
+    if (edge || !t->c) {
+        t->c = rest, t->c_row = GCKPTI_PANEL;
+        if (edge && all.from && !start)
+            gckpti_copy_rows(all.from, all.from_row, at, GCKPTI_PANEL, m, n);
+        if (edge && all.from)
+            t->from = rest, t->from_row = GCKPTI_PANEL;
+    }
+    for (int64_t i = 0; start && i < m; i++)
+        s->by->widen(start + i * all.narrow_row, (t->c == rest ? at : t->c) + i * t->c_row, n);
+    if (start)
+        t->from = t->c, t->from_row = t->c_row;
+    if (whole)
+        t->m = by->rows, t->a -= skip * t->a_row;
+    if (edge || !exact)
+        t->c_bf16 = NULL;
+    if (exact)
+        by->run(t);
+    else
+        t->width = n, gckpti_mixed_careful(t, s->chain);
+    if (all.c_bf16 && !t->c_bf16)
+        for (int64_t i = 0; i < m; i++)
+            s->by->narrow((edge ? at : t->c) + i * t->c_row, all.c_bf16 + i * all.narrow_row, n);
+    else if (edge)
+        gckpti_copy_rows(at, GCKPTI_PANEL, all.c, all.c_row, m, n);
+}
+
+GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
+{
+    const gckpti_mixed_tile *all = &s->tile;
+    const gckpti_mixed_tiles *by = &s->by->tiles[s->chain];
+    const int exact = gckpti_never_flushes(s);
+    const int64_t columns = s->n > by->columns && s->n % by->columns < 32 ? 32 : by->columns;
+    const unsigned mode = gckpti_flushing_begin();
+    const int64_t back = s->back;
+    for (int64_t j = 0; j < s->n; j += columns)
+        for (int64_t r = 0; r < all->m; r += by->rows) {
+            const int64_t n = gckpti_min(s->n - j, columns);
+            gckpti_mixed_tile t = *all;
+            t.m = gckpti_min(all->m - r, by->rows), t.width = gckpti_multiple(n, 16);
+            t.a += r * t.a_row, t.b += j, s->back = back + r;
+            t.from = t.from ? t.from + r * t.from_row + j : NULL;
+            t.c = t.c ? t.c + r * t.c_row + j : NULL;
+            t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
+            t.next = t.c && r + 2 * by->rows <= all->m ? t.c + by->rows * t.c_row : NULL;
+            t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
+            gckpti_mixed_rows(s, by, exact, &t, n, s->start ? s->start + r * t.narrow_row + j : NULL);
+        }
+    s->back = back;
+    gckpti_flushing_end(mode);
+}
+
 typedef struct {
     gckpti_products by;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps; /* a is not packed; rest has all rows of a panel */
-    int64_t links;       /* at a time */
-    int64_t odd;         /* last links, packed even so: the last word would end past a's row */
+    int in_place, keeps; /* a is not packed; rest has all rows of an item */
+    int64_t blocks;      /* at a time */
 } gckpti_mixed_job;
 
 /* What of an item is worked on. */
 typedef struct {
-    gckpti_mixed_tile tile;
-    int64_t matrix, i, m, p, j, n; /* rows i.. (m of them), links p.., columns j.. (n) */
-    int last;                      /* no links come after these */
-    float *rest;
+    gckpti_mixed_part part;
+    int64_t matrix, i, p, end, j; /* rows i.., links p..end-1, columns j.. */
+    float *rest;                  /* of columns j.., or NULL */
 } gckpti_mixed_panel;
 
-/* n columns of a row of c, `at` in it: where their chains start or go on, or back to c. */
-static void gckpti_mixed_row(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t at,
-                             float *rest, int end)
+/* Where elements of a panel start, rest and end. */
+static void gckpti_mixed_places(const gckpti_mixed_job *s, gckpti_mixed_panel *w)
 {
     const gckpti_product *t = s->by.t;
-    size_t bytes = (size_t)w->n * sizeof *rest;
-    if (end && t->c)
-        memcpy(t->c + at, rest, bytes);
-    else if (end)
-        s->kernels->narrow(rest, t->c_bf16 + at, w->n);
-    else if (t->c && (t->accumulate || w->p > 0))
-        memcpy(rest, t->c + at, bytes);
-    else if (t->accumulate)
-        s->kernels->widen(t->c_bf16 + at, rest, w->n);
-    else if (t->start)
-        memcpy(rest, t->start + w->j, bytes);
-    else
-        memset(rest, 0, bytes);
-}
-
-/* 8 rows of a panel from row r on. If a is read in place and there are fewer, the tile begins with
- * rows before them (where odd links are packed: with whatever is there), which are not stored
- * again. A tile at an edge of c works in `rest`, as all do whose c is bf16 until the last link. */
-static void gckpti_mixed_rows(const gckpti_mixed_job *s, const gckpti_mixed_panel *w, int64_t r)
-{
-    const gckpti_product *t = s->by.t;
-    gckpti_mixed_tile tile = w->tile;
-    int64_t past = w->i + r + 8 - t->m, skip = s->in_place && past > 0 ? past : 0;
-    int64_t end = skip ? 8 : gckpti_min(w->m - r, 8);
-    int64_t at = (w->matrix * t->m + w->i + r - skip) * t->n + w->j;
-    int first = w->p == 0, edge = end - skip < 8 || w->n < tile.width;
-    int load = edge ? first || t->c : first && t->accumulate && !t->c;
-    float *rest = w->rest + (s->keeps ? r * GCKPTI_PANEL : 0);
-    if (!s->in_place && t->a.step != 1) /* strips */
-        tile.a += r / GCKPTI_STRIP * tile.pairs * tile.a_step + r % GCKPTI_STRIP * 2;
-    else
-        tile.a += (r - skip) * tile.a_row;
-    tile.from = tile.c = rest, tile.from_row = tile.c_row = GCKPTI_PANEL;
-    if (!edge && first && !t->accumulate)
-        tile.from = t->start ? t->start + w->j : NULL, tile.from_row = 0;
-    else if (!edge && t->c)
-        tile.from = t->c + at, tile.from_row = t->n;
-    if (!edge && t->c)
-        tile.c = t->c + at, tile.c_row = t->n,
-        tile.next = r + 16 <= w->m ? tile.c + 8 * t->n : NULL;
-    else if (!edge && w->last)
-        tile.c_bf16 = t->c_bf16 + at, tile.c_row = t->n;
-    for (int64_t q = skip; q < end && load; q++)
-        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 0);
-    s->kernels->tile(&tile);
-    for (int64_t q = skip; q < end && edge && (t->c || w->last); q++)
-        gckpti_mixed_row(s, w, at + q * t->n, rest + q * GCKPTI_PANEL, 1);
-}
-
-/* The links of a that an item takes next: where they are, or packed to d. Rows stay rows. */
-static void gckpti_mixed_a(const gckpti_mixed_job *s, gckpti_mixed_panel *w, int64_t k, void *d)
-{
-    const gckpti_factor *a = &s->by.t->a;
-    int64_t at = w->matrix * a->next + w->i * a->row + w->p * a->step;
-    int64_t high = gckpti_multiple(w->m, 8), row = gckpti_multiple(k, 2);
-    uint16_t *to = (uint16_t *)d;
-    w->tile.a = to, w->tile.a_row = row, w->tile.a_step = 2;
-    if (s->in_place && k % 2 == 0) {
-        w->tile.a = a->bf16 + at, w->tile.a_row = a->row;
-    } else if (a->step != 1) {
-        w->tile.a_row = 2, w->tile.a_step = 2 * GCKPTI_STRIP;
-        s->kernels->pack(a, at, w->m, k, 1, (uint32_t *)d, GCKPTI_STRIP);
-    } else {
-        for (int64_t i = 0; i < w->m; i++, at += a->row, to += row) {
-            to[row - 1] = 0x8000;
-            if (a->bf16)
-                memcpy(to, a->bf16 + at, (size_t)k * sizeof *to);
-            else
-                s->kernels->narrow(a->f32 + at, to, k);
-        }
-        memset(to, 0, (size_t)((high - w->m) * row) * sizeof *to);
-    }
+    gckpti_mixed_tile *tile = &w->part.tile;
+    const int64_t at = (w->matrix * t->m + w->i) * t->n + w->j;
+    const int first = w->p == 0, last = w->end == t->k;
+    tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : GCKPTI_PANEL;
+    tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->narrow_row = t->n;
+    w->part.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
+    tile->from = tile->c, tile->from_row = tile->c_row;
+    if (first && !(t->accumulate && t->c))
+        tile->from = t->start && !t->accumulate ? t->start + w->j : NULL, tile->from_row = 0;
 }
 
 /* What of b comes next: the panel beside this one, links after these, or, as it is expected to
  * work on the next item but the other threads', that. */
 static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                      const gckpti_rectangle *piece, int64_t k)
+                                      const gckpti_rectangle *piece)
 {
     const gckpti_product *t = s->by.t;
     const gckpti_factor *b = &t->b;
     int64_t p = w->p, j = w->j + GCKPTI_PANEL;
-    if (j >= piece->j1 && !w->last)
-        p += k, j = piece->j0;
+    if (j >= piece->j1 && w->end < t->k)
+        p = w->end, j = piece->j0;
     else if (j >= piece->j1)
         p = 0, j = piece->j0 + s->by.call->threads * s->by.cols;
     int64_t at = w->matrix * b->next + j * b->row + p * b->step;
-    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL), links = gckpti_min(t->k - p, s->links);
+    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL);
+    int64_t links = gckpti_min(t->k - p, s->blocks * GCKPTI_LINKS);
     return b->row == 1 ? gckpti_fetch_of(b, at, b->step, n > 0 ? links : 0, n)
                        : gckpti_fetch_of(b, at, b->row, n, links);
 }
 
-/* What of a is packed in strips next, if it is another part: links after these or, as above, those
- * of the next item. */
+/* What of a is packed next, if it is another part: links after these or, as above, those of the
+ * next item. */
 static gckpti_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
-                                       int64_t item, int64_t k)
+                                       int64_t item)
 {
     const gckpti_products *by = &s->by;
     const gckpti_factor *a = &by->t->a;
-    int64_t next = w->last ? item + by->call->threads : item, p = w->last ? 0 : w->p + k;
+    const int last = w->end == by->t->k;
+    int64_t next = last ? item + by->call->threads : item, p = last ? 0 : w->end;
     int64_t i = next / by->across % by->down * by->rows;
     int64_t at = w->matrix * a->next + i * a->row + p * a->step;
-    int other = a->step != 1 && next < by->across * by->down && (i != w->i || p != w->p);
-    return gckpti_fetch_of(a, at, a->step, other ? gckpti_min(by->t->k - p, s->links) : 0,
-                           gckpti_min(by->t->m - i, by->rows));
+    int other = !s->in_place && next < by->across * by->down && (i != w->i || p != w->p);
+    int64_t links = other ? gckpti_min(by->t->k - p, s->blocks * GCKPTI_LINKS) : 0;
+    int64_t rows = gckpti_min(by->t->m - i, by->rows);
+    return a->step == 1 ? gckpti_fetch_of(a, at, a->row, other ? rows : 0, links)
+                        : gckpti_fetch_of(a, at, a->step, links, rows);
+}
+
+/* As many blocks as are taken at a time, from link p on: where they end. */
+static int64_t gckpti_mixed_end(const gckpti_mixed_job *s, int64_t p, gckpti_mixed_tile *tile)
+{
+    const gckpti_product *t = s->by.t;
+    for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
+        tile->last = gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
+        p += tile->last;
+    }
+    return p;
 }
 
 static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle *at, float *room,
@@ -12066,67 +12486,74 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
     gckpti_mixed_panel w;
     memset(&w, 0, sizeof w);
     (void)floats; /* for so many it is cut */
-    w.matrix = at->matrix, w.i = at->i0, w.m = at->i1 - at->i0;
+    gckpti_mixed_tile *tile = &w.part.tile;
+    w.part.by = s->kernels, w.part.chain = gckpti_is_chain(t);
+    w.matrix = at->matrix, w.i = at->i0, tile->m = at->i1 - at->i0;
+    const int words = s->kernels->tiles[w.part.chain].words;
+    const int64_t deep = GCKPTI_LINKS / 2 * s->blocks;
     float *rest = room;
-    room += s->keeps ? s->by.rows * s->by.cols : 8 * GCKPTI_PANEL;
-    void *a = room + GCKPTI_PANEL / 2 * s->links, *b = room;
-    w.tile.b = (const uint32_t *)b;
-    for (int64_t k; w.p < t->k; w.p += k) {
-        k = gckpti_min(t->k - (w.p < t->k - s->odd ? s->odd : 0) - w.p, s->links);
-        w.tile.pairs = (k + 1) / 2, w.last = w.p + k == t->k;
-        gckpti_mixed_a(s, &w, k, a);
-        gckpti_fetch ahead = gckpti_mixed_ahead(s, &w, at->item, k);
-        for (w.j = at->j0; w.j < at->j1; w.j += w.n) {
-            w.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL), w.tile.width = gckpti_multiple(w.n, 16);
-            w.rest = rest + (s->keeps ? s->by.rows * (w.j - at->j0) : 0);
-            s->kernels->pack(&t->b, w.matrix * t->b.next + w.j * t->b.row + w.p * t->b.step, w.n, k,
-                             0, (uint32_t *)b, w.tile.width);
-            gckpti_fetch fetch = gckpti_mixed_next(s, &w, at, k);
-            w.tile.fetch = &fetch;
-            for (int64_t r = 0; r < w.m; r += 8) {
-                gckpti_mixed_rows(s, &w, r);
-                if (fetch.rows <= 0)
-                    w.tile.fetch = &ahead;
-            }
+    room += s->keeps ? s->by.rows * s->by.cols : 0;
+    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a's end */
+    tile->b = (const uint32_t *)b;
+    for (; w.p < t->k; w.p = w.end) {
+        gckpti_mixed_links of_a = { t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0 };
+        w.end = gckpti_mixed_end(s, w.p, tile);
+        of_a.blocks = tile->blocks, w.part.least = 0;
+        tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.part.back = 0;
+        if (s->in_place)
+            tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
+        else
+            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
+        w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
+        for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
+            gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
+                                        tile->blocks };
+            of_b.n = w.part.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL);
+            tile->b_row = gckpti_multiple(w.part.n, 16);
+            w.rest = s->keeps ? rest + s->by.rows * (w.j - at->j0) : NULL;
+            s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
+            gckpti_fetch fetch = gckpti_mixed_next(s, &w, at);
+            tile->fetch = &fetch;
+            gckpti_mixed_places(s, &w);
+            gckpti_mixed_multiply(&w.part);
         }
     }
 }
 
-/* Rows and columns of an item, and links at a time, that `room` floats are enough for; in even
+/* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
  * parts. */
 static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, int64_t room)
 {
     const gckpti_product *t = s->by.t;
-    int64_t fit = 0, most = gckpti_multiple(t->k, 16), k = t->k - s->odd;
+    const int64_t run = t->run && !gckpti_is_chain(t) ? gckpti_min(t->run, t->k) : t->k;
+    const int64_t each = (run + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
+    int64_t fit;
+    const int64_t all = run ? (t->k + run - 1) / run * each + (t->before > 0) : 0;
     s->by.rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
     s->by.cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
-    room -= s->odd ? 8 * s->by.rows : 0;
-    for (s->keeps = 0; s->keeps < 2; s->keeps++) {
-        fit = (room - (s->keeps ? s->by.rows * s->by.cols : (int64_t)8 * GCKPTI_PANEL)) /
-              (GCKPTI_PANEL / 2 + (s->in_place ? 0 : s->by.rows / 2)) / 16 * 16;
-        fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS);
-        if ((fit >= k && !s->odd) || t->c)
-            break;
+    for (s->keeps = 0, fit = -1; fit < 1;) {
+        fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
+              (GCKPTI_LINKS / 2 * (GCKPTI_PANEL + (s->in_place ? 0 : s->by.rows)));
+        fit = gckpti_min(fit, GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
+        if (!s->keeps && fit < all && !t->c)
+            s->keeps = 1, fit = -1;
+        else if (fit < 1 && s->by.cols > GCKPTI_PANEL)
+            s->by.cols = gckpti_multiple(s->by.cols / 2, GCKPTI_PANEL);
+        else if (fit < 1)
+            s->by.rows = gckpti_multiple(s->by.rows / 2, GCKPTI_STRIP);
     }
-    s->keeps = (fit < k || s->odd) && !t->c;
-    s->links = gckpti_multiple(k / ((k + fit - 1) / fit), 16);
-    s->links = gckpti_min(gckpti_min(s->links, fit), most);
+    s->blocks = fit >= all ? all : (all + (all + fit - 1) / fit - 1) / ((all + fit - 1) / fit);
 }
 
-/* c is cut into 4 items for each thread, if it is large; where there is no tile, plainly. */
+/* c is cut into 4 items for each thread, if it is large. */
 GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t)
 {
     gckpti_mixed_job s;
     memset(&s, 0, sizeof s);
     s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
     s.kernels = gckpti_kernels_of(call)->mixed;
-    if (!s.kernels->tile) {
-        gckpti_mixed_plain(call, t);
-        return;
-    }
-    s.in_place =
-        t->a.bf16 && t->a.step == 1 && t->m >= 8 && (t->k % 2 == 0 || t->k > GCKPTI_MIXED_LINKS);
-    s.odd = s.in_place && t->k % 2 ? t->k % 16 : 0;
+    s.in_place = t->a.bf16 && t->a.step == 1 && t->k % GCKPTI_LINKS == 0 && !t->run &&
+                 t->m >= s.kernels->tiles[0].rows && s.kernels->tiles[0].words == GCKPTI_WORDS_PAIRS;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
@@ -12166,44 +12593,56 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
-/* A tile's chains, one of them through subnormals, two of the least normal number and what makes it
- * a zero in the end: instructions that round, order or flush in another way would show here. */
-static int gckpti_tile_agrees(const gckpti_mixed_kernels *kernels)
+/* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
+ * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
+ * the least normal number and half a unit below it, which is a zero; what would be +0, were a
+ * missing link not there; an infinity. */
+static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run)
 {
+    enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
     static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
                                          0x3dcd, 0x8085, 0x4049, 0xc2f7 };
-    uint16_t a[8 * 16];
-    uint32_t b[8 * 16];
-    float c[8 * 16];
-    const float least = gckpti_float(0x00800000u);
-    const gckpti_mixed_tile t = { 8, 16, 2, 16, 16, 16, a, b, c, c, NULL, NULL, NULL };
+    uint16_t a[M * K], b[N * K];
+    float c[M * N], room[ROOM] GCKPTI_ALIGNED;
     int same = 1;
-    if (!kernels->tile)
-        return 1;
-    for (int p = 0; p < 8; p++)
-        for (int i = 0; i < 16; i++) {
-            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
-            a[16 * p + i] = p < 6 ? numbers[(p * 3 + i + i / 5) % 8] : 0;
-            c[16 * p + i] = p > 5 ? least : p ? 1.0f / (float)(p - 20 * i - 1) : 1e-38f;
+    for (int p = 0; p < K; p++)
+        for (int i = 0; i < N; i++) {
+            b[i * K + p] = numbers[(3 * p + i) % 8];
+            if (i < M)
+                a[i * K + p] = i < 4 ? numbers[(p * 3 + i + i / 5) % 8] : (uint16_t)(p & 1 ? 0x8000 : 0);
         }
-    a[16 * 6 + 14] = a[16 * 7 + 15] = 0x1a40, b[16 * 7 + 3] = 0x99809980u;
-    kernels->tile(&t);
-    for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 16; j++) {
-            float d = i > 5 ? least : i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
-            for (int p = 0; p < 8; p++) {
-                uint32_t y = b[16 * p + j];
-                d = gckpti_mixed_link(a[16 * i + 2 * p], (uint16_t)(y >> 16), d);
-                d = gckpti_mixed_link(a[16 * i + 2 * p + 1], (uint16_t)y, d);
-            }
-            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
-        }
+    for (int i = 0; i < N; i += 3)
+        b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
+    a[4 * K] = 0x3f80, a[4 * K + 2] = 0x1a40, a[5 * K + 48] = 0x3f00, a[6 * K + 1] = 0x7f80;
+    gckpti_product t;
+    memset(&t, 0, sizeof t);
+    t.batch = 1, t.m = M, t.n = N, t.k = K, t.run = run, t.c = c, t.c_row = N, t.accumulate = 1;
+    t.a.bf16 = a, t.a.row = K, t.b.bf16 = b, t.b.row = K, t.a.step = t.b.step = 1;
+    const gckpti_rectangle all = { 0, M, 0, N, 0, 0 };
+    gckpti_mixed_job s;
+    memset(&s, 0, sizeof s);
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.threads = 1;
+    s.by.call = &call, s.by.t = &t, s.by.rows = 32, s.by.cols = GCKPTI_PANEL, s.by.across = 1;
+    s.by.down = 1, s.kernels = kernels, s.blocks = 2;
+    for (int i = 0; i < M * N; i++)
+        c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
+    float start[M * N];
+    memcpy(start, c, sizeof start);
+    gckpti_mixed_piece(&s.by, &all, room, ROOM);
+    for (int i = 0; i < M * N; i++) {
+        const uint32_t x = gckpti_bits(gckpti_mixed_element(&t, i / N * K, i % N * K, start[i]));
+        same = same && (x == gckpti_bits(c[i]) || (x << 1 > 0xff000000u && c[i] != c[i]));
+    }
     return same;
 }
 
 GCKPTI_FN int gckpti_mixed_agrees(const gckpti_kernels *kernels)
 {
-    return gckpti_tile_agrees(kernels->mixed) && gckpti_narrow_agrees(kernels->mixed);
+    const gckpti_mixed_kernels *mixed = kernels->mixed;
+    return gckpti_product_agrees(mixed, 0) && gckpti_product_agrees(mixed, 1) &&
+           gckpti_narrow_agrees(mixed);
 }
 #endif
 
@@ -12559,13 +12998,6 @@ GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, backward))
 /* >>cpu/attention */
 #if GCKPTI_HAS_FAST
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
-/* Those of a bf16 plan want a processor that can flush subnormals as x86 does; else the plain ones
- * run, an item being a head. */
-static int gckpti_attention_is_fast(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
-}
-
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
@@ -12574,12 +13006,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const int backward = call->grad_out || call->grad_out_bf16;
     float *room = (float *)call->work;
     room += worker * gckpti_attention_room(call, h->t, h->d, backward);
-    if (!gckpti_attention_is_fast(call)) {
-        if (backward)
-            gckpti_attention_gradients(h, i, room);
-        else
-            gckpti_attention_queries(h, i * h->t, (i + 1) * h->t, room);
-    } else if (backward) {
+    if (backward) {
         (h->mixed ? gckpti_mixed_of(by)->attention_backward
                   : by->attention_backward)(h, i / h->heads, i % h->heads, room);
     } else {
@@ -12592,13 +13019,8 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 
 static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_heads h)
 {
-    const int fast = gckpti_attention_is_fast(call);
     int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
-    if (!fast && backward)
-        gckpti_start_gradients(call, 0, 3);
-    if (!backward)
-        work = 16 * h.t * h.sight.keys * h.d;
-    if (fast && !backward) {
+    if (!backward) {
         items *= h.blocks;
         work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d; /* 8: to read */
     }
@@ -31132,97 +31554,160 @@ static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-/* As gckpti_mixed_kernels says. Subnormals are flushed (x86 does so after rounding, as its bf16
- * instructions do). */
-static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t)
+/* What is less than 2^-126 in size becomes a zero; where the processor was told so, it is. */
+GCKPTI_INLINED FLOATS V(flushed)(FLOATS x)
 {
-    enum { THREE = W > 8 }; /* vectors of 4 rows, as registers allow; else two */
-    const FLOATS upper = V(set1)(gckpti_float(0xffff0000u));
-    const unsigned mode = _mm_getcsr();
-    const int64_t row = t->a_row;
-    float c[8 * GCKPTI_PANEL];
-    _mm_setcsr(mode | 0x8040u);
-    for (int64_t i = 0; i < 8; i += 4)
-        for (int64_t j = 0; j < t->width; j += (2 + THREE) * W) {
-            const int64_t second = j + W < t->width ? W : 0;
-            const int64_t third = THREE && j + 2 * W < t->width ? 2 * W : second;
-            const uint16_t *a = t->a + i * row;
-            const uint32_t *b = t->b + j;
-#define GCKPTI_MIXED_EACH(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_MIXED_LOAD(r)                                                                       \
-    FLOATS c##r = V(zero)(), d##r = c##r, e##r = c##r;                                             \
-    if (t->from) {                                                                                 \
-        const float *from = t->from + (i + r) * t->from_row + j;                                   \
-        c##r = V(load)(from), d##r = V(load)(from + second), e##r = V(load)(from + third);         \
-    }
-#define GCKPTI_MIXED_STEP(r)                                                                       \
-    memcpy(&word, a + r * row, sizeof word);                                                       \
-    x = V(set1)(word), y = V(floats)(V(bits)(x) << 16), x = V(both)(x, upper);                     \
-    c##r = V(fma)(y, h0, c##r), d##r = V(fma)(y, h1, d##r);                                        \
-    c##r = V(fma)(x, l0, c##r), d##r = V(fma)(x, l1, d##r);                                        \
-    if (THREE)                                                                                     \
-        e##r = V(fma)(x, l2, V(fma)(y, h2, e##r));
-#define GCKPTI_MIXED_STORE(r)                                                                      \
-    to = c + (i + r) * GCKPTI_PANEL + j;                                                           \
-    V(store)(to, c##r), V(store)(to + second, d##r);                                               \
-    if (THREE)                                                                                     \
-        V(store)(to + third, e##r);
-            GCKPTI_MIXED_EACH(GCKPTI_MIXED_LOAD)
-            for (int64_t p = 0; p < t->pairs; p++, a += t->a_step, b += t->width) {
-                FLOATS x, y, h0, h1, h2;
-                float word;
-                memcpy(&h0, b, sizeof h0), memcpy(&h1, b + second, sizeof h1);
-                memcpy(&h2, b + third, sizeof h2);
-                FLOATS l0 = V(floats)(V(bits)(h0) << 16), l1 = V(floats)(V(bits)(h1) << 16);
-                FLOATS l2 = V(floats)(V(bits)(h2) << 16);
-                h0 = V(both)(h0, upper), h1 = V(both)(h1, upper), h2 = V(both)(h2, upper);
-                GCKPTI_MIXED_EACH(GCKPTI_MIXED_STEP)
-            }
-            float *to;
-            GCKPTI_MIXED_EACH(GCKPTI_MIXED_STORE)
-#undef GCKPTI_MIXED_EACH
-#undef GCKPTI_MIXED_LOAD
-#undef GCKPTI_MIXED_STEP
-#undef GCKPTI_MIXED_STORE
-        }
-    _mm_setcsr(mode);
-    for (int64_t i = 0; i < 8; i++)
-        if (t->c_bf16)
-            V(narrow)(c + i * GCKPTI_PANEL, t->c_bf16 + i * t->c_row, t->width);
-        else
-            memcpy(t->c + i * t->c_row, c + i * GCKPTI_PANEL, (size_t)t->width * sizeof *c);
+#if GCKPTI_X86
+    return x;
+#else
+    const INTS u = V(bits)(x), normal = (INTS)((u & 0x7f800000u) != 0);
+    return V(floats)(u & (normal | 0x80000000u));
+#endif
 }
 
-/* As gckpti_mixed_kernels says: 8 lanes of 32 links at a time, as they lie, then as words. */
-static GCKPTI_TARGET void V(mixed_pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                                        int as_a, uint32_t *d, int64_t width)
+/* x = from + (first + second), of m rows and n columns; rows of the two are GCKPTI_PANEL apart. */
+static GCKPTI_TARGET void V(mixed_add)(const gckpti_mixed_tile *t, const float *first,
+                                       const float *second, int64_t m, int64_t n, const float *from,
+                                       float *x)
 {
-    const int64_t lane = x->row == 1 ? 1 : 32, link = x->row == 1 ? 8 : 1;
-    for (int64_t p = 0; p < k; p += 32)
-        for (int64_t i = 0; i < gckpti_multiple(n, width); i += 8) {
-            uint16_t u[8 * 32] = { 0 }, *line = u;
-            int64_t links = gckpti_min(k - p, 32), lanes = i < n ? gckpti_min(n - i, 8) : 0;
-            int64_t from = at + i * x->row + p * x->step, run = lane == 1 ? lanes : links;
-            for (int64_t l = lane == 1 ? links : lanes; l > 0; l--, line += lane == 1 ? 8 : 32) {
-                if (x->bf16)
-                    memcpy(line, x->bf16 + from, (size_t)run * sizeof *u);
-                else
-                    V(narrow)(x->f32 + from, line, run);
-                from += lane == 1 ? x->step : x->row;
-            }
-            for (int64_t l = 0; l < 8 && links % 2 && as_a; l++)
-                u[l * lane + links * link] = 0x8000;
-            uint32_t *to = d + (i / width * ((k + 1) / 2) + p / 2) * width + i % width;
-            for (int64_t q = 0; q < (links + 1) / 2; q++, to += width)
-                for (int64_t l = 0; l < 8; l++) {
-                    const uint16_t *first = u + l * lane + 2 * q * link;
-                    to[l] = as_a ? first[0] | (uint32_t)first[link] << 16
-                                 : first[link] | (uint32_t)first[0] << 16;
-                }
+    for (int64_t i = 0; i < m; i++, first += GCKPTI_PANEL, second += GCKPTI_PANEL, x += t->c_row) {
+        for (int64_t j = 0; j < n; j += W) {
+            const FLOATS s = V(flushed)(V(load)(first + j) + V(load)(second + j));
+            const FLOATS d = from ? V(flushed)(V(load)(from + j)) : V(zero)();
+            V(store)(x + j, V(flushed)(d + s));
+        }
+        from = from ? from + t->from_row : NULL;
+    }
+}
+
+/* Factors of a block as floats: b (32 links, `width` columns), of a m rows. */
+static GCKPTI_TARGET void V(mixed_b)(const uint32_t *b, int64_t row, int64_t width, float *d)
+{
+    for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, b += row, d += 2 * width)
+        for (int64_t j = 0; j < width; j += W) {
+            INTS x;
+            memcpy(&x, b + j, sizeof x);
+            V(store)(d + j, V(flushed)(V(floats)(x << 16)));
+            V(store)(d + width + j, V(flushed)(V(floats)(x & 0xffff0000u)));
         }
 }
-#endif
+
+/* A tile by fma, GCKPTI_TILE_ROWS rows at a time. */
+GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
+{
+    enum { ACROSS = GCKPTI_TILE_VECTORS * W };
+    float wide[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
+    float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
+    for (int64_t p = 0; p < t->blocks; p++) {
+        const int64_t links = p + 1 < t->blocks ? GCKPTI_LINKS : gckpti_multiple(t->last, 2);
+        V(mixed_b)(t->b + p * (GCKPTI_LINKS / 2) * t->b_row, t->b_row, t->width, wide);
+        for (int64_t i = 0; i < t->m; i += GCKPTI_TILE_ROWS) {
+            const int64_t m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
+            const float *from = p ? t->c + i * t->c_row : t->from ? t->from + i * t->from_row : NULL;
+            for (int64_t r = 0; r < m; r++)
+                for (int64_t l = 0; l < GCKPTI_LINKS; l += W)
+                    V(store)(rows + r * GCKPTI_LINKS + l,
+                             V(flushed)(V(load_bf16)(t->a + (i + r) * t->a_row + p * GCKPTI_LINKS + l, W)));
+            gckpti_tile tile = { links, rows, GCKPTI_LINKS, 1, wide, t->width, from,
+                                 p ? t->c_row : t->from_row, t->c + i * t->c_row, t->c_row, W, rows };
+            gckpti_mixed_tile add = *t;
+            add.from_row = tile.from_row;
+            if (!chain)
+                tile.k = links / 2, tile.a_step = 2, tile.b_step = 2 * t->width, tile.from = NULL,
+                tile.c_row = GCKPTI_PANEL;
+            for (int64_t j = 0; j < t->width; j += ACROSS) {
+                const int64_t n = gckpti_min(t->width - j, ACROSS), v = n / W - 1;
+                for (int odd = 0; odd < 2 - chain; odd++) {
+                    tile.a = rows + odd, tile.b = wide + odd * t->width + j;
+                    tile.c = chain ? t->c + i * t->c_row + j : sums[odd] + j;
+                    tile.from = chain && from ? from + j : NULL;
+                    tile.next = tile.c;
+                    V(tiles)[v][m - 1](&tile);
+                }
+            }
+            if (!chain)
+                V(mixed_add)(&add, sums[0], sums[1], m, t->width, from, t->c + i * t->c_row);
+        }
+    }
+    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
+        V(narrow)(t->c + i * t->c_row, t->c_bf16 + i * t->narrow_row, t->width);
+}
+static GCKPTI_TARGET void V(mixed_tile)(const gckpti_mixed_tile *t) { V(mixed_tile_of)(t, 0); }
+static GCKPTI_TARGET void V(mixed_chain)(const gckpti_mixed_tile *t) { V(mixed_tile_of)(t, 1); }
+
+/* ---- factors packed (cpu/cpu.h) ---- */
+/* n elements of x from `at` on. */
+GCKPTI_INLINED void V(halves)(const gckpti_factor *x, int64_t at, int64_t n, uint16_t *d)
+{
+    if (x->bf16)
+        memcpy(d, x->bf16 + at, (size_t)n * sizeof *d);
+    else
+        V(narrow)(x->f32 + at, d, n);
+}
+
+/* Links of the block of s that begins at link p. */
+GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
+{
+    return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
+}
+
+/* Here and below, words of pairs alone. */
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
+                                          int64_t row)
+{
+    const gckpti_factor *x = s->x;
+    int64_t p = s->p, links;
+    (void)words;
+    for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
+        const int64_t at = s->at + p * x->step;
+        links = V(mixed_block)(s, p);
+        for (int64_t i = 0; i < s->n; i++) {
+            if (x->step == 1)
+                V(halves)(x, at + i * x->row, links, d + i * row);
+            for (int64_t l = links; l < GCKPTI_LINKS; l++)
+                d[i * row + l] = 0x8000;
+        }
+        for (int64_t i = 0; i < s->n && x->step != 1; i += 16)
+            for (int64_t l = 0; l < links; l++) {
+                const int64_t lanes = gckpti_min(s->n - i, 16);
+                uint16_t some[16];
+                if (x->row == 1)
+                    V(halves)(x, at + i + l * x->step, lanes, some);
+                for (int64_t e = 0; e < lanes && x->row != 1; e++)
+                    V(halves)(x, at + (i + e) * x->row + l * x->step, 1, some + e);
+                for (int64_t e = 0; e < lanes; e++)
+                    d[(i + e) * row + l] = some[e];
+            }
+    }
+}
+
+static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
+                                          int64_t width)
+{
+    const gckpti_factor *x = s->x;
+    int64_t p = s->p, links;
+    (void)words;
+    for (int64_t block = 0; block < s->blocks; block++, p += links) {
+        const int64_t at = s->at + p * x->step;
+        links = V(mixed_block)(s, p);
+        for (int64_t i = 0; i < width && x->row != 1; i++) {
+            uint16_t lane[GCKPTI_LINKS] = { 0 };
+            for (int64_t l = 0; l < links && i < s->n; l += x->step == 1 ? links : 1)
+                V(halves)(x, at + i * x->row + l * x->step, x->step == 1 ? links : 1, lane + l);
+            for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++)
+                d[q * width + i] = lane[2 * q] | (uint32_t)lane[2 * q + 1] << 16;
+        }
+        for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, d += width)
+            for (int64_t i = 0; i < width && x->row == 1; i += 64) {
+                const int64_t n = gckpti_min(s->n - i, 64), lanes = gckpti_min(width - i, 64);
+                uint16_t two[2][64] = { { 0 } };
+                for (int64_t l = 2 * q; l < gckpti_min(2 * q + 2, links); l++)
+                    V(halves)(x, at + i + l * x->step, n, two[l % 2]);
+                for (int64_t e = 0; e < lanes; e++)
+                    d[i + e] = two[0][e] | (uint32_t)two[1][e] << 16;
+            }
+    }
+}
 
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
@@ -31235,69 +31720,95 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. So a's
- * words are turned round, in a general register: vectors have no unit to spare here. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
+/* 4 rows of a tile, `vectors` (a constant) of columns: vdpbf16ps takes the upper halves first: c =
+ * fma(l, l', fma(h, h', c)), subnormals flushed. (Named one by one, since gcc spills arrays; hence more than 60 lines.) */
+GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r, int vectors)
 {
-    const int64_t second = t->width > 16 ? 16 : 0, third = t->width > 32 ? 32 : second;
-    const int64_t row = t->a_row, step = t->a_step, width = t->width;
-    const uint16_t *a = t->a, *a3 = a + 3 * row;
+    static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
+    const int64_t row = t->a_row, b_row = t->b_row;
+    const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
     const uint32_t *b = t->b;
+    int64_t from_row = t->from ? t->from_row : 0;
+    const float *from = t->from ? t->from + r * from_row : zeros;
+    float *c = t->c + r * t->c_row;
     gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
     if (t->fetch)
         f = *t->fetch;
-    for (int64_t i = 0; i < 8 && t->next; i++)
-        for (int64_t j = 0; j < width; j += 16)
-            __builtin_prefetch(t->next + i * t->c_row + j);
-#define GCKPTI_MIXED_EACH(X)                                                                       \
-    X(0, a)                                                                                        \
-    X(1, a + row)                                                                                  \
-    X(2, a + 2 * row)                                                                              \
-    X(3, a3) X(4, a + 4 * row) X(5, a3 + 2 * row) X(6, a + 6 * row) X(7, a3 + 4 * row)
-#define GCKPTI_MIXED_LOAD(i, at)                                                                   \
-    __m512 l##i = _mm512_setzero_ps(), m##i = l##i, h##i = l##i;                                   \
-    if (t->from) {                                                                                 \
-        const float *from = t->from + (i)*t->from_row;                                             \
-        l##i = _mm512_loadu_ps(from), m##i = _mm512_loadu_ps(from + second);                       \
-        h##i = _mm512_loadu_ps(from + third);                                                      \
-    }
-#define GCKPTI_MIXED_STEP(i, at)                                                                   \
+#define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
+#define GCKPTI_DOTS_START(i, at)                                                                   \
+    __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
+    __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
+#define GCKPTI_DOTS_LINKS(i, at, chain)                                                            \
     memcpy(&word, at, sizeof word);                                                                \
-    x = (__m512bh)_mm512_set1_epi32((int)(word << 16 | word >> 16));                               \
-    l##i = _mm512_dpbf16_ps(l##i, x, (__m512bh)b0);                                                \
-    m##i = _mm512_dpbf16_ps(m##i, x, (__m512bh)b1);                                                \
-    h##i = _mm512_dpbf16_ps(h##i, x, (__m512bh)b2);
-#define GCKPTI_MIXED_STORE(i, at)                                                                  \
-    if (t->c_bf16) {                                                                               \
-        uint16_t *to = t->c_bf16 + (i)*t->c_row;                                                   \
-        gckpti_mixed_store(to, l##i), gckpti_mixed_store(to + second, m##i);                       \
-        gckpti_mixed_store(to + third, h##i);                                                      \
-    } else {                                                                                       \
-        float *to = t->c + (i)*t->c_row;                                                           \
-        _mm512_storeu_ps(to, l##i), _mm512_storeu_ps(to + second, m##i);                           \
-        _mm512_storeu_ps(to + third, h##i);                                                        \
+    x = (__m512bh)_mm512_set1_epi32(word);                                                         \
+    l##chain##i = _mm512_dpbf16_ps(l##chain##i, x, (__m512bh)b0);                                  \
+    if (vectors > 1)                                                                               \
+        m##chain##i = _mm512_dpbf16_ps(m##chain##i, x, (__m512bh)b1);                              \
+    if (vectors > 2)                                                                               \
+        h##chain##i = _mm512_dpbf16_ps(h##chain##i, x, (__m512bh)b2);
+#define GCKPTI_DOTS_EVEN(i, at) GCKPTI_DOTS_LINKS(i, at, e)
+#define GCKPTI_DOTS_ODD(i, at)  GCKPTI_DOTS_LINKS(i, at, o)
+#define GCKPTI_DOTS_WORDS(each)                                                                    \
+    {                                                                                              \
+        const __m512i b0 = _mm512_loadu_si512(words);                                              \
+        const __m512i b1 = vectors > 1 ? _mm512_loadu_si512(words + 16) : b0;                      \
+        const __m512i b2 = vectors > 2 ? _mm512_loadu_si512(words + 32) : b0;                      \
+        GCKPTI_DOTS_EACH(each)                                                                     \
+        words += b_row, a += 2, a2 += 2;                                                           \
     }
-    GCKPTI_MIXED_EACH(GCKPTI_MIXED_LOAD)
-    for (int64_t pairs = t->pairs; pairs > 0; pairs--, a += step, a3 += step, b += width) {
-        __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + second);
-        __m512i b2 = _mm512_loadu_si512(b + third);
-        __m512bh x;
-        uint32_t word;
-        if (f.rows > 0) {
-            __builtin_prefetch(f.x + f.at, 0, 2);
-            f.at += 64;
-            if (f.at >= f.width)
-                f.at = 0, f.x += f.row, f.rows--;
+#define GCKPTI_DOTS_END(i, at)                                                                     \
+    _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
+    if (vectors > 1)                                                                               \
+        _mm512_storeu_ps(c + (i)*c_row + 16,                                                       \
+                         _mm512_loadu_ps(from + (i)*from_row + 16) + (me##i + mo##i));             \
+    if (vectors > 2)                                                                               \
+        _mm512_storeu_ps(c + (i)*c_row + 32,                                                       \
+                         _mm512_loadu_ps(from + (i)*from_row + 32) + (he##i + ho##i));
+    const int64_t c_row = t->c_row;
+    for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
+        const uint32_t *words = b;
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_START)
+        for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4) {
+            __m512bh x;
+            int word;
+            if (f.rows > 0) {
+                __builtin_prefetch(f.x + f.at, 0, 2);
+                f.at += 64;
+                if (f.at >= f.width)
+                    f.at = 0, f.x += f.row, f.rows--;
+            }
+            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_EVEN)
+            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ODD)
         }
-        GCKPTI_MIXED_EACH(GCKPTI_MIXED_STEP)
+        GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
+        from = c, from_row = c_row;
     }
+#undef GCKPTI_DOTS_EACH
+#undef GCKPTI_DOTS_START
+#undef GCKPTI_DOTS_LINKS
+#undef GCKPTI_DOTS_EVEN
+#undef GCKPTI_DOTS_ODD
+#undef GCKPTI_DOTS_WORDS
+#undef GCKPTI_DOTS_END
+    for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
+        for (int64_t j = 0; j < 16 * vectors; j += 16)
+            gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
     if (t->fetch)
         *t->fetch = f;
-    GCKPTI_MIXED_EACH(GCKPTI_MIXED_STORE)
-#undef GCKPTI_MIXED_EACH
-#undef GCKPTI_MIXED_LOAD
-#undef GCKPTI_MIXED_STEP
-#undef GCKPTI_MIXED_STORE
+}
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
+{
+    for (int64_t i = 0; i < 8 && t->next; i++)
+        for (int64_t j = 0; j < t->width; j += 16)
+            __builtin_prefetch(t->next + i * t->c_row + j);
+    for (int64_t r = 0; r < 8; r += 4)
+        if (t->width > 32)
+            gckpti_mixed_dots(t, r, 3);
+        else if (t->width > 16)
+            gckpti_mixed_dots(t, r, 2);
+        else
+            gckpti_mixed_dots(t, r, 1);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
@@ -31324,77 +31835,144 @@ GCKPTI_INLINED_BF16 __mmask16 gckpti_mixed_mask(int64_t n)
     return n >= 16 ? (__mmask16)0xffff : n > 0 ? (__mmask16)((1u << n) - 1u) : (__mmask16)0;
 }
 
-/* 4 lanes of 32 links, those of a word turned round: v[w], 128 bits q: word 4 q + w of each. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_factor *x, int64_t at, int64_t lanes,
-                                           int64_t links, __m512i *v)
+/* Which links the words of a block have, as gckpti_words says. */
+static const uint16_t gckpti_mixed_order[3][32] = {
+    { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
+    { 2,  0,  3,  1,  6,  4,  7,  5,  10, 8,  11, 9,  14, 12, 15, 13,
+      18, 16, 19, 17, 22, 20, 23, 21, 26, 24, 27, 25, 30, 28, 31, 29 },
+    { 1,  0,  3,  2,  5,  4,  7,  6,  9,  8,  11, 10, 13, 12, 15, 14,
+      17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
+};
+
+/* A block of 16 lanes, of which `lanes` exist, from element `at` on: `links` of its links do. */
+typedef struct {
+    const gckpti_factor *x;
+    int64_t at, lanes, links;
+    const uint16_t *order;
+    int as_a;
+} gckpti_mixed_square_bf16;
+
+/* Words of two links of it: those of lane i, or (`across`: lanes lie side by side) word i of each
+ * lane. across, whole (all exist; in bf16: 2): constants. */
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s, int i, int across,
+                                               int whole)
 {
-    const __mmask16 low = gckpti_mixed_mask(links), high = gckpti_mixed_mask(links - 16);
-#define GCKPTI_MIXED_LANE(l)                                                                       \
-    _mm512_rol_epi32(gckpti_mixed_load(x, at + (l)*x->row, at + (l)*x->row + 16,                   \
-                                       (l) < lanes ? low : (__mmask16)0,                           \
-                                       (l) < lanes ? high : (__mmask16)0),                         \
-                     16)
-    __m512i r0 = GCKPTI_MIXED_LANE(0), r1 = GCKPTI_MIXED_LANE(1);
-    __m512i r2 = GCKPTI_MIXED_LANE(2), r3 = GCKPTI_MIXED_LANE(3);
-#undef GCKPTI_MIXED_LANE
-    __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
-    __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
+                                          _mm512_set1_epi32(16 << 16));
+    const __m512i order = across ? pair : _mm512_loadu_si512(s->order);
+    const gckpti_factor *x = s->x;
+    int64_t low = s->at + i * x->row, high = low + 16;
+    __mmask16 first = (__mmask16)0xffff, second = first;
+    if (across) {
+        low = s->at + s->order[2 * i] * x->step, high = s->at + s->order[2 * i + 1] * x->step;
+        if (!whole) {
+            first = s->order[2 * i] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
+            second = s->order[2 * i + 1] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
+        }
+    } else if (!whole) {
+        first = i < s->lanes ? gckpti_mixed_mask(s->links) : (__mmask16)0;
+        second = i < s->lanes ? gckpti_mixed_mask(s->links - 16) : (__mmask16)0;
+    }
+    __m512i all;
+    if (whole == 2 && !across)
+        all = _mm512_loadu_si512(x->bf16 + low);
+    else if (whole == 2)
+        all = _mm512_inserti64x4(
+            _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + low))),
+            _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + high)), 1);
+    else if (whole)
+        all = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high), _mm512_loadu_ps(x->f32 + low));
+    else
+        all = gckpti_mixed_load(x, low, high, first, second);
+    if (!whole)
+        all = _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16,
+                                      _mm512_set1_epi16(s->as_a ? (short)0x8000 : (short)0), all);
+    return _mm512_permutexvar_epi16(order, all);
+}
+
+/* Words i..i+3 of it, turned: v[w], 128 bits q: their places 4 q + w. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_square_bf16 *s, int i, int across,
+                                           int whole, __m512i *v)
+{
+    const __m512i r0 = gckpti_mixed_words(s, i, across, whole);
+    const __m512i r1 = gckpti_mixed_words(s, i + 1, across, whole);
+    const __m512i r2 = gckpti_mixed_words(s, i + 2, across, whole);
+    const __m512i r3 = gckpti_mixed_words(s, i + 3, across, whole);
+    const __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
+    const __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
     v[0] = _mm512_unpacklo_epi64(l01, l23), v[1] = _mm512_unpackhi_epi64(l01, l23);
     v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
 }
 
-/* Words 0, 4, 8 and 12 of 16 lanes from v[w] of these, of `pairs` that there are. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_turn(__m512i v0, __m512i v1, __m512i v2, __m512i v3,
-                                           int64_t pairs, uint32_t *d, int64_t width)
+/* All 16 of them, to rows of `row` words: as they are, or turned. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, int across,
+                                             int whole, uint32_t *d, int64_t row)
 {
-    __m512i l01 = _mm512_shuffle_i32x4(v0, v1, 0x44), h01 = _mm512_shuffle_i32x4(v0, v1, 0xee);
-    __m512i l23 = _mm512_shuffle_i32x4(v2, v3, 0x44), h23 = _mm512_shuffle_i32x4(v2, v3, 0xee);
-    if (pairs > 0)
+    __m512i v[4], u[4], y[4], z[4];
+    if (s->as_a != across) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < 16; i++) /* as they are */
+            if (whole || across || i < s->lanes)
+                _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i, across, whole));
+        return;
+    }
+    gckpti_mixed_four(s, 0, across, whole, v), gckpti_mixed_four(s, 4, across, whole, u);
+    gckpti_mixed_four(s, 8, across, whole, y), gckpti_mixed_four(s, 12, across, whole, z);
+    GCKPTI_UNROLL
+    for (int i = 0; i < 4; i++, d += row) {
+        const __m512i l01 = _mm512_shuffle_i32x4(v[i], u[i], 0x44);
+        const __m512i h01 = _mm512_shuffle_i32x4(v[i], u[i], 0xee);
+        const __m512i l23 = _mm512_shuffle_i32x4(y[i], z[i], 0x44);
+        const __m512i h23 = _mm512_shuffle_i32x4(y[i], z[i], 0xee);
         _mm512_storeu_si512(d, _mm512_shuffle_i32x4(l01, l23, 0x88));
-    if (pairs > 4)
-        _mm512_storeu_si512(d + 4 * width, _mm512_shuffle_i32x4(l01, l23, 0xdd));
-    if (pairs > 8)
-        _mm512_storeu_si512(d + 8 * width, _mm512_shuffle_i32x4(h01, h23, 0x88));
-    if (pairs > 12)
-        _mm512_storeu_si512(d + 12 * width, _mm512_shuffle_i32x4(h01, h23, 0xdd));
+        _mm512_storeu_si512(d + 4 * row, _mm512_shuffle_i32x4(l01, l23, 0xdd));
+        _mm512_storeu_si512(d + 8 * row, _mm512_shuffle_i32x4(h01, h23, 0x88));
+        _mm512_storeu_si512(d + 12 * row, _mm512_shuffle_i32x4(h01, h23, 0xdd));
+    }
 }
 
-/* As gckpti_mixed_kernels says; where links lie side by side, it is one panel. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, int64_t at, int64_t n,
-                                                      int64_t k, int as_a, uint32_t *d,
-                                                      int64_t width)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *s, uint32_t *d,
+                                                int64_t row)
 {
-    /* half l of a word of lane l comes from element l of the one link, the other from 16 + l */
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
-                                          _mm512_set1_epi32(as_a ? 16 << 16 : 16));
-    const __m512i odd = _mm512_set1_epi32(as_a && k % 2 ? (int)0x80000000u : 0);
-    for (int64_t first = 0; first < n && x->row == 1; first += width)
-        for (int64_t p = 0; p < k; p += 2, d += width)
-            for (int64_t i = 0; i < width; i += 16) {
-                int64_t from = at + first + i + p * x->step;
-                __mmask16 mask = gckpti_mixed_mask(n - first - i);
-                __m512i words = gckpti_mixed_load(x, from, from + x->step, mask,
-                                                  p + 1 < k ? mask : (__mmask16)0);
-                words = _mm512_permutexvar_epi16(pair, words);
-                if (p + 1 == k)
-                    words = _mm512_or_si512(words, odd);
-                _mm512_storeu_si512(d + i, words);
-            }
-    for (int64_t i = 0; i < width && x->row != 1; i += 16)
-        for (int64_t p = 0; p < k; p += 32) {
-            int64_t from = at + i * x->row + p, pairs = (k - p + 1) / 2;
-            uint32_t *to = d + p / 2 * width + i;
-            __m512i v[4], u[4], y[4], z[4];
-            gckpti_mixed_four(x, from, n - i, k - p, v);
-            gckpti_mixed_four(x, from + 4 * x->row, n - i - 4, k - p, u);
-            gckpti_mixed_four(x, from + 8 * x->row, n - i - 8, k - p, y);
-            gckpti_mixed_four(x, from + 12 * x->row, n - i - 12, k - p, z);
-            gckpti_mixed_turn(v[0], u[0], y[0], z[0], pairs, to, width);
-            gckpti_mixed_turn(v[1], u[1], y[1], z[1], pairs - 1, to + width, width);
-            gckpti_mixed_turn(v[2], u[2], y[2], z[2], pairs - 2, to + 2 * width, width);
-            gckpti_mixed_turn(v[3], u[3], y[3], z[3], pairs - 3, to + 3 * width, width);
+    const int across = s->x->row == 1;
+    if (s->lanes < 16 || s->links < GCKPTI_LINKS)
+        gckpti_mixed_put_as(s, across, 0, d, row);
+    else if (s->x->bf16)
+        across ? gckpti_mixed_put_as(s, 1, 2, d, row) : gckpti_mixed_put_as(s, 0, 2, d, row);
+    else
+        across ? gckpti_mixed_put_as(s, 1, 1, d, row) : gckpti_mixed_put_as(s, 0, 1, d, row);
+}
+
+/* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
+GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
+                                           uint32_t *d, int64_t row)
+{
+    const gckpti_factor *x = s->x;
+    int64_t p = s->p, links;
+    for (int64_t block = 0; block < s->blocks; block++, p += links) {
+        links = V(mixed_block)(s, p);
+        for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
+            const gckpti_mixed_square_bf16 some = { x, s->at + i * x->row + p * x->step, s->n - i,
+                                                    links, gckpti_mixed_order[words], as_a };
+            gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
         }
+        d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
+    }
+}
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint16_t *d, int64_t row)
+{
+    void *to = d;
+    gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+}
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint32_t *d, int64_t width)
+{
+    gckpti_mixed_pack(s, words, 0, d, width);
 }
 
 #undef GCKPTI_TARGET_BF16
@@ -31664,12 +32242,12 @@ static GCKPTI_TARGET void V(max_window)(const gckpti_pooling *s, const float *x,
 }
 
 /* ---- groupnorm, batchnorm: sums over places of 4 vectors of channels stay in registers ---- */
-/* Channels j..j+n-1, as V(columns_of): of x, of (x - mean)^2, of g, or (`both`) of g and g h. */
+/* Channels j..j+n-1, as V(columns_of): of d = x - mean, of d d, of g, or (`both`) of g and g h. */
 GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, int64_t n,
                                        int vectors, int both)
 {
     const float *from = p->g ? p->g : p->x, *x = p->x;
-    const int squares = !p->g && p->mean;
+    const int squares = p->squares;
     const int64_t each = vectors > 1 ? W : n, channels = p->channels;
     FLOATS s[4], s_low[4], t[4], t_low[4], mean[4], rstd[4];
     int64_t at[4];
@@ -31677,17 +32255,19 @@ GCKPTI_INLINED void V(channel_sums_of)(const gckpti_channel_pass *p, int64_t j, 
     for (int i = 0; i < vectors; i++) {
         at[i] = V(sum_at)(j, n, i);
         s[i] = s_low[i] = t[i] = t_low[i] = V(zero)();
-        mean[i] = V(sum_load)(both || squares ? p->mean : NULL, at[i], each);
+        mean[i] = V(sum_load)(both || !p->g ? p->mean : NULL, at[i], each);
         rstd[i] = V(sum_load)(both ? p->rstd : NULL, at[i], each);
     }
     for (int64_t place = p->places; place > 0; place--, from += channels, x += channels) {
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
             FLOATS a = V(load_n)(from + at[i], each), d = a - mean[i];
-            V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : a);
             if (both) {
                 d = (V(load_n)(x + at[i], each) - mean[i]) * rstd[i];
+                V(sum_add)(&s[i], &s_low[i], a);
                 V(sum_add)(&t[i], &t_low[i], V(fma)(a, d, V(zero)()));
+            } else {
+                V(sum_add)(&s[i], &s_low[i], squares ? V(fma)(d, d, V(zero)()) : d);
             }
         }
     }
@@ -31885,38 +32465,11 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
 #pragma GCC pop_options
 #endif
 
-/* gckpti_to_bf16, in the upper halves */
-GCKPTI_INLINED INTS V(halve)(FLOATS x)
-{
-    INTS u = V(bits)(x), kept = u + 0x7fff + (u >> 16 & 1), nan = (INTS)(x != x);
-    INTS normal = (INTS)((u & 0x7f800000u) != 0);
-    kept = (normal & kept) | (u & 0x80000000u);
-    return (nan & (u | 0x400000u)) | (~nan & kept);
-}
-
-/* Words (kernels/words) of a (upper halves) and b. */
-GCKPTI_INLINED INTS V(pair)(FLOATS a, FLOATS b, int bf16)
-{
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-    if (bf16) {
-        const __m512i order =
-            _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                             22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        __m512i both;
-        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(a), "v"(b));
-        return (INTS)_mm512_permutexvar_epi16(order, both);
-    }
-#endif
-    (void)bf16;
-    return (V(halve)(a) & 0xffff0000u) | V(halve)(b) >> 16;
-}
-
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
- * exponentials, or (words) rows 2 p words of rows 2 p and 2 p + 1. Column i sees the rows
- * 0..i+diagonal only. (`first`, `words` and `bf16` are constants where it is opened; max, sum and
+ * exponentials. Column i sees the rows 0..i+diagonal only, and has +0 in the others. (max, sum and
  * factor are W of three rows that the caller keeps, which no struct has side by side.) */
 GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
-                                 float *max, float *sum, float *factor, int words, int bf16)
+                                 float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
     FLOATS top = least, other = least, shift, e[16], change = zero;
@@ -31952,10 +32505,7 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
                 s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_BLOCK), times, zero) - shift);
             if (j < n && j > diagonal)
                 s[i] = V(upto)(j - diagonal, zero, s[i]);
-            if (!words)
-                V(store)(x + j * GCKPTI_BLOCK, s[i]);
-            if (words && i % 2)
-                V(store)(x + (j - 1) * GCKPTI_BLOCK, V(floats)(V(pair)(s[i - 1], s[i], bf16)));
+            V(store)(x + j * GCKPTI_BLOCK, s[i]);
         }
         e[l] = s[0] + s[4] + (s[2] + s[6]);
         e[l + 1] = s[1] + s[5] + (s[3] + s[7]);
@@ -32055,7 +32605,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(bands)(&scores, n, m, h->d, k, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_of)
-        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i, 0, 0);
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
@@ -32150,222 +32700,236 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     }
 }
 
-/* >>kernels/words */
+/* >>kernels/mixed_attention */
 #ifndef GCKPT_NO_BF16
-/* ---- words: in bf16 plans, a pair of links each, the first one in the upper half. bf16 (a
- * constant): by the processor's instructions. ---- */
-GCKPTI_INLINED INTS V(words)(const uint32_t *x)
-{
-    INTS a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
-GCKPTI_INLINED INTS V(word)(uint32_t x) { return V(bits)(V(set1)(gckpti_float(x))); }
-GCKPTI_INLINED void V(store_words)(uint32_t *x, INTS a) { memcpy(x, &a, sizeof a); }
+/* ---- attention of bf16 plans: blocks of 64 queries meet blocks of 64 keys, and their products are
+ * those of packed factors. What is not seen takes part with an exponential (ds) of zero; where it
+ * meets an infinity or NaN, that product goes element by element (ops/mixed). ---- */
 
-/* Two links of chains. */
-GCKPTI_INLINED FLOATS V(two_links)(INTS a, INTS b, FLOATS c, int bf16)
+/* Lanes of x, of k links each, as rows of a or as a panel of b. */
+GCKPTI_INLINED void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                 int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
 {
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-    if (bf16) {
-        __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(c) : "v"(a), "v"(b));
-        return c;
-    }
-#endif
-    (void)bf16;
-    c = V(fma)(V(floats)(a & 0xffff0000u), V(floats)(b & 0xffff0000u), c);
-    return V(fma)(V(floats)(a << 16), V(floats)(b << 16), c);
+    gckpti_product t;
+    memset(&t, 0, sizeof t);
+    t.k = k;
+    const gckpti_mixed_links s = { &t, x, 0, lanes, 0, (k + GCKPTI_LINKS - 1) / GCKPTI_LINKS };
+    if (a)
+        by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
+    else
+        by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
+}
+static GCKPTI_TARGET void V(head_a)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                    int64_t lanes, int64_t k, uint16_t *to)
+{
+    V(head_pack)(by, x, lanes, k, to, NULL);
+}
+static GCKPTI_TARGET void V(head_b)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                    int64_t lanes, int64_t k, uint32_t *to)
+{
+    V(head_pack)(by, x, lanes, k, NULL, to);
 }
 
-/* Words of the 2 W neighbours a, b. */
-GCKPTI_INLINED INTS V(neighbours)(FLOATS a, FLOATS b, int bf16)
+/* A block's product: b's panel of n lanes, and where results rest, GCKPTI_BLOCK apart; a is
+ * added. */
+GCKPTI_INLINED gckpti_mixed_part V(head_part)(const gckpti_mixed_kernels *by, const uint32_t *b,
+                                              int64_t n, float *c)
 {
-    uint32_t x[2 * W], y[W];
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-    if (bf16) {
-        __m512i both;
-        __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(both) : "v"(b), "v"(a));
-        return (INTS)_mm512_rol_epi32(both, 16);
+    gckpti_mixed_part s;
+    memset(&s, 0, sizeof s);
+    s.by = by, s.n = gckpti_multiple(n, 16);
+    s.tile.b = b, s.tile.b_row = s.n, s.tile.c = c, s.tile.c_row = GCKPTI_BLOCK;
+    return s;
+}
+
+/* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
+ * before them. */
+static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part *s,
+                                       const gckpti_factor *x, int64_t back, int64_t m,
+                                       uint16_t *room)
+{
+    const int in_place = x->bf16 && h->d == h->deep && back + m >= s->by->tiles[0].rows;
+    s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
+    s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
+    if (!in_place)
+        V(head_a)(s->by, x, m, h->d, room);
+}
+
+/* Whether none of n bf16 (whole vectors of them) is an infinity or NaN. */
+static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
+{
+    const unsigned char *at = (const unsigned char *)x;
+    uint32_t lane[W], all = 0;
+    INTS some = V(bits)(V(zero)()), two;
+    for (int64_t i = 0; i < n; i += 2 * W, at += sizeof two) {
+        memcpy(&two, at, sizeof two);
+        some |= (two & 0x7f807f80u) + 0x00800080u;
     }
-#endif
-    (void)bf16;
-    V(store_words)(x, V(halve)(a));
-    V(store_words)(x + W, V(halve)(b));
+    memcpy(lane, &some, sizeof lane);
     for (int i = 0; i < W; i++)
-        y[i] = (x[2 * i] & 0xffff0000u) | x[2 * i + 1] >> 16;
-    return V(words)(y);
+        all |= lane[i];
+    return !(all & 0x80008000u);
 }
-#endif
 
-/* >>kernels/word_attention */
-#ifndef GCKPT_NO_BF16
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-/* ---- attention of bf16 plans: chains of words. bf16: else flushing subnormals as the instructions
- * do ---- */
-#if GCKPTI_ISA == 3
-#define GCKPTI_PAIRED 8
-#define GCKPTI_EACH_PAIRED(X)                                                                      \
-    X(0, a)                                                                                        \
-    X(1, a + row)                                                                                  \
-    X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
-#else
-#define GCKPTI_PAIRED         4
-#define GCKPTI_EACH_PAIRED(X) X(0, a) X(1, a + row) X(2, a + 2 * row) X(3, a + row3)
-#endif
-
-/* d[i * pairs + p]: links 2 p and 2 p + 1 of n rows of k. */
-GCKPTI_INLINED void V(word_rows)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                                 uint32_t *d, int bf16)
+/* Of s, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
+ * cpu/cpu.h), in whole vectors and blocks; cut: it is not all. */
+static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edge, int cut,
+                                           int64_t diagonal, int64_t k)
 {
-    void *to = d;
-    float *words = (float *)to;
-    for (int64_t i = 0; i < n; i++, at += x->row, words += (k + 1) / 2)
-        for (int64_t p = 0; p < k; p += 2 * W) {
-            const int64_t left = k - p;
-            uint16_t edge[2 * W];
-            INTS a;
-            if (x->f32 && left >= 2 * W) {
-                const float *from = x->f32 + at + p;
-                a = V(neighbours)(V(load)(from), V(load)(from + W), bf16);
-                V(store)(words + p / 2, V(floats)(a));
-                continue;
-            }
-            for (int64_t e = 0; e < 2 * W && left < 2 * W; e++)
-                edge[e] = e < left ? gckpti_factor_at(x, at + p + e) : 0x8000;
-            memcpy(&a, left < 2 * W ? edge : x->bf16 + at + p, sizeof a);
-            V(store_n)(words + p / 2, V(floats)(a << 16 | a >> 16), (left + 1) / 2);
+    const int down = edge == GCKPTI_DOWN_TO || edge == GCKPTI_DOWN_FROM;
+    const int64_t size = down ? all->n : all->tile.m, rows = all->by->tiles[0].rows;
+    const int64_t step = !cut ? size : down ? GCKPTI_LINKS : rows < 16 ? 16 : rows;
+    for (int64_t i = 0; i < size; i += step) {
+        const int64_t some = gckpti_min(step, size - i), to = i + some + diagonal;
+        const int64_t from = i > diagonal ? i - diagonal : 0;
+        int64_t j = down ? i : 0, first = 0, end = k;
+        gckpti_mixed_part s = *all;
+        gckpti_mixed_tile *tile = &s.tile;
+        if (down)
+            s.n = some;
+        else
+            tile->m = some, s.back += i, tile->a += i * tile->a_row, tile->c += i * tile->c_row;
+        if (edge == GCKPTI_COLUMNS_FROM)
+            j = from / 16 * 16, s.n -= j;
+        else if (edge == GCKPTI_COLUMNS_TO)
+            s.n = gckpti_min(s.n, to < 0 ? 0 : gckpti_multiple(to, 16));
+        else if (edge == GCKPTI_DOWN_FROM)
+            first = from / GCKPTI_LINKS * GCKPTI_LINKS;
+        else
+            end = gckpti_min(k, to);
+        if (s.n <= 0 || first >= end)
+            continue;
+        tile->a += first, tile->b += first / 2 * tile->b_row + j, tile->c += j;
+        tile->from = tile->from ? tile->c : NULL, tile->from_row = tile->c_row;
+        tile->blocks = (end - first + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
+        tile->last = end - first - (tile->blocks - 1) * GCKPTI_LINKS;
+        gckpti_mixed_multiply(&s);
+    }
+}
+
+/* x, `wide` rows of GCKPTI_BLOCK, turned to y; and back. */
+static GCKPTI_TARGET void V(head_turn)(const float *x, int64_t wide, float *y)
+{
+    for (int64_t e = 0; e < wide; e += W)
+        V(transpose)(x + e * GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_BLOCK, y + e, wide);
+}
+static GCKPTI_TARGET void V(head_turn_back)(const float *y, int64_t wide, float *x)
+{
+    for (int64_t i = 0; i < GCKPTI_BLOCK; i += W)
+        V(transpose)(y + i * wide, wide, wide, x + i, GCKPTI_BLOCK);
+}
+
+/* A row of a result, x, in place or rounded. */
+GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to, uint16_t *narrow)
+{
+    if (to)
+        memcpy(to, x, (size_t)h->d * sizeof *x);
+    else
+        gckpti_kernels_of(h->call)->mixed->narrow(x, narrow, h->d);
+}
+
+/* ---- forward ---- */
+/* m queries of a head, n keys from j on: query r sees those to r + diagonal. Scores, then
+ * exponentials are [key][query], results [d][query]. */
+typedef struct {
+    const gckpti_heads *h;
+    const gckpti_mixed_kernels *by;
+    int64_t m, j, n, diagonal;
+    float *p, *out;
+    uint16_t *a;
+    float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
+    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+} V(queries);
+
+static GCKPTI_TARGET void V(queries_online)(V(queries) *s)
+{
+    for (int64_t i = 0; i < s->m; i += W) {
+        V(online_of)
+        (s->p + i, s->n, s->diagonal + i, s->h->scale, s->j == 0, s->max + i, s->sum + i,
+         s->factor + i);
+        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* see there */
+            V(store)(s->p + r * GCKPTI_BLOCK + i, V(zero)());
+    }
+}
+
+/* out = out * factor + v' p; v: [key][d] */
+static GCKPTI_TARGET void V(queries_values)(V(queries) *s, const gckpti_factor *v)
+{
+    const int64_t d = s->h->d;
+    const int cut = s->diagonal + 1 < s->n;
+    for (int64_t i = 0; s->j && i < s->m; i += W) {
+        const FLOATS factor = V(load)(s->factor + i);
+        int same = 1;
+        for (int64_t r = i; r < i + W; r++)
+            same &= s->factor[r] == 1.0f;
+        for (int64_t e = 0; !same && e < d; e++)
+            V(store)(s->out + e * GCKPTI_BLOCK + i, V(load)(s->out + e * GCKPTI_BLOCK + i) * factor);
+    }
+    const gckpti_factor turned = gckpti_turned(v);
+    V(head_a)(s->by, &turned, d, s->n, s->a);
+    if (cut && !V(finite)(s->a, d * gckpti_multiple(s->n, GCKPTI_LINKS))) {
+        for (int64_t i = 0; i < s->m * d; i++) {
+            const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
+            const gckpti_links p = { s->p + r, NULL, GCKPTI_BLOCK };
+            const gckpti_links y = gckpti_links_of(v, e, v->row);
+            float *out = s->out + e * GCKPTI_BLOCK + r;
+            *out = gckpti_mixed_blocks(&p, &y, seen, s->j ? *out : 0.0f);
         }
-}
-
-/* The chains of GCKPTI_PAIRED rows and `vectors` (1 or 2) vectors go on: pairs from[1]..from[2]-1
- * of links by all rows; before and after them those to from[3]-1 by rows that have such links: row
- * i from `edge` + i on (LINKS_FROM), or those below (LINKS_TO). Half a pair goes with -0 x +0,
- * which changes no chain. */
-GCKPTI_INLINED void V(words_tile)(const gckpti_band *s, int vectors, int bf16, const int64_t *from,
-                                  int64_t edge, const uint32_t *a, const uint32_t *b, float *c)
-{
-    const int64_t row = s->a_row, row3 = 3 * row, a_step = s->a_step, b_step = s->b_step;
-    const int to = s->edge == GCKPTI_LINKS_TO;
-    const INTS kept = V(word)(to ? 0xffff0000u : 0xffffu), none = V(word)(to ? 0x8000u : 1u << 31);
-    const uint32_t *a4 = a + 4 * row;
-    int64_t p = from[0];
-    a += p * a_step, a4 += p * a_step, b += p * b_step;
-    (void)a4;
-#define GCKPTI_PAIRED_START(i, at)                                                                 \
-    FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
-    if (!s->fresh) {                                                                               \
-        l##i = V(load)(c + (i)*s->c_row);                                                          \
-        if (vectors > 1)                                                                           \
-            h##i = V(load)(c + (i)*s->c_row + W);                                                  \
-    }
-#define GCKPTI_PAIRED_LINKS(i, at)                                                                 \
-    x = V(word)(*(at));                                                                            \
-    l##i = V(two_links)(x, b0, l##i, bf16);                                                        \
-    if (vectors > 1)                                                                               \
-        h##i = V(two_links)(x, b1, h##i, bf16);
-#define GCKPTI_PAIRED_CORNER(i, at)                                                                \
-    links = to ? edge + (i)-2 * p : 2 * p + 2 - edge - (i);                                        \
-    if (links >= 2) {                                                                              \
-        GCKPTI_PAIRED_LINKS(i, at)                                                                 \
-    } else if (links == 1) {                                                                       \
-        x = (V(word)(*(at)) & kept) | none;                                                        \
-        l##i = V(two_links)(x, b0 & kept, l##i, bf16);                                             \
-        if (vectors > 1)                                                                           \
-            h##i = V(two_links)(x, b1 & kept, h##i, bf16);                                         \
-    }
-#define GCKPTI_PAIRED_STORE(i, at)                                                                 \
-    V(store)(c + (i)*s->c_row, l##i);                                                              \
-    if (vectors > 1)                                                                               \
-        V(store)(c + (i)*s->c_row + W, h##i);
-#define GCKPTI_PAIRED_OVER(end, ROW)                                                               \
-    for (; p < (end); p++, a += a_step, a4 += a_step, b += b_step) {                               \
-        const INTS b0 = V(words)(b), b1 = vectors > 1 ? V(words)(b + W) : b0;                      \
-        INTS x;                                                                                    \
-        GCKPTI_EACH_PAIRED(ROW)                                                                    \
-    }
-    int64_t links;
-    GCKPTI_EACH_PAIRED(GCKPTI_PAIRED_START)
-    GCKPTI_PAIRED_OVER(from[1], GCKPTI_PAIRED_CORNER)
-    GCKPTI_PAIRED_OVER(from[2], GCKPTI_PAIRED_LINKS)
-    GCKPTI_PAIRED_OVER(from[3], GCKPTI_PAIRED_CORNER)
-    GCKPTI_EACH_PAIRED(GCKPTI_PAIRED_STORE)
-#undef GCKPTI_PAIRED_START
-#undef GCKPTI_PAIRED_LINKS
-#undef GCKPTI_PAIRED_CORNER
-#undef GCKPTI_PAIRED_STORE
-#undef GCKPTI_PAIRED_OVER
-}
-
-/* What the diagonal leaves of c (m,n), k links; rows and columns are filled up to whole tiles. */
-GCKPTI_INLINED void V(words_bands_of)(const gckpti_band *s, int bf16, int64_t m, int64_t n,
-                                      int64_t k, const uint32_t *a, const uint32_t *b, float *c)
-{
-    const int64_t pairs = (k + 1) / 2;
-    unsigned mode = 0;
-    if (!bf16) {
-        mode = _mm_getcsr();
-        _mm_setcsr(mode | 0x8040u);
-        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-    }
-    for (int64_t i = 0; i < m; i += GCKPTI_PAIRED) {
-        int64_t edge = 0, end = n, j = 0, from[4] = { 0, 0, pairs, pairs };
-        if (s->edge == GCKPTI_COLUMNS_TO)
-            end = gckpti_min(n, i + GCKPTI_PAIRED + s->diagonal);
-        if (s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal)
-            j = (i - s->diagonal) / W * W;
-        if (s->edge == GCKPTI_LINKS_TO) {
-            edge = i + s->diagonal + 1;
-            from[2] = edge < 0 ? 0 : gckpti_min(edge / 2, pairs);
-            from[3] = edge + GCKPTI_PAIRED < 0 ? 0 : gckpti_min((edge + GCKPTI_PAIRED) / 2, pairs);
-        }
-        if (s->edge == GCKPTI_LINKS_FROM) {
-            edge = i - s->diagonal;
-            from[0] = edge < 0 ? 0 : gckpti_min(edge / 2, pairs);
-            from[1] = edge + GCKPTI_PAIRED < 0 ? 0 : gckpti_min((edge + GCKPTI_PAIRED) / 2, pairs);
-        }
-        for (; j < end; j += 2 * W)
-            if (end - j > W)
-                V(words_tile)
-        (s, 2, bf16, from, edge, a + i * s->a_row, b + j, c + i * s->c_row + j);
-        else V(words_tile)(s, 1, bf16, from, edge, a + i * s->a_row, b + j, c + i * s->c_row + j);
-    }
-    if (!bf16) {
-        __asm__ volatile("" ::: "memory");
-        _mm_setcsr(mode);
-    }
-}
-
-/* It once for each way: attention has seven places that call it. */
-static GCKPTI_TARGET void V(words_bands_soft)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
-                                              const uint32_t *a, const uint32_t *b, float *c)
-{
-    V(words_bands_of)(s, 0, m, n, k, a, b, c);
-}
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-static GCKPTI_TARGET void gckpti_words_bands_bf16(const gckpti_band *s, int64_t m, int64_t n,
-                                                  int64_t k, const uint32_t *a, const uint32_t *b,
-                                                  float *c)
-{
-    V(words_bands_of)(s, 1, m, n, k, a, b, c);
-}
-#endif
-
-static GCKPTI_TARGET void V(words_bands)(const gckpti_band *s, int bf16, int64_t m, int64_t n,
-                                         int64_t k, const uint32_t *a, const uint32_t *b, float *c)
-{
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-    if (bf16) {
-        gckpti_words_bands_bf16(s, m, n, k, a, b, c);
         return;
     }
-#endif
-    (void)bf16;
-    V(words_bands_soft)(s, m, n, k, a, b, c);
+    const gckpti_factor p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
+    V(head_b)(s->by, &p, s->m, s->n, s->words);
+    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->m, s->out);
+    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = gckpti_multiple(s->n, GCKPTI_LINKS);
+    t.tile.from = s->j ? s->out : NULL;
+    V(head_multiply)(&t, GCKPTI_DOWN_TO, cut, s->diagonal, s->n);
 }
 
+/* As V(attention_forward). */
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                           int64_t first, float *room)
+{
+    const gckpt_call *call = h->call;
+    const int64_t c = h->c, ahead = first + h->sight.ahead;
+    const int64_t at = (row * h->t + first) * c + head * h->d, keys = row * h->s * c + head * h->d;
+    V(queries) s;
+    s.h = h, s.by = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_BLOCK);
+    s.p = room, s.out = s.p + GCKPTI_BLOCK * GCKPTI_BLOCK;
+    float *rows = s.out + GCKPTI_BLOCK * h->wide; /* in the end, of q and a */
+    void *rest = rows;
+    uint32_t *q = (uint32_t *)rest;
+    rest = q + GCKPTI_BLOCK / 2 * h->deep, s.a = (uint16_t *)rest;
+    const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
+    const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
+    V(head_b)(s.by, &x, s.m, h->d, q);
+    for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);
+        gckpti_mixed_part t = V(head_part)(s.by, q, s.m, s.p);
+        s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
+        V(head_rows)(h, &t, &k, s.j, s.n, s.a);
+        V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
+        V(queries_online)(&s);
+        if (call->out || call->out_bf16)
+            V(queries_values)(&s, &v);
+    }
+    V(head_end)(h, row, head, first, s.m, s.max, s.sum);
+    if (!call->out && !call->out_bf16)
+        return;
+    V(head_turn)(s.out, h->wide, rows);
+    for (int64_t r = 0; r < s.m; r++, rows += h->wide) {
+        const FLOATS sum = V(set1)(s.sum[r]);
+        for (int64_t e = 0; e < h->d; e += W)
+            V(store)(rows + e, (V(load)(rows + e) + V(zero)()) / sum);
+        V(head_row)(h, rows, call->out ? call->out + at + r * c : NULL,
+                    call->out ? NULL : call->out_bf16 + at + r * c);
+    }
+}
+
+/* ---- backward ---- */
 /* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
-GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpt_arg *g, const gckpt_arg *out,
-                                   int64_t at, int64_t ahead)
+GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpti_factor *g,
+                                   const gckpti_factor *out, int64_t at, int64_t ahead)
 {
     FLOATS lane[32 / W];
     for (int p = 0; p < 32 / W; p++)
@@ -32380,263 +32944,249 @@ GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpt_arg *g, co
             FLOATS x, y;
             if (left <= 0)
                 break;
-            x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->data + i, left);
-            y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->data + i, left);
+            x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->f32 + i, left);
+            y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->f32 + i, left);
             lane[p] = V(upto)(left, V(fma)(x, y, lane[p]), lane[p]);
         }
     }
     return V(fold)(lane, 0);
 }
 
-/* d[i * wide + e]: n rows of a gradient, where chains start; at `end` they go back. */
-static GCKPTI_TARGET void V(head_gradient)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
-                                           int64_t n, float *d, int end)
+/* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
+static GCKPTI_TARGET void V(head_open)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                       int64_t n, float *x)
 {
     const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
-    const size_t bytes = (size_t)h->d * sizeof *d;
-    for (int64_t i = 0; (end || arg->accumulate) && i < n; i++, at += h->c, d += h->wide)
-        if (end && arg->grad)
-            memcpy(arg->grad + at, d, bytes);
-        else if (end)
-            by->narrow(d, arg->grad_bf16 + at, h->d);
-        else if (arg->grad)
-            memcpy(d, arg->grad + at, bytes);
+    if (!arg->accumulate)
+        memset(x, 0, (size_t)(n * h->wide) * sizeof *x);
+    for (int64_t i = 0; arg->accumulate && i < n; i++, at += h->c, x += h->wide)
+        if (arg->grad)
+            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
         else
-            by->widen(arg->grad_bf16 + at, d, h->d);
+            by->widen(arg->grad_bf16 + at, x, h->d);
 }
 
-/* As V(attention_forward). */
-GCKPTI_INLINED void V(words_forward)(const gckpti_heads *h, int64_t row, int64_t head,
-                                     int64_t first, float *room, int bf16)
+static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                        int64_t n, float *x)
 {
-    const gckpt_call *call = h->call;
-    const gckpti_mixed_kernels *by = gckpti_kernels_of(call)->mixed;
-    const gckpti_factor q = gckpti_factor_of(&call->in[0], 0, h->c, 1, 0);
-    const gckpti_factor k = gckpti_factor_of(&call->in[1], 0, h->c, 1, 0);
-    const gckpti_factor v = gckpti_factor_of(&call->in[2], 0, 1, h->c, 0);
-    gckpti_band scores = { (h->d + 1) / 2, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
-                           NULL,           h, NULL };
-    gckpti_band values = { 1,   2 * GCKPTI_BLOCK, h->wide, h->wide, GCKPTI_LINKS_TO, 0, 0, NULL, h,
-                           NULL };
-    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
-    int64_t seen = gckpti_min(h->sight.keys, ahead + m), half = GCKPTI_BLOCK / 2 * h->wide;
-    int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
-    float *p = room, *out = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
-    void *rest = out + GCKPTI_BLOCK * h->wide, *words = p;
-    uint32_t *across = (uint32_t *)rest, *rows = across + half;
-    float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
-    by->pack(&q, at, m, h->d, 0, across, GCKPTI_BLOCK);
-    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        scores.diagonal = values.diagonal = ahead - j;
-        V(word_rows)(&k, keys + j * h->c, n, h->d, rows, bf16);
-        V(words_bands)(&scores, bf16, n, m, h->d, rows, across, p);
-        for (int64_t i = 0; i < m; i += W)
-            V(online_of)
-        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i, 1, bf16);
-        if (!call->out && !call->out_bf16)
-            continue;
-        for (int64_t r = 0; j && r < m; r++)
-            V(rescale)(out + r * h->wide, factor[r], h->d);
-        by->pack(&v, keys + j * h->c, h->d, n, 0, rows, h->wide);
-        values.fresh = j == 0;
-        V(words_bands)(&values, bf16, m, h->d, n, (const uint32_t *)words, rows, out);
-    }
-    V(head_end)(h, row, head, first, m, max, sum);
-    for (int64_t r = 0; r < m; r++, at += h->c, out += h->wide) {
-        if (call->out || call->out_bf16)
-            V(divide)(out, sum[r], h->d);
-        if (call->out)
-            memcpy(call->out + at, out, (size_t)h->d * sizeof *out);
-        else if (call->out_bf16)
-            by->narrow(out, call->out_bf16 + at, h->d);
+    for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
+        for (int64_t e = 0; e < h->d; e += W)
+            V(store)(x + e, V(load)(x + e) + V(zero)());
+        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
     }
 }
 
-/* Scores of a query and the next one (b: gradients of probabilities, or NULL) over n keys become
- * words of both queries' probabilities and ds; `along` and, of the second one, along +
- * GCKPTI_BLOCK / 2 get ds as words of two keys. `second`: there is one; lse, delta: of both. */
-GCKPTI_INLINED void V(words_slopes)(const gckpti_heads *h, int64_t n, int second, const float *lse,
-                                    const float *delta, float *a, float *b, uint32_t *along,
-                                    int bf16)
+/* A head: p, then exponentials, and ds are [query][key], dk and dv [d][key] of a block of keys, dq
+ * [query][d] of all queries (NULL: not wanted). Packed are k and v of the block (links: d), k once
+ * more (links: keys), and what a product has as a; of ds its own. */
+typedef struct {
+    const gckpti_heads *h;
+    const gckpti_mixed_kernels *by;
+    gckpti_factor q, k, v, g; /* from the block's first row on */
+    const float *lse;
+    float *p, *ds, *dk, *dv, *dq, *delta, *rows;
+    uint32_t *k_b, *v_b, *kt_b;
+    uint16_t *a, *ds_a;
+    int64_t head, i, m, j, n, diagonal;
+    int cut;
+    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+} V(keys);
+
+static GCKPTI_TARGET void V(keys_begin)(V(keys) *s, const gckpti_heads *h, int64_t head,
+                                        float *room)
 {
-    const FLOATS scale = V(set1)(h->scale), zero = V(zero)(), none = V(set1)(-0.0f);
-    void *p = a, *ds = b;
-    for (int64_t j = 0; j < n; j += 2 * W) {
-        FLOATS x[4], y[4]; /* this query's keys, then the next one's */
-        for (int i = 0; i < 4; i++) {
-            const int64_t to = i / 2 * GCKPTI_BLOCK + j + i % 2 * W;
-            x[i] = y[i] = none;
-            if (i > 1 && !second)
-                continue;
-            x[i] = V(fma)(V(load)(a + to), scale, zero) - V(set1)(lse[i / 2]);
-            x[i] = V(exp_below)(x[i]);
-            if (b)
-                y[i] = x[i] * (V(load)(b + to) - V(set1)(delta[i / 2])) * scale;
+    const gckpt_arg *in = h->call->in;
+    const int64_t all = gckpti_multiple(h->t, GCKPTI_BLOCK), half = GCKPTI_BLOCK / 2 * h->deep;
+    s->h = h, s->by = gckpti_kernels_of(h->call)->mixed, s->head = head;
+    s->lse = (const float *)h->call->aux + head * h->t;
+    s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
+    float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + GCKPTI_BLOCK * h->wide;
+    float *dq = dv + GCKPTI_BLOCK * h->wide;
+    s->delta = dq + all * h->wide, s->rows = s->delta + all; /* of k_b and v_b */
+    s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
+    s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
+    s->dv = in[2].grad || in[2].grad_bf16 ? dv : NULL;
+    void *rest = s->rows;
+    s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
+    rest = s->kt_b + GCKPTI_BLOCK / 2 * h->wide;
+    s->a = (uint16_t *)rest, s->ds_a = s->a + 2 * half;
+}
+
+/* Scores of query r of the block become p = exp(s scale - lse), its dp ds = p (dp - delta) scale;
+ * +0 where it does not see the key. */
+GCKPTI_INLINED void V(keys_slopes)(const V(keys) *s, int64_t r)
+{
+    const FLOATS scale = V(set1)(s->h->scale), lse = V(set1)(s->lse[s->i + r]), zero = V(zero)();
+    const FLOATS delta = V(set1)(s->delta[s->i + r]);
+    const int64_t seen = gckpti_min(s->n, r + 1 + s->diagonal);
+    float *p = s->p + r * GCKPTI_BLOCK, *ds = s->ds + r * GCKPTI_BLOCK;
+    for (int64_t j = 0; j < s->n; j += W) {
+        FLOATS x = zero, y = zero;
+        if (j < seen) {
+            x = V(exp_below)(V(fma)(V(load)(p + j), scale, zero) - lse);
+            y = V(upto)(seen - j, x * (V(load)(ds + j) - delta) * scale, zero);
+            x = V(upto)(seen - j, x, zero);
         }
-        for (int i = 0; i < 2; i++) {
-            V(store_words)((uint32_t *)p + j + i * W, V(pair)(x[i], x[i + 2], bf16));
-            if (b)
-                V(store_words)((uint32_t *)ds + j + i * W, V(pair)(y[i], y[i + 2], bf16));
-        }
-        if (b) {
-            V(store_words)(along + j / 2, V(neighbours)(y[0], y[1], bf16));
-            V(store_words)
-            (along + (GCKPTI_BLOCK + j) / 2, V(neighbours)(y[2], y[3], bf16));
-        }
+        V(store)(p + j, x);
+        V(store)(ds + j, y);
     }
 }
 
-static GCKPTI_TARGET void V(words_begin)(gckpti_words *s, const gckpti_heads *h, int64_t row,
-                                         int64_t head, float *room)
+/* The block goes to one gradient, element by element. */
+static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk, float *dv)
 {
-    enum { BLOCK = GCKPTI_BLOCK };
+    const int64_t c = s->h->c;
+    gckpti_mixed_square t;
+    memset(&t, 0, sizeof t);
+    t.h = s->h, t.head = s->head;
+    for (int64_t j = 0; j < s->n; j += GCKPTI_LINKS)
+        for (int64_t i = 0; i < s->m; i += GCKPTI_LINKS) {
+            const int64_t at = i * GCKPTI_BLOCK + j;
+            const gckpti_mixed_result rows = { dq ? dq + i * s->h->wide : NULL, s->h->wide, 1 };
+            const gckpti_mixed_result keys = { dk ? dk + j : NULL, 1, GCKPTI_BLOCK };
+            const gckpti_mixed_result values = { dv ? dv + j : NULL, 1, GCKPTI_BLOCK };
+            t.i = s->i + i, t.j = s->j + j;
+            t.m = gckpti_min(s->m - i, GCKPTI_LINKS), t.n = gckpti_min(s->n - j, GCKPTI_LINKS);
+            t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * c);
+            t.g = gckpti_factor_from(&s->g, i * c);
+            t.p = gckpti_matrix(s->p + at, GCKPTI_BLOCK, 1);
+            t.ds = gckpti_matrix(s->ds + at, GCKPTI_BLOCK, 1);
+            t.dq = rows, t.dk = keys, t.dv = values;
+            gckpti_mixed_add(&t);
+        }
+}
+
+/* dk += q' ds, or dv += g' p */
+static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p, float *to)
+{
+    const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
+    const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS);
+    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->n, to);
+    V(head_a)(s->by, &turned, s->h->d, s->m, s->a);
+    if (s->cut && !V(finite)(s->a, s->h->d * row)) {
+        V(keys_careful)(s, NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
+        return;
+    }
+    V(head_b)(s->by, &links, s->n, s->m, s->words);
+    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = row, t.tile.from = to;
+    V(head_multiply)(&t, GCKPTI_DOWN_FROM, s->cut, s->diagonal, s->m);
+}
+
+/* dq += ds k */
+static GCKPTI_TARGET void V(keys_across)(V(keys) *s)
+{
+    const gckpti_factor ds = gckpti_matrix(s->ds, GCKPTI_BLOCK, 1);
+    const int64_t row = gckpti_multiple(s->n, GCKPTI_LINKS);
+    float *to = s->dq + s->i * s->h->wide;
+    gckpti_mixed_part t = V(head_part)(s->by, s->kt_b, s->h->d, to);
+    if (s->cut && !V(finite)(s->kt_b, row * s->h->wide)) {
+        V(keys_careful)(s, to, NULL, NULL);
+        return;
+    }
+    V(head_a)(s->by, &ds, s->m, s->n, s->ds_a);
+    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->ds_a, t.tile.a_row = row;
+    t.tile.from = to, t.tile.c_row = s->h->wide;
+    V(head_multiply)(&t, GCKPTI_LINKS_TO, s->cut, s->diagonal, s->n);
+}
+
+/* The block of queries from i on meets that of keys. */
+static GCKPTI_TARGET void V(keys_meet)(V(keys) *s)
+{
+    const gckpti_heads *h = s->h;
+    gckpti_mixed_part scores = V(head_part)(s->by, s->k_b, s->n, s->p);
+    gckpti_mixed_part slopes = V(head_part)(s->by, s->v_b, s->n, s->ds);
+    V(head_rows)(h, &scores, &s->q, s->i, s->m, s->a);
+    V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
+    if (s->dq || s->dk) {
+        V(head_rows)(h, &slopes, &s->g, s->i, s->m, s->a);
+        V(head_multiply)(&slopes, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
+    }
+    for (int64_t r = 0; r < s->m; r++)
+        V(keys_slopes)(s, r);
+    if (s->dv)
+        V(keys_down)(s, &s->g, s->p, s->dv);
+    if (s->dk)
+        V(keys_down)(s, &s->q, s->ds, s->dk);
+    if (s->dq)
+        V(keys_across)(s);
+}
+
+/* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
+ * dq of all queries rests in the room. */
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                            float *room)
+{
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const gckpti_band scores = { (h->d + 1) / 2, 1, BLOCK, BLOCK, GCKPTI_COLUMNS_TO, 1, 0,
-                                 NULL,           h, NULL };
-    const gckpti_band over_queries = { 1, 2 * BLOCK, h->wide, h->wide, GCKPTI_LINKS_FROM,
-                                       0, 0,         NULL,    h,       NULL };
-    const gckpti_band over_keys = { BLOCK / 2, 1, h->wide, h->wide, GCKPTI_LINKS_TO,
-                                    0,         0, NULL,    h,       NULL };
-    const int64_t c = h->c, half = BLOCK / 2 * h->wide, queries = gckpti_multiple(h->t, BLOCK);
-    s->h = h, s->at_q = row * h->t * c + head * h->d;
-    s->q = gckpti_factor_of(&in[0], 0, c, 1, 0), s->pairs_q = gckpti_turned(&s->q);
-    s->k = gckpti_factor_of(&in[1], 0, c, 1, 0), s->pairs_k = gckpti_turned(&s->k);
-    s->v = gckpti_factor_of(&in[2], 0, c, 1, 0);
-    s->g = gckpti_factor_of(&grad, 0, c, 1, 0), s->pairs_g = gckpti_turned(&s->g);
-    s->scores = scores, s->over_queries = over_queries, s->over_keys = over_keys;
-    s->to_q = in[0].grad || in[0].grad_bf16, s->to_k = in[1].grad || in[1].grad_bf16;
-    s->to_v = in[2].grad || in[2].grad_bf16;
-    s->lse = (const float *)call->aux + (row * h->heads + head) * h->t;
-    s->p = room, s->ds = s->p + BLOCK * BLOCK, s->dk = s->ds + BLOCK * BLOCK;
-    s->dv = s->dk + BLOCK * h->wide, s->dq = s->dv + BLOCK * h->wide;
-    s->delta = s->dq + queries * h->wide;
-    void *rest = s->delta + queries;
-    s->along = (uint32_t *)rest, s->kt = s->along + BLOCK / 2 * BLOCK, s->vt = s->kt + half;
-    s->k_words = s->vt + half, s->rows = s->k_words + half;
-    for (int64_t i = 0; (s->to_q || s->to_k) && i < h->t; i++)
-        s->delta[i] = V(head_delta)(h, &grad, &out, s->at_q + i * c, i + 8 < h->t ? 8 * c : 0);
-}
-
-/* Queries i.. (up to a block) and keys j.. (n of them), the first such block of queries or not. */
-GCKPTI_INLINED void V(words_block)(gckpti_words *s, int64_t i, int64_t j, int64_t n, int first,
-                                   int bf16)
-{
-    enum { BLOCK = GCKPTI_BLOCK };
-    const gckpti_heads *h = s->h;
-    const gckpt_arg *in = h->call->in;
-    const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
-    const int64_t m = gckpti_min(h->t - i, BLOCK), at = s->at_q + i * h->c;
-    const int64_t diagonal = i + h->sight.ahead - j;
-    const int slopes = s->to_q || s->to_k;
-    const void *p = s->p, *ds = s->ds;
-    uint32_t *along = s->along;
-    s->scores.diagonal = s->over_queries.diagonal = s->over_keys.diagonal = diagonal;
-    V(word_rows)(&s->q, at, m, h->d, s->rows, bf16);
-    V(words_bands)(&s->scores, bf16, m, n, h->d, s->rows, s->kt, s->p);
-    if (slopes) {
-        V(word_rows)(&s->g, at, m, h->d, s->rows, bf16);
-        V(words_bands)(&s->scores, bf16, m, n, h->d, s->rows, s->vt, s->ds);
+    const int64_t c = h->c, at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
+    const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
+    V(keys) s;
+    V(keys_begin)(&s, h, row * h->heads + head, room);
+    for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
+        s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
+    if (s.dq)
+        V(head_open)(h, &in[0], at_q, h->t, s.dq);
+    for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
+        const int64_t key = at_k + s.j * c, late = s.j - h->sight.ahead;
+        float *const to[2] = { s.dk, s.dv };
+        s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
+        for (int i = 0; i < 2; i++)
+            if (to[i] && in[1 + i].accumulate) {
+                V(head_open)(h, &in[1 + i], key, s.n, s.rows);
+                V(head_turn_back)(s.rows, h->wide, to[i]);
+            } else if (to[i]) {
+                memset(to[i], 0, (size_t)(GCKPTI_BLOCK * h->wide) * sizeof **to);
+            }
+        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
+        const gckpti_factor turned = gckpti_turned(&s.k);
+        V(head_b)(s.by, &s.k, s.n, h->d, s.k_b);
+        if (s.dq || s.dk)
+            V(head_b)(s.by, &s.v, s.n, h->d, s.v_b);
+        if (s.dq)
+            V(head_b)(s.by, &turned, h->d, s.n, s.kt_b);
+        for (s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0; s.i < h->t;
+             s.i += GCKPTI_BLOCK) {
+            const int64_t at = at_q + s.i * c;
+            s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
+            s.cut = s.diagonal + 1 < s.n;
+            s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
+            V(keys_meet)(&s);
+        }
+        for (int i = 0; i < 2; i++)
+            if (to[i]) {
+                V(head_turn)(to[i], h->wide, s.rows);
+                V(head_close)(h, &in[1 + i], key, s.n, s.rows);
+            }
     }
-    for (int64_t r = 0; r < m; r += 2)
-        V(words_slopes)
-    (h, gckpti_min(n, r + 2 + diagonal), r + 1 < m, s->lse + i + r, s->delta + i + r,
-     s->p + r * BLOCK, slopes ? s->ds + r * BLOCK : NULL, along + r * (BLOCK / 2), bf16);
-    for (int64_t r = 0; n % 2 && r < m; r++)
-        along[r * (BLOCK / 2) + n / 2] = (along[r * (BLOCK / 2) + n / 2] & ~0xffffu) | 0x8000;
-    s->over_queries.fresh = first && !in[2].accumulate;
-    if (s->to_v) {
-        by->pack(&s->pairs_g, at, h->d, m, 0, s->rows, h->wide);
-        V(words_bands)(&s->over_queries, bf16, n, h->d, m, (const uint32_t *)p, s->rows, s->dv);
-    }
-    s->over_queries.fresh = first && !in[1].accumulate;
-    if (s->to_k) {
-        by->pack(&s->pairs_q, at, h->d, m, 0, s->rows, h->wide);
-        V(words_bands)(&s->over_queries, bf16, n, h->d, m, (const uint32_t *)ds, s->rows, s->dk);
-    }
-    s->over_keys.fresh = j == 0 && !in[0].accumulate;
-    if (s->to_q)
-        V(words_bands)(&s->over_keys, bf16, m, h->d, n, along, s->k_words, s->dq + i * h->wide);
+    if (s.dq)
+        V(head_close)(h, &in[0], at_q, h->t, s.dq);
 }
-
-/* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
- * dq's chains rest in `dq`, those of dk and dv in blocks. */
-GCKPTI_INLINED void V(words_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room,
-                                      int bf16)
-{
-    enum { BLOCK = GCKPTI_BLOCK };
-    const gckpt_arg *in = h->call->in;
-    const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
-    const int64_t at_k = row * h->s * h->c + head * h->d;
-    gckpti_words s;
-    V(words_begin)(&s, h, row, head, room);
-    if (s.to_q)
-        V(head_gradient)(h, &in[0], s.at_q, h->t, s.dq, 0);
-    for (int64_t j = 0; j < h->sight.keys; j += BLOCK) {
-        int64_t n = gckpti_min(h->sight.keys - j, BLOCK), key = at_k + j * h->c;
-        int64_t start = j > h->sight.ahead ? (j - h->sight.ahead) / BLOCK * BLOCK : 0;
-        by->pack(&s.k, key, n, h->d, 0, s.kt, BLOCK);
-        if (s.to_q || s.to_k)
-            by->pack(&s.v, key, n, h->d, 0, s.vt, BLOCK);
-        if (s.to_q)
-            by->pack(&s.pairs_k, key, h->d, n, 0, s.k_words, h->wide);
-        if (s.to_k)
-            V(head_gradient)(h, &in[1], key, n, s.dk, 0);
-        if (s.to_v)
-            V(head_gradient)(h, &in[2], key, n, s.dv, 0);
-        for (int64_t i = start; i < h->t; i += BLOCK)
-            V(words_block)(&s, i, j, n, i == start, bf16);
-        if (s.to_k)
-            V(head_gradient)(h, &in[1], key, n, s.dk, 1);
-        if (s.to_v)
-            V(head_gradient)(h, &in[2], key, n, s.dv, 1);
-    }
-    if (s.to_q)
-        V(head_gradient)(h, &in[0], s.at_q, h->t, s.dq, 1);
-}
-
-static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, int64_t head,
-                                           int64_t first, float *room)
-{
-    V(words_forward)(h, row, head, first, room, 0);
-}
-static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, int64_t head,
-                                            float *room)
-{
-    V(words_backward)(h, row, head, room, 0);
-}
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-static GCKPTI_TARGET void gckpti_forward_bf16(const gckpti_heads *h, int64_t row, int64_t head,
-                                              int64_t first, float *room)
-{
-    V(words_forward)(h, row, head, first, room, 1);
-}
-static GCKPTI_TARGET void gckpti_backward_bf16(const gckpti_heads *h, int64_t row, int64_t head,
-                                               float *room)
-{
-    V(words_backward)(h, row, head, room, 1);
-}
-#endif
-#undef GCKPTI_PAIRED
-#undef GCKPTI_EACH_PAIRED
-#endif
 
 /* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    V(mixed_tile), V(mixed_pack), V(widen), V(narrow), V(mixed_forward), V(mixed_backward)
-#else
-    NULL, NULL, V(widen), V(narrow), NULL, NULL
-#endif
+    { { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
+      { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    V(mixed_pack_a),
+    V(mixed_pack_b),
+    V(widen),
+    V(narrow),
+    V(mixed_forward),
+    V(mixed_backward)
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    gckpti_mixed_tile_bf16,   gckpti_mixed_pack_bf16, V(widen),
-    gckpti_mixed_narrow_bf16, gckpti_forward_bf16,    gckpti_backward_bf16
+    { { 8, GCKPTI_PANEL, 1, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
+      { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    gckpti_mixed_pack_a_bf16,
+    gckpti_mixed_pack_b_bf16,
+    V(widen),
+    gckpti_mixed_narrow_bf16,
+    V(mixed_forward),
+    V(mixed_backward)
 };
 #endif
 #endif

@@ -2,13 +2,6 @@
 
 #if GCKPTI_HAS_FAST
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
-/* Those of a bf16 plan want a processor that can flush subnormals as x86 does; else the plain ones
- * run, an item being a head. */
-static int gckpti_attention_is_fast(const gckpt_call *call)
-{
-    return !gckpti_is_mixed(call) || gckpti_mixed_of(gckpti_kernels_of(call))->attention_forward;
-}
-
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
@@ -17,12 +10,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const int backward = call->grad_out || call->grad_out_bf16;
     float *room = (float *)call->work;
     room += worker * gckpti_attention_room(call, h->t, h->d, backward);
-    if (!gckpti_attention_is_fast(call)) {
-        if (backward)
-            gckpti_attention_gradients(h, i, room);
-        else
-            gckpti_attention_queries(h, i * h->t, (i + 1) * h->t, room);
-    } else if (backward) {
+    if (backward) {
         (h->mixed ? gckpti_mixed_of(by)->attention_backward
                   : by->attention_backward)(h, i / h->heads, i % h->heads, room);
     } else {
@@ -35,13 +23,8 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 
 static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_heads h)
 {
-    const int fast = gckpti_attention_is_fast(call);
     int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
-    if (!fast && backward)
-        gckpti_start_gradients(call, 0, 3);
-    if (!backward)
-        work = 16 * h.t * h.sight.keys * h.d;
-    if (fast && !backward) {
+    if (!backward) {
         items *= h.blocks;
         work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d; /* 8: to read */
     }

@@ -51,6 +51,13 @@ static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t s
     return f;
 }
 
+static inline gckpti_factor gckpti_factor_from(const gckpti_factor *x, int64_t at)
+{
+    gckpti_factor y = *x;
+    y.f32 = x->f32 ? x->f32 + at : NULL, y.bf16 = x->bf16 ? x->bf16 + at : NULL;
+    return y;
+}
+
 static inline gckpti_product gckpti_product_of(int64_t m, int64_t n, int64_t k, gckpti_factor a,
                                                gckpti_factor b, float *c)
 {
@@ -130,10 +137,12 @@ typedef struct {
 
 enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_LINKS_TO,    /* links 0..i + d */
-       GCKPTI_LINKS_FROM,  /* links from i - d on */
-       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM /* columns from i - d on */
+       GCKPTI_LINKS_TO,     /* links 0..i + d */
+       GCKPTI_LINKS_FROM,   /* links from i - d on */
+       GCKPTI_COLUMNS_TO,   /* columns 0..i + d */
+       GCKPTI_COLUMNS_FROM, /* columns from i - d on */
+       GCKPTI_DOWN_TO,      /* of column i: links 0..i + d */
+       GCKPTI_DOWN_FROM     /* of column i: links from i - d on */
 };
 
 typedef struct {
@@ -169,12 +178,12 @@ typedef struct {
 } gckpti_tile;
 
 /* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
- * side by side; of b, panels of words of two links, a block being 16 rows of as many words as the
- * panel is wide: what the two halves of word q hold is the kernels' choice. What is missing of a
+ * side by side, as words of two links; of b, panels of such words, a block being 16 rows of as many
+ * as the panel is wide: what the two halves of word q hold is the kernels' choice. What is missing of a
  * block goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
     GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
-    GCKPTI_WORDS_APART, /* q < 8: 4 q + 2 (lower), 4 q; q >= 8: 4 (q - 8) + 3, 4 (q - 8) + 1 */
+    GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
     GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
 };
 
@@ -193,7 +202,7 @@ typedef struct {
 } gckpti_mixed_tile;
 
 /* How it is done, for blocks or for a chain: of how many rows (all are computed if there is but one
- * less: `whole`) and columns at most; how b's words are packed. */
+ * less: `whole`) and columns at most; how words are packed (PAIRS: a may also be in place). */
 typedef struct {
     int rows, columns, whole, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -211,7 +220,7 @@ typedef struct {
  * of 16 lanes; pack_b: a panel of `width` lanes. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
-    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
+    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);

@@ -193,8 +193,8 @@ static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mi
                        : gckpti_fetch_of(b, at, b->row, n, links);
 }
 
-/* What of a is packed across next, if it is another part: links after these or, as above, those of
- * the next item. */
+/* What of a is packed next, if it is another part: links after these or, as above, those of the
+ * next item. */
 static gckpti_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_mixed_panel *w,
                                        int64_t item)
 {
@@ -204,10 +204,11 @@ static gckpti_fetch gckpti_mixed_ahead(const gckpti_mixed_job *s, const gckpti_m
     int64_t next = last ? item + by->call->threads : item, p = last ? 0 : w->end;
     int64_t i = next / by->across % by->down * by->rows;
     int64_t at = w->matrix * a->next + i * a->row + p * a->step;
-    int other = a->step != 1 && next < by->across * by->down && (i != w->i || p != w->p);
-    int64_t links = gckpti_min(by->t->k - p, s->blocks * GCKPTI_LINKS);
-    return gckpti_fetch_of(a, at, a->step, other ? links : 0,
-                           gckpti_min(by->t->m - i, by->rows));
+    int other = !s->in_place && next < by->across * by->down && (i != w->i || p != w->p);
+    int64_t links = other ? gckpti_min(by->t->k - p, s->blocks * GCKPTI_LINKS) : 0;
+    int64_t rows = gckpti_min(by->t->m - i, by->rows);
+    return a->step == 1 ? gckpti_fetch_of(a, at, a->row, other ? rows : 0, links)
+                        : gckpti_fetch_of(a, at, a->step, links, rows);
 }
 
 /* As many blocks as are taken at a time, from link p on: where they end. */
@@ -246,7 +247,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
@@ -277,7 +278,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     for (s->keeps = 0, fit = -1; fit < 1;) {
         fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
               (GCKPTI_LINKS / 2 * (GCKPTI_PANEL + (s->in_place ? 0 : s->by.rows)));
-        fit = gckpti_min(fit, 3 * GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
+        fit = gckpti_min(fit, GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
         if (!s->keeps && fit < all && !t->c)
             s->keeps = 1, fit = -1;
         else if (fit < 1 && s->by.cols > GCKPTI_PANEL)
@@ -296,7 +297,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.in_place = t->a.bf16 && t->a.step == 1 && t->k % GCKPTI_LINKS == 0 && !t->run &&
-                 t->m >= s.kernels->tiles[0].rows;
+                 t->m >= s.kernels->tiles[0].rows && s.kernels->tiles[0].words == GCKPTI_WORDS_PAIRS;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);

@@ -132,10 +132,13 @@ GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
     return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
 }
 
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
+/* Here and below, words of pairs alone. */
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
+                                          int64_t row)
 {
     const gckpti_factor *x = s->x;
     int64_t p = s->p, links;
+    (void)words;
     for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
         const int64_t at = s->at + p * x->step;
         links = V(mixed_block)(s, p);
@@ -159,7 +162,6 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
     }
 }
 
-/* Words of pairs alone. */
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
@@ -176,13 +178,15 @@ static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words
             for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++)
                 d[q * width + i] = lane[2 * q] | (uint32_t)lane[2 * q + 1] << 16;
         }
-        for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, d += width) {
-            uint16_t two[2][64] = { { 0 } };
-            for (int64_t l = 2 * q; l < gckpti_min(2 * q + 2, links) && x->row == 1; l++)
-                V(halves)(x, at + l * x->step, s->n, two[l % 2]);
-            for (int64_t i = 0; i < width && x->row == 1; i++)
-                d[i] = two[0][i] | (uint32_t)two[1][i] << 16;
-        }
+        for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, d += width)
+            for (int64_t i = 0; i < width && x->row == 1; i += 64) {
+                const int64_t n = gckpti_min(s->n - i, 64), lanes = gckpti_min(width - i, 64);
+                uint16_t two[2][64] = { { 0 } };
+                for (int64_t l = 2 * q; l < gckpti_min(2 * q + 2, links); l++)
+                    V(halves)(x, at + i + l * x->step, n, two[l % 2]);
+                for (int64_t e = 0; e < lanes; e++)
+                    d[i + e] = two[0][e] | (uint32_t)two[1][e] << 16;
+            }
     }
 }
 
@@ -197,80 +201,79 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* 16 columns of row i, from column j on, take the sums of block p. */
-GCKPTI_INLINED_BF16 void gckpti_dots_end(const gckpti_mixed_tile *t, int64_t p, int64_t i,
-                                          int64_t j, __m512 s)
-{
-    const float *from = p ? t->c + i * t->c_row : t->from ? t->from + i * t->from_row : NULL;
-    const __m512 x = (from ? _mm512_loadu_ps(from + j) : _mm512_setzero_ps()) + s;
-    if (t->c_bf16 && p + 1 == t->blocks)
-        gckpti_mixed_store(t->c_bf16 + i * t->narrow_row + j, x);
-    else
-        _mm512_storeu_ps(t->c + i * t->c_row + j, x);
-}
-
 /* 4 rows of a tile, `vectors` (a constant) of columns: vdpbf16ps takes the upper halves first: c =
- * fma(l, l', fma(h, h', c)), subnormals flushed. So a's words are put together in general
- * registers: vectors have no unit to spare here. */
+ * fma(l, l', fma(h, h', c)), subnormals flushed. (Named one by one, since gcc spills arrays; hence more than 60 lines.) */
 GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r, int vectors)
 {
+    static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
     const int64_t row = t->a_row, b_row = t->b_row;
-    const uint16_t *a = t->a + r * row;
+    const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
     const uint32_t *b = t->b;
+    int64_t from_row = t->from ? t->from_row : 0;
+    const float *from = t->from ? t->from + r * from_row : zeros;
+    float *c = t->c + r * t->c_row;
     gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
     if (t->fetch)
         f = *t->fetch;
-#define GCKPTI_DOTS_EACH(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_DOTS_START(i)                                                                       \
+#define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
+#define GCKPTI_DOTS_START(i, at)                                                                   \
     __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
     __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
-#define GCKPTI_DOTS_STEP(i)                                                                        \
-    memcpy(&four, a + i * row, sizeof four);                                                       \
-    x = (__m512bh)_mm512_set1_epi32((int)((uint32_t)four << 16 | (four >> 32 & 0xffff)));          \
-    le##i = _mm512_dpbf16_ps(le##i, x, (__m512bh)e0);                                              \
+#define GCKPTI_DOTS_LINKS(i, at, chain)                                                            \
+    memcpy(&word, at, sizeof word);                                                                \
+    x = (__m512bh)_mm512_set1_epi32(word);                                                         \
+    l##chain##i = _mm512_dpbf16_ps(l##chain##i, x, (__m512bh)b0);                                  \
     if (vectors > 1)                                                                               \
-        me##i = _mm512_dpbf16_ps(me##i, x, (__m512bh)e1);                                          \
+        m##chain##i = _mm512_dpbf16_ps(m##chain##i, x, (__m512bh)b1);                              \
     if (vectors > 2)                                                                               \
-        he##i = _mm512_dpbf16_ps(he##i, x, (__m512bh)e2);                                          \
-    x = (__m512bh)_mm512_set1_epi32((int)(((uint32_t)four & 0xffff0000u) | (uint32_t)(four >> 48)));\
-    lo##i = _mm512_dpbf16_ps(lo##i, x, (__m512bh)o0);                                              \
+        h##chain##i = _mm512_dpbf16_ps(h##chain##i, x, (__m512bh)b2);
+#define GCKPTI_DOTS_EVEN(i, at) GCKPTI_DOTS_LINKS(i, at, e)
+#define GCKPTI_DOTS_ODD(i, at)  GCKPTI_DOTS_LINKS(i, at, o)
+#define GCKPTI_DOTS_WORDS(each)                                                                    \
+    {                                                                                              \
+        const __m512i b0 = _mm512_loadu_si512(words);                                              \
+        const __m512i b1 = vectors > 1 ? _mm512_loadu_si512(words + 16) : b0;                      \
+        const __m512i b2 = vectors > 2 ? _mm512_loadu_si512(words + 32) : b0;                      \
+        GCKPTI_DOTS_EACH(each)                                                                     \
+        words += b_row, a += 2, a2 += 2;                                                           \
+    }
+#define GCKPTI_DOTS_END(i, at)                                                                     \
+    _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
     if (vectors > 1)                                                                               \
-        mo##i = _mm512_dpbf16_ps(mo##i, x, (__m512bh)o1);                                          \
+        _mm512_storeu_ps(c + (i)*c_row + 16,                                                       \
+                         _mm512_loadu_ps(from + (i)*from_row + 16) + (me##i + mo##i));             \
     if (vectors > 2)                                                                               \
-        ho##i = _mm512_dpbf16_ps(ho##i, x, (__m512bh)o2);
-#define GCKPTI_DOTS_END(i)                                                                         \
-    gckpti_dots_end(t, p, r + i, 0, le##i + lo##i);                                               \
-    if (vectors > 1)                                                                               \
-        gckpti_dots_end(t, p, r + i, 16, me##i + mo##i);                                          \
-    if (vectors > 2)                                                                               \
-        gckpti_dots_end(t, p, r + i, 32, he##i + ho##i);
-    for (int64_t p = 0; p < t->blocks; p++, b += GCKPTI_LINKS / 2 * b_row) {
-        const int64_t links = p + 1 < t->blocks ? GCKPTI_LINKS : t->last;
-        const uint32_t *at = b;
+        _mm512_storeu_ps(c + (i)*c_row + 32,                                                       \
+                         _mm512_loadu_ps(from + (i)*from_row + 32) + (he##i + ho##i));
+    const int64_t c_row = t->c_row;
+    for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
+        const uint32_t *words = b;
         GCKPTI_DOTS_EACH(GCKPTI_DOTS_START)
-        for (int64_t l = 0; l < links; l += 4, a += 4, at += b_row) {
-            const uint32_t *odd = at + 8 * b_row;
-            __m512i e0 = _mm512_loadu_si512(at), o0 = _mm512_loadu_si512(odd);
-            __m512i e1 = vectors > 1 ? _mm512_loadu_si512(at + 16) : e0;
-            __m512i o1 = vectors > 1 ? _mm512_loadu_si512(odd + 16) : o0;
-            __m512i e2 = vectors > 2 ? _mm512_loadu_si512(at + 32) : e0;
-            __m512i o2 = vectors > 2 ? _mm512_loadu_si512(odd + 32) : o0;
+        for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4) {
             __m512bh x;
-            uint64_t four;
+            int word;
             if (f.rows > 0) {
                 __builtin_prefetch(f.x + f.at, 0, 2);
                 f.at += 64;
                 if (f.at >= f.width)
                     f.at = 0, f.x += f.row, f.rows--;
             }
-            GCKPTI_DOTS_EACH(GCKPTI_DOTS_STEP)
+            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_EVEN)
+            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ODD)
         }
         GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
+        from = c, from_row = c_row;
     }
 #undef GCKPTI_DOTS_EACH
 #undef GCKPTI_DOTS_START
-#undef GCKPTI_DOTS_STEP
+#undef GCKPTI_DOTS_LINKS
+#undef GCKPTI_DOTS_EVEN
+#undef GCKPTI_DOTS_ODD
+#undef GCKPTI_DOTS_WORDS
 #undef GCKPTI_DOTS_END
+    for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
+        for (int64_t j = 0; j < 16 * vectors; j += 16)
+            gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
     if (t->fetch)
         *t->fetch = f;
 }
@@ -313,53 +316,71 @@ GCKPTI_INLINED_BF16 __mmask16 gckpti_mixed_mask(int64_t n)
     return n >= 16 ? (__mmask16)0xffff : n > 0 ? (__mmask16)((1u << n) - 1u) : (__mmask16)0;
 }
 
+/* Which links the words of a block have, as gckpti_words says. */
+static const uint16_t gckpti_mixed_order[3][32] = {
+    { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
+    { 2,  0,  3,  1,  6,  4,  7,  5,  10, 8,  11, 9,  14, 12, 15, 13,
+      18, 16, 19, 17, 22, 20, 23, 21, 26, 24, 27, 25, 30, 28, 31, 29 },
+    { 1,  0,  3,  2,  5,  4,  7,  6,  9,  8,  11, 10, 13, 12, 15, 14,
+      17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
+};
+
 /* A block of 16 lanes, of which `lanes` exist, from element `at` on: `links` of its links do. */
 typedef struct {
     const gckpti_factor *x;
     int64_t at, lanes, links;
-    int words, as_a;
-} gckpti_mixed_block_bf16;
+    const uint16_t *order;
+    int as_a;
+} gckpti_mixed_square_bf16;
 
-/* Words of two links of it: those of lane i, or (lanes lie side by side) word i of each lane. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_block_bf16 *s, int i)
+/* Words of two links of it: those of lane i, or (`across`: lanes lie side by side) word i of each
+ * lane. across, whole (all exist; in bf16: 2): constants. */
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s, int i, int across,
+                                               int whole)
 {
-    static const uint16_t places[3][32] = {
-        { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-          16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
-        { 2, 0, 6, 4, 10, 8, 14, 12, 18, 16, 22, 20, 26, 24, 30, 28,
-          3, 1, 7, 5, 11, 9, 15, 13, 19, 17, 23, 21, 27, 25, 31, 29 },
-        { 1,  0,  3,  2,  5,  4,  7,  6,  9,  8,  11, 10, 13, 12, 15, 14,
-          17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
-    };
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
                                           _mm512_set1_epi32(16 << 16));
-    const __m512i none = _mm512_set1_epi16(s->as_a ? (short)0x8000 : (short)0);
+    const __m512i order = across ? pair : _mm512_loadu_si512(s->order);
     const gckpti_factor *x = s->x;
-    if (x->row == 1) {
-        const int low = places[s->words][2 * i], high = places[s->words][2 * i + 1];
-        const __mmask16 mask = gckpti_mixed_mask(s->lanes);
-        const __mmask16 first = low < s->links ? mask : (__mmask16)0;
-        const __mmask16 second = high < s->links ? mask : (__mmask16)0;
-        const __m512i two = gckpti_mixed_load(x, s->at + low * x->step, s->at + high * x->step,
-                                              first, second);
-        return _mm512_permutexvar_epi16(
-            pair, _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16, none, two));
+    int64_t low = s->at + i * x->row, high = low + 16;
+    __mmask16 first = (__mmask16)0xffff, second = first;
+    if (across) {
+        low = s->at + s->order[2 * i] * x->step, high = s->at + s->order[2 * i + 1] * x->step;
+        if (!whole) {
+            first = s->order[2 * i] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
+            second = s->order[2 * i + 1] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
+        }
+    } else if (!whole) {
+        first = i < s->lanes ? gckpti_mixed_mask(s->links) : (__mmask16)0;
+        second = i < s->lanes ? gckpti_mixed_mask(s->links - 16) : (__mmask16)0;
     }
-    const __mmask16 first = i < s->lanes ? gckpti_mixed_mask(s->links) : (__mmask16)0;
-    const __mmask16 second = i < s->lanes ? gckpti_mixed_mask(s->links - 16) : (__mmask16)0;
-    const int64_t at = s->at + i * x->row;
-    const __m512i all = gckpti_mixed_load(x, at, at + 16, first, second);
-    return _mm512_permutexvar_epi16(
-        _mm512_loadu_si512(places[s->words]),
-        _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16, none, all));
+    __m512i all;
+    if (whole == 2 && !across)
+        all = _mm512_loadu_si512(x->bf16 + low);
+    else if (whole == 2)
+        all = _mm512_inserti64x4(
+            _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + low))),
+            _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + high)), 1);
+    else if (whole)
+        all = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high), _mm512_loadu_ps(x->f32 + low));
+    else
+        all = gckpti_mixed_load(x, low, high, first, second);
+    if (!whole)
+        all = _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16,
+                                      _mm512_set1_epi16(s->as_a ? (short)0x8000 : (short)0), all);
+    return _mm512_permutexvar_epi16(order, all);
 }
 
 /* Words i..i+3 of it, turned: v[w], 128 bits q: their places 4 q + w. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_block_bf16 *s, int i, __m512i *v)
+GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_square_bf16 *s, int i, int across,
+                                           int whole, __m512i *v)
 {
-    const __m512i r0 = gckpti_mixed_words(s, i), r1 = gckpti_mixed_words(s, i + 1);
-    const __m512i r2 = gckpti_mixed_words(s, i + 2), r3 = gckpti_mixed_words(s, i + 3);
+    const __m512i r0 = gckpti_mixed_words(s, i, across, whole);
+    const __m512i r1 = gckpti_mixed_words(s, i + 1, across, whole);
+    const __m512i r2 = gckpti_mixed_words(s, i + 2, across, whole);
+    const __m512i r3 = gckpti_mixed_words(s, i + 3, across, whole);
     const __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
     const __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
     v[0] = _mm512_unpacklo_epi64(l01, l23), v[1] = _mm512_unpackhi_epi64(l01, l23);
@@ -367,17 +388,20 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_block_bf16 *s, int
 }
 
 /* All 16 of them, to rows of `row` words: as they are, or turned. */
-static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_block_bf16 *s, int turned,
-                                                uint32_t *d, int64_t row)
+GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, int across,
+                                             int whole, uint32_t *d, int64_t row)
 {
     __m512i v[4], u[4], y[4], z[4];
-    for (int i = 0; i < 16 && !turned; i++)
-        if (i < s->lanes || s->x->row == 1)
-            _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i));
-    if (!turned)
+    if (s->as_a != across) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < 16; i++) /* as they are */
+            if (whole || across || i < s->lanes)
+                _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i, across, whole));
         return;
-    gckpti_mixed_four(s, 0, v), gckpti_mixed_four(s, 4, u);
-    gckpti_mixed_four(s, 8, y), gckpti_mixed_four(s, 12, z);
+    }
+    gckpti_mixed_four(s, 0, across, whole, v), gckpti_mixed_four(s, 4, across, whole, u);
+    gckpti_mixed_four(s, 8, across, whole, y), gckpti_mixed_four(s, 12, across, whole, z);
+    GCKPTI_UNROLL
     for (int i = 0; i < 4; i++, d += row) {
         const __m512i l01 = _mm512_shuffle_i32x4(v[i], u[i], 0x44);
         const __m512i h01 = _mm512_shuffle_i32x4(v[i], u[i], 0xee);
@@ -390,6 +414,18 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_block_bf16 *s
     }
 }
 
+static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *s, uint32_t *d,
+                                                int64_t row)
+{
+    const int across = s->x->row == 1;
+    if (s->lanes < 16 || s->links < GCKPTI_LINKS)
+        gckpti_mixed_put_as(s, across, 0, d, row);
+    else if (s->x->bf16)
+        across ? gckpti_mixed_put_as(s, 1, 2, d, row) : gckpti_mixed_put_as(s, 0, 2, d, row);
+    else
+        across ? gckpti_mixed_put_as(s, 1, 1, d, row) : gckpti_mixed_put_as(s, 0, 1, d, row);
+}
+
 /* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
                                            uint32_t *d, int64_t row)
@@ -399,22 +435,19 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
         links = V(mixed_block)(s, p);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const gckpti_mixed_block_bf16 some = { x, s->at + i * x->row + p * x->step, s->n - i,
-                                                   links, words, as_a };
-            gckpti_mixed_put(&some, as_a ? x->row == 1 : x->row != 1, as_a ? d + i * row : d + i, row);
+            const gckpti_mixed_square_bf16 some = { x, s->at + i * x->row + p * x->step, s->n - i,
+                                                    links, gckpti_mixed_order[words], as_a };
+            gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
         }
         d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
+                                                        uint16_t *d, int64_t row)
 {
     void *to = d;
-    if (s->x->row == 1 || s->x->step == 1)
-        gckpti_mixed_pack(s, GCKPTI_WORDS_PAIRS, 1, (uint32_t *)to, row / 2);
-    else
-        V(mixed_pack_a)(s, d, row);
+    gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,

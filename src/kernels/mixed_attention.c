@@ -1,4 +1,468 @@
 #ifndef GCKPT_NO_BF16
+/* ---- attention of bf16 plans: blocks of 64 queries meet blocks of 64 keys, and their products are
+ * those of packed factors. What is not seen takes part with an exponential (ds) of zero; where it
+ * meets an infinity or NaN, that product goes element by element (ops/mixed). ---- */
+
+/* Lanes of x, of k links each, as rows of a or as a panel of b. */
+GCKPTI_INLINED void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                 int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
+{
+    gckpti_product t;
+    memset(&t, 0, sizeof t);
+    t.k = k;
+    const gckpti_mixed_links s = { &t, x, 0, lanes, 0, (k + GCKPTI_LINKS - 1) / GCKPTI_LINKS };
+    if (a)
+        by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
+    else
+        by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
+}
+static GCKPTI_TARGET void V(head_a)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                    int64_t lanes, int64_t k, uint16_t *to)
+{
+    V(head_pack)(by, x, lanes, k, to, NULL);
+}
+static GCKPTI_TARGET void V(head_b)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                    int64_t lanes, int64_t k, uint32_t *to)
+{
+    V(head_pack)(by, x, lanes, k, NULL, to);
+}
+
+/* A block's product: b's panel of n lanes, and where results rest, GCKPTI_BLOCK apart; a is
+ * added. */
+GCKPTI_INLINED gckpti_mixed_part V(head_part)(const gckpti_mixed_kernels *by, const uint32_t *b,
+                                              int64_t n, float *c)
+{
+    gckpti_mixed_part s;
+    memset(&s, 0, sizeof s);
+    s.by = by, s.n = gckpti_multiple(n, 16);
+    s.tile.b = b, s.tile.b_row = s.n, s.tile.c = c, s.tile.c_row = GCKPTI_BLOCK;
+    return s;
+}
+
+/* Its a: m rows of a head. They stay where they are, if they can: `back` rows of the head stand
+ * before them. */
+static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part *s,
+                                       const gckpti_factor *x, int64_t back, int64_t m,
+                                       uint16_t *room)
+{
+    const int in_place = x->bf16 && h->d == h->deep && back + m >= s->by->tiles[0].rows;
+    s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
+    s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
+    if (!in_place)
+        V(head_a)(s->by, x, m, h->d, room);
+}
+
+/* Whether none of n bf16 (whole vectors of them) is an infinity or NaN. */
+static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
+{
+    const unsigned char *at = (const unsigned char *)x;
+    uint32_t lane[W], all = 0;
+    INTS some = V(bits)(V(zero)()), two;
+    for (int64_t i = 0; i < n; i += 2 * W, at += sizeof two) {
+        memcpy(&two, at, sizeof two);
+        some |= (two & 0x7f807f80u) + 0x00800080u;
+    }
+    memcpy(lane, &some, sizeof lane);
+    for (int i = 0; i < W; i++)
+        all |= lane[i];
+    return !(all & 0x80008000u);
+}
+
+/* Of s, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
+ * cpu/cpu.h), in whole vectors and blocks; cut: it is not all. */
+static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edge, int cut,
+                                           int64_t diagonal, int64_t k)
+{
+    const int down = edge == GCKPTI_DOWN_TO || edge == GCKPTI_DOWN_FROM;
+    const int64_t size = down ? all->n : all->tile.m, rows = all->by->tiles[0].rows;
+    const int64_t step = !cut ? size : down ? GCKPTI_LINKS : rows < 16 ? 16 : rows;
+    for (int64_t i = 0; i < size; i += step) {
+        const int64_t some = gckpti_min(step, size - i), to = i + some + diagonal;
+        const int64_t from = i > diagonal ? i - diagonal : 0;
+        int64_t j = down ? i : 0, first = 0, end = k;
+        gckpti_mixed_part s = *all;
+        gckpti_mixed_tile *tile = &s.tile;
+        if (down)
+            s.n = some;
+        else
+            tile->m = some, s.back += i, tile->a += i * tile->a_row, tile->c += i * tile->c_row;
+        if (edge == GCKPTI_COLUMNS_FROM)
+            j = from / 16 * 16, s.n -= j;
+        else if (edge == GCKPTI_COLUMNS_TO)
+            s.n = gckpti_min(s.n, to < 0 ? 0 : gckpti_multiple(to, 16));
+        else if (edge == GCKPTI_DOWN_FROM)
+            first = from / GCKPTI_LINKS * GCKPTI_LINKS;
+        else
+            end = gckpti_min(k, to);
+        if (s.n <= 0 || first >= end)
+            continue;
+        tile->a += first, tile->b += first / 2 * tile->b_row + j, tile->c += j;
+        tile->from = tile->from ? tile->c : NULL, tile->from_row = tile->c_row;
+        tile->blocks = (end - first + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
+        tile->last = end - first - (tile->blocks - 1) * GCKPTI_LINKS;
+        gckpti_mixed_multiply(&s);
+    }
+}
+
+/* x, `wide` rows of GCKPTI_BLOCK, turned to y; and back. */
+static GCKPTI_TARGET void V(head_turn)(const float *x, int64_t wide, float *y)
+{
+    for (int64_t e = 0; e < wide; e += W)
+        V(transpose)(x + e * GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_BLOCK, y + e, wide);
+}
+static GCKPTI_TARGET void V(head_turn_back)(const float *y, int64_t wide, float *x)
+{
+    for (int64_t i = 0; i < GCKPTI_BLOCK; i += W)
+        V(transpose)(y + i * wide, wide, wide, x + i, GCKPTI_BLOCK);
+}
+
+/* A row of a result, x, in place or rounded. */
+GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to, uint16_t *narrow)
+{
+    if (to)
+        memcpy(to, x, (size_t)h->d * sizeof *x);
+    else
+        gckpti_kernels_of(h->call)->mixed->narrow(x, narrow, h->d);
+}
+
+/* ---- forward ---- */
+/* m queries of a head, n keys from j on: query r sees those to r + diagonal. Scores, then
+ * exponentials are [key][query], results [d][query]. */
+typedef struct {
+    const gckpti_heads *h;
+    const gckpti_mixed_kernels *by;
+    int64_t m, j, n, diagonal;
+    float *p, *out;
+    uint16_t *a;
+    float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
+    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+} V(queries);
+
+static GCKPTI_TARGET void V(queries_online)(V(queries) *s)
+{
+    for (int64_t i = 0; i < s->m; i += W) {
+        V(online_of)
+        (s->p + i, s->n, s->diagonal + i, s->h->scale, s->j == 0, s->max + i, s->sum + i,
+         s->factor + i);
+        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* see there */
+            V(store)(s->p + r * GCKPTI_BLOCK + i, V(zero)());
+    }
+}
+
+/* out = out * factor + v' p; v: [key][d] */
+static GCKPTI_TARGET void V(queries_values)(V(queries) *s, const gckpti_factor *v)
+{
+    const int64_t d = s->h->d;
+    const int cut = s->diagonal + 1 < s->n;
+    for (int64_t i = 0; s->j && i < s->m; i += W) {
+        const FLOATS factor = V(load)(s->factor + i);
+        int same = 1;
+        for (int64_t r = i; r < i + W; r++)
+            same &= s->factor[r] == 1.0f;
+        for (int64_t e = 0; !same && e < d; e++)
+            V(store)(s->out + e * GCKPTI_BLOCK + i, V(load)(s->out + e * GCKPTI_BLOCK + i) * factor);
+    }
+    const gckpti_factor turned = gckpti_turned(v);
+    V(head_a)(s->by, &turned, d, s->n, s->a);
+    if (cut && !V(finite)(s->a, d * gckpti_multiple(s->n, GCKPTI_LINKS))) {
+        for (int64_t i = 0; i < s->m * d; i++) {
+            const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
+            const gckpti_links p = { s->p + r, NULL, GCKPTI_BLOCK };
+            const gckpti_links y = gckpti_links_of(v, e, v->row);
+            float *out = s->out + e * GCKPTI_BLOCK + r;
+            *out = gckpti_mixed_blocks(&p, &y, seen, s->j ? *out : 0.0f);
+        }
+        return;
+    }
+    const gckpti_factor p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
+    V(head_b)(s->by, &p, s->m, s->n, s->words);
+    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->m, s->out);
+    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = gckpti_multiple(s->n, GCKPTI_LINKS);
+    t.tile.from = s->j ? s->out : NULL;
+    V(head_multiply)(&t, GCKPTI_DOWN_TO, cut, s->diagonal, s->n);
+}
+
+/* As V(attention_forward). */
+static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                           int64_t first, float *room)
+{
+    const gckpt_call *call = h->call;
+    const int64_t c = h->c, ahead = first + h->sight.ahead;
+    const int64_t at = (row * h->t + first) * c + head * h->d, keys = row * h->s * c + head * h->d;
+    V(queries) s;
+    s.h = h, s.by = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_BLOCK);
+    s.p = room, s.out = s.p + GCKPTI_BLOCK * GCKPTI_BLOCK;
+    float *rows = s.out + GCKPTI_BLOCK * h->wide; /* in the end, of q and a */
+    void *rest = rows;
+    uint32_t *q = (uint32_t *)rest;
+    rest = q + GCKPTI_BLOCK / 2 * h->deep, s.a = (uint16_t *)rest;
+    const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
+    const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
+    V(head_b)(s.by, &x, s.m, h->d, q);
+    for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);
+        gckpti_mixed_part t = V(head_part)(s.by, q, s.m, s.p);
+        s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
+        V(head_rows)(h, &t, &k, s.j, s.n, s.a);
+        V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
+        V(queries_online)(&s);
+        if (call->out || call->out_bf16)
+            V(queries_values)(&s, &v);
+    }
+    V(head_end)(h, row, head, first, s.m, s.max, s.sum);
+    if (!call->out && !call->out_bf16)
+        return;
+    V(head_turn)(s.out, h->wide, rows);
+    for (int64_t r = 0; r < s.m; r++, rows += h->wide) {
+        const FLOATS sum = V(set1)(s.sum[r]);
+        for (int64_t e = 0; e < h->d; e += W)
+            V(store)(rows + e, (V(load)(rows + e) + V(zero)()) / sum);
+        V(head_row)(h, rows, call->out ? call->out + at + r * c : NULL,
+                    call->out ? NULL : call->out_bf16 + at + r * c);
+    }
+}
+
+/* ---- backward ---- */
+/* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
+GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpti_factor *g,
+                                   const gckpti_factor *out, int64_t at, int64_t ahead)
+{
+    FLOATS lane[32 / W];
+    for (int p = 0; p < 32 / W; p++)
+        lane[p] = V(zero)();
+    for (int64_t e = 0; e < h->d; e += 32) {
+        if (g->bf16)
+            __builtin_prefetch(g->bf16 + at + e + ahead, 0, 3);
+        if (out->bf16)
+            __builtin_prefetch(out->bf16 + at + e + ahead, 0, 3);
+        for (int p = 0; p < 32 / W; p++) {
+            const int64_t i = at + e + W * p, left = h->d - e - W * p;
+            FLOATS x, y;
+            if (left <= 0)
+                break;
+            x = g->bf16 ? V(load_bf16)(g->bf16 + i, left) : V(load_n)(g->f32 + i, left);
+            y = out->bf16 ? V(load_bf16)(out->bf16 + i, left) : V(load_n)(out->f32 + i, left);
+            lane[p] = V(upto)(left, V(fma)(x, y, lane[p]), lane[p]);
+        }
+    }
+    return V(fold)(lane, 0);
+}
+
+/* n rows of a gradient, `wide` apart in x: what it holds, or +0; in the end they go back. */
+static GCKPTI_TARGET void V(head_open)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                       int64_t n, float *x)
+{
+    const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
+    if (!arg->accumulate)
+        memset(x, 0, (size_t)(n * h->wide) * sizeof *x);
+    for (int64_t i = 0; arg->accumulate && i < n; i++, at += h->c, x += h->wide)
+        if (arg->grad)
+            memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
+        else
+            by->widen(arg->grad_bf16 + at, x, h->d);
+}
+
+static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
+                                        int64_t n, float *x)
+{
+    for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
+        for (int64_t e = 0; e < h->d; e += W)
+            V(store)(x + e, V(load)(x + e) + V(zero)());
+        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
+    }
+}
+
+/* A head: p, then exponentials, and ds are [query][key], dk and dv [d][key] of a block of keys, dq
+ * [query][d] of all queries (NULL: not wanted). Packed are k and v of the block (links: d), k once
+ * more (links: keys), and what a product has as a; of ds its own. */
+typedef struct {
+    const gckpti_heads *h;
+    const gckpti_mixed_kernels *by;
+    gckpti_factor q, k, v, g; /* from the block's first row on */
+    const float *lse;
+    float *p, *ds, *dk, *dv, *dq, *delta, *rows;
+    uint32_t *k_b, *v_b, *kt_b;
+    uint16_t *a, *ds_a;
+    int64_t head, i, m, j, n, diagonal;
+    int cut;
+    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+} V(keys);
+
+static GCKPTI_TARGET void V(keys_begin)(V(keys) *s, const gckpti_heads *h, int64_t head,
+                                        float *room)
+{
+    const gckpt_arg *in = h->call->in;
+    const int64_t all = gckpti_multiple(h->t, GCKPTI_BLOCK), half = GCKPTI_BLOCK / 2 * h->deep;
+    s->h = h, s->by = gckpti_kernels_of(h->call)->mixed, s->head = head;
+    s->lse = (const float *)h->call->aux + head * h->t;
+    s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
+    float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + GCKPTI_BLOCK * h->wide;
+    float *dq = dv + GCKPTI_BLOCK * h->wide;
+    s->delta = dq + all * h->wide, s->rows = s->delta + all; /* of k_b and v_b */
+    s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
+    s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
+    s->dv = in[2].grad || in[2].grad_bf16 ? dv : NULL;
+    void *rest = s->rows;
+    s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
+    rest = s->kt_b + GCKPTI_BLOCK / 2 * h->wide;
+    s->a = (uint16_t *)rest, s->ds_a = s->a + 2 * half;
+}
+
+/* Scores of query r of the block become p = exp(s scale - lse), its dp ds = p (dp - delta) scale;
+ * +0 where it does not see the key. */
+GCKPTI_INLINED void V(keys_slopes)(const V(keys) *s, int64_t r)
+{
+    const FLOATS scale = V(set1)(s->h->scale), lse = V(set1)(s->lse[s->i + r]), zero = V(zero)();
+    const FLOATS delta = V(set1)(s->delta[s->i + r]);
+    const int64_t seen = gckpti_min(s->n, r + 1 + s->diagonal);
+    float *p = s->p + r * GCKPTI_BLOCK, *ds = s->ds + r * GCKPTI_BLOCK;
+    for (int64_t j = 0; j < s->n; j += W) {
+        FLOATS x = zero, y = zero;
+        if (j < seen) {
+            x = V(exp_below)(V(fma)(V(load)(p + j), scale, zero) - lse);
+            y = V(upto)(seen - j, x * (V(load)(ds + j) - delta) * scale, zero);
+            x = V(upto)(seen - j, x, zero);
+        }
+        V(store)(p + j, x);
+        V(store)(ds + j, y);
+    }
+}
+
+/* The block goes to one gradient, element by element. */
+static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk, float *dv)
+{
+    const int64_t c = s->h->c;
+    gckpti_mixed_square t;
+    memset(&t, 0, sizeof t);
+    t.h = s->h, t.head = s->head;
+    for (int64_t j = 0; j < s->n; j += GCKPTI_LINKS)
+        for (int64_t i = 0; i < s->m; i += GCKPTI_LINKS) {
+            const int64_t at = i * GCKPTI_BLOCK + j;
+            const gckpti_mixed_result rows = { dq ? dq + i * s->h->wide : NULL, s->h->wide, 1 };
+            const gckpti_mixed_result keys = { dk ? dk + j : NULL, 1, GCKPTI_BLOCK };
+            const gckpti_mixed_result values = { dv ? dv + j : NULL, 1, GCKPTI_BLOCK };
+            t.i = s->i + i, t.j = s->j + j;
+            t.m = gckpti_min(s->m - i, GCKPTI_LINKS), t.n = gckpti_min(s->n - j, GCKPTI_LINKS);
+            t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * c);
+            t.g = gckpti_factor_from(&s->g, i * c);
+            t.p = gckpti_matrix(s->p + at, GCKPTI_BLOCK, 1);
+            t.ds = gckpti_matrix(s->ds + at, GCKPTI_BLOCK, 1);
+            t.dq = rows, t.dk = keys, t.dv = values;
+            gckpti_mixed_add(&t);
+        }
+}
+
+/* dk += q' ds, or dv += g' p */
+static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p, float *to)
+{
+    const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
+    const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS);
+    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->n, to);
+    V(head_a)(s->by, &turned, s->h->d, s->m, s->a);
+    if (s->cut && !V(finite)(s->a, s->h->d * row)) {
+        V(keys_careful)(s, NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
+        return;
+    }
+    V(head_b)(s->by, &links, s->n, s->m, s->words);
+    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = row, t.tile.from = to;
+    V(head_multiply)(&t, GCKPTI_DOWN_FROM, s->cut, s->diagonal, s->m);
+}
+
+/* dq += ds k */
+static GCKPTI_TARGET void V(keys_across)(V(keys) *s)
+{
+    const gckpti_factor ds = gckpti_matrix(s->ds, GCKPTI_BLOCK, 1);
+    const int64_t row = gckpti_multiple(s->n, GCKPTI_LINKS);
+    float *to = s->dq + s->i * s->h->wide;
+    gckpti_mixed_part t = V(head_part)(s->by, s->kt_b, s->h->d, to);
+    if (s->cut && !V(finite)(s->kt_b, row * s->h->wide)) {
+        V(keys_careful)(s, to, NULL, NULL);
+        return;
+    }
+    V(head_a)(s->by, &ds, s->m, s->n, s->ds_a);
+    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->ds_a, t.tile.a_row = row;
+    t.tile.from = to, t.tile.c_row = s->h->wide;
+    V(head_multiply)(&t, GCKPTI_LINKS_TO, s->cut, s->diagonal, s->n);
+}
+
+/* The block of queries from i on meets that of keys. */
+static GCKPTI_TARGET void V(keys_meet)(V(keys) *s)
+{
+    const gckpti_heads *h = s->h;
+    gckpti_mixed_part scores = V(head_part)(s->by, s->k_b, s->n, s->p);
+    gckpti_mixed_part slopes = V(head_part)(s->by, s->v_b, s->n, s->ds);
+    V(head_rows)(h, &scores, &s->q, s->i, s->m, s->a);
+    V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
+    if (s->dq || s->dk) {
+        V(head_rows)(h, &slopes, &s->g, s->i, s->m, s->a);
+        V(head_multiply)(&slopes, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
+    }
+    for (int64_t r = 0; r < s->m; r++)
+        V(keys_slopes)(s, r);
+    if (s->dv)
+        V(keys_down)(s, &s->g, s->p, s->dv);
+    if (s->dk)
+        V(keys_down)(s, &s->q, s->ds, s->dk);
+    if (s->dq)
+        V(keys_across)(s);
+}
+
+/* As V(attention_backward), but for each block of 64 keys over all blocks of queries that see it:
+ * dq of all queries rests in the room. */
+static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                            float *room)
+{
+    const gckpt_call *call = h->call;
+    const gckpt_arg *in = call->in;
+    const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
+    const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
+                             call->grad_out_bf16, NULL };
+    const int64_t c = h->c, at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
+    const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
+    V(keys) s;
+    V(keys_begin)(&s, h, row * h->heads + head, room);
+    for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
+        s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
+    if (s.dq)
+        V(head_open)(h, &in[0], at_q, h->t, s.dq);
+    for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
+        const int64_t key = at_k + s.j * c, late = s.j - h->sight.ahead;
+        float *const to[2] = { s.dk, s.dv };
+        s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
+        for (int i = 0; i < 2; i++)
+            if (to[i] && in[1 + i].accumulate) {
+                V(head_open)(h, &in[1 + i], key, s.n, s.rows);
+                V(head_turn_back)(s.rows, h->wide, to[i]);
+            } else if (to[i]) {
+                memset(to[i], 0, (size_t)(GCKPTI_BLOCK * h->wide) * sizeof **to);
+            }
+        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
+        const gckpti_factor turned = gckpti_turned(&s.k);
+        V(head_b)(s.by, &s.k, s.n, h->d, s.k_b);
+        if (s.dq || s.dk)
+            V(head_b)(s.by, &s.v, s.n, h->d, s.v_b);
+        if (s.dq)
+            V(head_b)(s.by, &turned, h->d, s.n, s.kt_b);
+        for (s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0; s.i < h->t;
+             s.i += GCKPTI_BLOCK) {
+            const int64_t at = at_q + s.i * c;
+            s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
+            s.cut = s.diagonal + 1 < s.n;
+            s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
+            V(keys_meet)(&s);
+        }
+        for (int i = 0; i < 2; i++)
+            if (to[i]) {
+                V(head_turn)(to[i], h->wide, s.rows);
+                V(head_close)(h, &in[1 + i], key, s.n, s.rows);
+            }
+    }
+    if (s.dq)
+        V(head_close)(h, &in[0], at_q, h->t, s.dq);
+}
+
 /* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
     { { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
@@ -7,8 +471,8 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
     V(mixed_pack_b),
     V(widen),
     V(narrow),
-    NULL,
-    NULL
+    V(mixed_forward),
+    V(mixed_backward)
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
@@ -18,8 +482,8 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     gckpti_mixed_pack_b_bf16,
     V(widen),
     gckpti_mixed_narrow_bf16,
-    NULL,
-    NULL
+    V(mixed_forward),
+    V(mixed_backward)
 };
 #endif
 #endif

@@ -31,12 +31,13 @@ GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    int64_t factor = GCKPTI_KEY_TILE / 2 * gckpti_multiple(d, GCKPTI_LINKS); /* packed */
     if (gckpti_is_plain(call))
         return backward ? (t + 2 * GCKPTI_LINKS + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
     if (gckpti_is_mixed(call))
-        return backward
-                   ? 4 * along + 5 * scores / 2 + gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
-                   : 2 * along + scores;
+        return backward ? 5 * along / 2 + 3 * factor + 5 * scores / 2 +
+                              gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
+                        : along + 2 * factor + scores;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
@@ -79,9 +80,10 @@ GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        call->in[1].shape.d[1],
                        c,
                        d,
-                       gckpti_attention_wide(call, d),
                        o->heads,
                        (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
+                       gckpti_attention_wide(call, d),
+                       gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
                        1.0f / gckpti_sqrt((float)d) };

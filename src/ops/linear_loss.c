@@ -70,8 +70,8 @@ GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t 
 {
     const gckpt_shape *x = &call->in[0].shape;
     const int64_t left = gckpti_rows(x) - row, entry = gckpti_entry_rows(x);
-    if (left <= most || !gckpti_is_mixed(call) || entry < GCKPTI_LINKS || most < GCKPTI_LINKS)
-        return gckpti_min(left, most); /* less than a block: a forward, which has no such links */
+    if (left <= most || most < GCKPTI_LINKS || !gckpti_is_mixed(call) || entry < GCKPTI_LINKS)
+        return gckpti_min(left, most);
     return most - (row + most) % entry % GCKPTI_LINKS;
 }
 

@@ -94,25 +94,11 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 
 /* ---- attention (see ops/attention): places in a block count from the first key (query) on. What
  * ends as a zero becomes +0, since a backend may let links that are not seen take part as zeros. */
-/* Rows of a tensor, `row` apart from `at` on. */
-typedef struct {
-    gckpti_factor x;
-    int64_t at, row;
-} gckpti_head_rows;
-
-static gckpti_head_rows gckpti_head_rows_of(const gckpti_heads *h, const gckpt_arg *arg,
-                                              int64_t at)
-{
-    const gckpti_head_rows r = { gckpti_factor_of(arg, 0, h->c, 1, 0), at, h->c };
-    return r;
-}
-
 /* Element (i, j) of a b'. */
-static float gckpti_mixed_score(const gckpti_head_rows *a, int64_t i, const gckpti_head_rows *b,
-                                int64_t j, int64_t d)
+static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_factor *b, int64_t j,
+                                int64_t d)
 {
-    const gckpti_links x = gckpti_links_of(&a->x, a->at + i * a->row, 1);
-    const gckpti_links y = gckpti_links_of(&b->x, b->at + j * b->row, 1);
+    const gckpti_links x = gckpti_links_of(a, i * a->row, 1), y = gckpti_links_of(b, j * b->row, 1);
     return gckpti_mixed_blocks(&x, &y, d, 0.0f);
 }
 
@@ -127,9 +113,9 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
         const int64_t row = i / t / h->heads, column = i / t % h->heads * d;
         const int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
         const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
-        const gckpti_head_rows q = gckpti_head_rows_of(h, &call->in[0], at);
-        const gckpti_head_rows k = gckpti_head_rows_of(h, &call->in[1], key);
-        const gckpti_head_rows v = gckpti_head_rows_of(h, &call->in[2], key);
+        const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, c, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, c, 1, 0);
         float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
@@ -137,7 +123,7 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
                 p[j] = gckpti_mul(gckpti_mixed_score(&q, 0, &k, j0 + j, d), h->scale);
             const float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && e < d; e++) {
-                const gckpti_links y = gckpti_links_of(&v.x, v.at + j0 * c + e, c);
+                const gckpti_links y = gckpti_links_of(&v, j0 * c + e, c);
                 out[e] = gckpti_mixed_blocks(&exps, &y, n, j0 ? out[e] * factor : 0.0f);
             }
         }
@@ -190,15 +176,6 @@ static const float *gckpti_mixed_row(const gckpti_heads *h, const float *x, cons
     return rest;
 }
 
-/* A block of queries (from i on, m) and one of keys (from j on, n) of a head. */
-typedef struct {
-    const gckpti_heads *h;
-    gckpti_head_rows q, k, v, g;
-    float *dq, *dk, *dv, *delta_rows;
-    int64_t head, i, m, j, n, q_row, k_row, v_row;
-    uint16_t *p, *ds; /* [query][key] */
-} gckpti_mixed_square;
-
 /* Keys of the block that query r of it sees; queries that key r is seen by begin here. */
 static int64_t gckpti_mixed_seen(const gckpti_mixed_square *s, int64_t r)
 {
@@ -211,58 +188,60 @@ static int64_t gckpti_mixed_since(const gckpti_mixed_square *s, int64_t r)
     return first < 0 ? 0 : gckpti_min(first, s->m);
 }
 
-/* p and ds of the block, rounded. */
-static void gckpti_mixed_slopes(const gckpti_mixed_square *s)
+/* p and ds of the block, rounded, in rows of GCKPTI_LINKS; rest: two rows of a head. */
+static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint16_t *ds,
+                                float *rest)
 {
     const gckpti_heads *h = s->h;
     const gckpt_call *call = h->call;
     const int64_t d = h->d;
-    for (int64_t r = 0; r < s->m; r++) {
-        const int64_t n = gckpti_mixed_seen(s, r), at = s->q.at + (s->i + r) * h->c;
-        const float lse = ((const float *)call->aux)[s->head * h->t + s->i + r];
-        float delta = 0.0f, *rest = s->delta_rows;
-        if (n && (s->dq || s->dk)) /* delta: sum(g out) */
+    const int slopes = s->dq.x || s->dk.x;
+    for (int64_t r = 0; r < s->m; r++, p += GCKPTI_LINKS, ds += GCKPTI_LINKS) {
+        const int64_t n = gckpti_mixed_seen(s, r), query = s->i + r;
+        const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
+        const float lse = ((const float *)call->aux)[s->head * h->t + query];
+        float delta = 0.0f;
+        if (n && slopes) /* delta: sum(g out) */
             delta = gckpti_dot(
                 gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
                 gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
         for (int64_t j = 0; j < n; j++) {
-            const float score = gckpti_mixed_score(&s->q, s->i + r, &s->k, s->j + j, d);
-            const float p = gckpti_exp(gckpti_mul(score, h->scale) - lse);
-            s->p[r * GCKPTI_LINKS + j] = gckpti_to_bf16(p);
-            if (s->dq || s->dk) {
-                const float dp = gckpti_mixed_score(&s->g, s->i + r, &s->v, s->j + j, d);
-                s->ds[r * GCKPTI_LINKS + j] = gckpti_to_bf16(p * (dp - delta) * h->scale);
-            }
+            const float score = gckpti_mixed_score(&s->q, r, &s->k, j, d);
+            const float x = gckpti_exp(gckpti_mul(score, h->scale) - lse);
+            p[j] = gckpti_to_bf16(x);
+            if (slopes)
+                ds[j] = gckpti_to_bf16(x * (gckpti_mixed_score(&s->g, r, &s->v, j, d) - delta) *
+                                       h->scale);
         }
     }
 }
 
-/* A row of a gradient, `to`: places first..end-1 of p, `step` apart, times rows of x from `at` on. */
-static void gckpti_mixed_gradient(const gckpti_head_rows *x, int64_t at, const gckpti_links *p,
-                                  int64_t first, int64_t end, float *to, int64_t d)
+/* Places first..end-1 of p times rows of x, added to a row of a gradient. */
+static void gckpti_mixed_gradient(const gckpti_links *p, int64_t first, int64_t end,
+                                  const gckpti_factor *x, const gckpti_mixed_result *to, int64_t d)
 {
     for (int64_t e = 0; first < end && e < d; e++) {
-        const gckpti_links y = gckpti_links_of(&x->x, x->at + at * x->row + e, x->row);
-        to[e] = gckpti_mixed_block(p, &y, first, end, to[e]);
+        const gckpti_links y = gckpti_links_of(x, e, x->row);
+        float *at = to->x + e * to->step;
+        *at = gckpti_mixed_block(p, &y, first, end, *at);
     }
 }
 
-static void gckpti_mixed_add(const gckpti_mixed_square *s)
+GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s)
 {
     const int64_t d = s->h->d;
-    for (int64_t r = 0; s->dq && r < s->m; r++) {
-        const gckpti_links ds = { NULL, s->ds + r * GCKPTI_LINKS, 1 };
-        gckpti_mixed_gradient(&s->k, s->j, &ds, 0, gckpti_mixed_seen(s, r),
-                              s->dq + (s->i + r) * s->q_row, d);
+    gckpti_mixed_result dq = s->dq, dk = s->dk, dv = s->dv;
+    for (int64_t r = 0; dq.x && r < s->m; r++, dq.x += dq.row) {
+        const gckpti_links ds = gckpti_links_of(&s->ds, r * s->ds.row, 1);
+        gckpti_mixed_gradient(&ds, 0, gckpti_mixed_seen(s, r), &s->k, &dq, d);
     }
-    for (int64_t r = 0; r < s->n; r++) {
-        const gckpti_links ds = { NULL, s->ds + r, GCKPTI_LINKS }, p = { NULL, s->p + r, GCKPTI_LINKS };
-        if (s->dk)
-            gckpti_mixed_gradient(&s->q, s->i, &ds, gckpti_mixed_since(s, r), s->m,
-                                  s->dk + r * s->k_row, d);
-        if (s->dv)
-            gckpti_mixed_gradient(&s->g, s->i, &p, gckpti_mixed_since(s, r), s->m,
-                                  s->dv + r * s->v_row, d);
+    for (int64_t r = 0; dk.x && r < s->n; r++, dk.x += dk.row) {
+        const gckpti_links ds = gckpti_links_of(&s->ds, r, s->ds.row);
+        gckpti_mixed_gradient(&ds, gckpti_mixed_since(s, r), s->m, &s->q, &dk, d);
+    }
+    for (int64_t r = 0; dv.x && r < s->n; r++, dv.x += dv.row) {
+        const gckpti_links p = gckpti_links_of(&s->p, r, s->p.row);
+        gckpti_mixed_gradient(&p, gckpti_mixed_since(s, r), s->m, &s->g, &dv, d);
     }
 }
 
@@ -275,28 +254,32 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     const int64_t c = h->c, column = head % h->heads * h->d;
     const int64_t at_q = head / h->heads * h->t * c + column;
     const int64_t at_k = head / h->heads * h->s * c + column, tile = GCKPTI_LINKS * h->d;
-    void *words = rest + 2 * tile + 2 * h->d;
+    float *two = rest + 2 * tile, *all = two + 2 * h->d;
+    void *words = all;
+    uint16_t *p = (uint16_t *)words, *ds = p + GCKPTI_LINKS * GCKPTI_LINKS;
     gckpti_mixed_square s;
     memset(&s, 0, sizeof s);
-    s.h = h, s.head = head, s.p = (uint16_t *)words, s.ds = s.p + GCKPTI_LINKS * GCKPTI_LINKS;
-    s.q = gckpti_head_rows_of(h, &in[0], at_q), s.k = gckpti_head_rows_of(h, &in[1], at_k);
-    s.v = gckpti_head_rows_of(h, &in[2], at_k), s.g = gckpti_head_rows_of(h, &grad, at_q);
-    s.delta_rows = rest + 2 * tile;
-    s.dq = gckpti_mixed_open(h, &in[0], at_q, h->t, s.delta_rows + 2 * h->d + GCKPTI_LINKS * GCKPTI_LINKS,
-                             &s.q_row);
+    s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
+    s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
+    float *dq = gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS,
+                                  &s.dq.row);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
         const int64_t key = at_k + s.j * c;
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);
-        s.dk = gckpti_mixed_open(h, &in[1], key, s.n, rest, &s.k_row);
-        s.dv = gckpti_mixed_open(h, &in[2], key, s.n, rest + tile, &s.v_row);
+        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
+        s.dk.x = gckpti_mixed_open(h, &in[1], key, s.n, rest, &s.dk.row);
+        s.dv.x = gckpti_mixed_open(h, &in[2], key, s.n, rest + tile, &s.dv.row);
         for (s.i = 0; s.i < h->t; s.i += GCKPTI_LINKS) {
+            const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_LINKS);
-            gckpti_mixed_slopes(&s);
+            s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
+            s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
+            gckpti_mixed_slopes(&s, p, ds, two);
             gckpti_mixed_add(&s);
         }
-        gckpti_mixed_close(h, &in[1], key, s.n, s.dk);
-        gckpti_mixed_close(h, &in[2], key, s.n, s.dv);
+        gckpti_mixed_close(h, &in[1], key, s.n, s.dk.x);
+        gckpti_mixed_close(h, &in[2], key, s.n, s.dv.x);
     }
-    gckpti_mixed_close(h, &in[0], at_q, h->t, s.dq);
+    gckpti_mixed_close(h, &in[0], at_q, h->t, dq);
 }
 #endif

@@ -267,8 +267,8 @@ GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are words of two, and dq's chains rest here. Plain kernels need
- * less: in a bf16 plan rows of what is narrow. */
+ * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here. Plain
+ * kernels need less: in a bf16 plan rows of what is narrow. */
 GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
 
 /* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
@@ -383,7 +383,8 @@ GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
 
 typedef struct { /* an attention call's */
     const gckpt_call *call;
-    int64_t t, s, c, d, wide, heads, blocks; /* wide: D in whole vectors; blocks: of 64 queries */
+    int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
+    int64_t wide, deep;                /* D in whole vectors; in whole blocks of links */
     gckpti_sight sight;
     int mixed;
     float scale;
@@ -403,6 +404,23 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
+
+/* Where rows of a gradient are; NULL: it is not wanted. */
+typedef struct {
+    float *x;
+    int64_t row, step;
+} gckpti_mixed_result;
+
+/* Queries from i on (m) and keys from j on (n, both at most GCKPTI_LINKS) of a head: their rows; p
+ * and ds, [query][key]; and what gckpti_mixed_add adds to, element by element. */
+typedef struct {
+    const gckpti_heads *h;
+    gckpti_factor q, k, v, g, p, ds;
+    gckpti_mixed_result dq, dk, dv;
+    int64_t head, i, m, j, n;
+} gckpti_mixed_square;
+
+GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s);
 #else
 static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
                                         float *rest)

@@ -62,8 +62,10 @@ static void test_conversions(void)
     CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
 }
 
-/* ---- a link in integers (manual, 5l): a b + c exactly, in units of 2^-300, then 24 bits of it as if
- * exponents had no lower limit; what is less than 2^-126 then is a zero ---- */
+/* ---- a link in integers (manual, 5l): a b + c exactly, a of bf16, in units of 2^-300, then 24 bits of
+ * it as if exponents had no lower limit; what is less than 2^-126 then is a zero, as are such operands ---- */
+static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
+
 enum { INTEGER_WORDS = 20 };
 typedef struct {
     uint32_t w[INTEGER_WORDS]; /* the lowest first */
@@ -99,10 +101,10 @@ static float exact_link(float a, float b, float c)
     for (int i = 0; i < 3; i++) {
         e[i] = u[i] >> 23 & 255, m[i] = e[i] ? (u[i] & 0x7fffff) | 0x800000 : 0;
         if (e[i] == 255)
-            return fmaf(a, b, c);
+            return fmaf(flushed(a), flushed(b), flushed(c));
     }
     const uint32_t sign = (u[0] ^ u[1]) >> 31, other = u[2] >> 31;
-    const integer p = shifted((m[0] >> 16) * (m[1] >> 16), e[0] + e[1] + 32);
+    const integer p = shifted((m[0] >> 16) * m[1], e[0] + e[1] + 16);
     const integer q = shifted(m[2], e[2] + 150);
     integer sum = combined(&p, &q, sign != other);
     int negative = (int)sign, top = 32 * INTEGER_WORDS - 1;
@@ -111,24 +113,40 @@ static float exact_link(float a, float b, float c)
         negative = (int)other;
     }
     while (top >= 0 && !bit(&sum, top))
-        top--;
+        top -= sum.w[top / 32] ? 1 : 32; /* it stands at the end of a word of zeros */
     if (top < 0)
         return sign && other ? -0.0f : 0.0f;
     double kept = 0;
-    int half = 0, rest = 0;
-    for (int i = top; i >= 0; i--)
-        if (i > top - 24)
-            kept = 2 * kept + bit(&sum, i);
-        else if (i == top - 24)
-            half = bit(&sum, i);
-        else
-            rest |= bit(&sum, i);
+    int half = top >= 24 && bit(&sum, top - 24), rest = 0;
+    for (int i = top; i >= 0 && i > top - 24; i--)
+        kept = 2 * kept + bit(&sum, i);
+    for (int i = 0; i < top - 24 && !rest; i += sum.w[i / 32] ? 1 : 32)
+        rest = bit(&sum, i);
     if (top < 23)
         kept = ldexp(kept, 23 - top);
     kept += half && (rest || fmod(kept, 2) > 0);
     kept = ldexp(kept, top - 23 - 300);
     kept = kept < ldexp(1, -126) ? 0 : kept >= ldexp(1, 128) ? (double)INFINITY : kept;
     return (float)(negative ? -kept : kept);
+}
+
+/* n links to d, the first of them `before` links into an entry of `run` (0: there are no entries). */
+static float exact_element(float d, const float *a, const float *b, int n, int run, int before)
+{
+    float two[2] = { 0, 0 };
+    for (int p = 0; p < n; p++) {
+        const int place = run ? (before + p) % run : p;
+        if (run > 0 && run < 32) {
+            d = exact_link(a[p], b[p], d);
+            continue;
+        }
+        two[place % 2] = exact_link(a[p], b[p], two[place % 2]);
+        if (place % 32 == 31 || place == run - 1 || p == n - 1) {
+            d = exact_link(1, exact_link(1, two[1], two[0]), d);
+            two[0] = two[1] = 0;
+        }
+    }
+    return d;
 }
 
 /* NULL: not here. GCKPT_ISA_COUNT: those of AVX-512 without bf16 instructions. */
@@ -145,8 +163,22 @@ static const void *kernels_or_without(int isa)
     return NULL;
 }
 
-/* Links at random, most of them around the least normal number, where an fma rounds to fewer bits
- * than are told apart here; by every instruction set. */
+/* By an instruction set, or as kernels_or_without has them; 0: not here. */
+static int product_by(int isa, const gckpti_product *t)
+{
+    gckpt_call call = { .threads = 1, .precision = GCKPT_BF16 };
+    call.kernels = kernels_or_without(isa);
+    if (isa == GCKPT_ISA_PLAIN)
+        gckpti_mixed_plain(&call, t);
+#if FAST
+    else if (call.kernels)
+        gckpti_mixed_fast(&call, t);
+#endif
+    return isa == GCKPT_ISA_PLAIN || call.kernels;
+}
+
+/* Links at random that go on from what is there, most of them around the least normal number, where
+ * an fma rounds to fewer bits than are told apart here; by every instruction set. */
 static void test_links(void)
 {
     enum { N = 48 };
@@ -171,23 +203,15 @@ static void test_links(void)
             start[i] = float_of(sign << 31 | (0x800000 + away + (below(4) ? 0 : below(3))));
             if (round % 10 == 8)
                 start[i] = float_of(below(1 << 16) << 16 | below(1 << 16));
-            const float c = fabsf(start[i]) < ldexpf(1, -126) ? copysignf(0, start[i]) : start[i];
-            want[i] = exact_link(x, y, c);
-            coarse += want[i] == 0 && fabsf(fmaf(x, y, c)) == ldexpf(1, -126);
+            want[i] = exact_link(x, y, start[i]);
+            coarse += want[i] == 0 && fabsf(fmaf(x, y, flushed(start[i]))) == ldexpf(1, -126);
         }
         for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
-            gckpt_call call = { .threads = 1, .precision = GCKPT_BF16 };
             gckpti_product t = { .batch = 1, .m = N, .n = N, .k = 1, .accumulate = 1, .c = got };
+            t.run = 1;
             t.a.bf16 = a, t.a.row = t.a.step = 1, t.b.bf16 = b, t.b.row = t.b.step = 1;
             memcpy(got, start, sizeof got);
-            call.kernels = kernels_or_without(isa);
-            if (isa == GCKPT_ISA_PLAIN)
-                gckpti_mixed_plain(&call, &t);
-#if FAST
-            else if (call.kernels)
-                gckpti_mixed_fast(&call, &t);
-#endif
-            else
+            if (!product_by(isa, &t))
                 continue;
             for (int i = 0; i < N * N; i++)
                 CHECK_MSG(bits_of(got[i]) == bits_of(want[i]) || (got[i] != got[i] && want[i] != want[i]),
@@ -196,6 +220,92 @@ static void test_links(void)
         }
     }
     CHECK_MSG(coarse > 33 * rounds, "%d links at the edge", coarse);
+}
+
+/* A factor. kind 0: usual; 1: of products around 2^-126; 2: zeros, infinities, NaN, subnormal and
+ * least numbers among usual ones; 3: any; 4: of sums that cancel; 5: to what is below 2^-126. */
+static uint16_t factor_of(int kind, int which)
+{
+    static const uint16_t odd[16] = {
+        0,    0x8000, 0x3f80, 0xbf80, 0x7f80, 0xff80, 0x7fc0, 1,
+        0x3f, 0x807f, 0x80,   0x8080, 0x8081, 0x4049, 0x7f7f, 0xff7f
+    };
+    const uint32_t sign = below(2) << 15;
+    if (kind == 1)
+        return (uint16_t)(sign | (63 + below(3)) << 7 | (below(3) ? 0 : below(128)));
+    if (kind == 2 && below(40) == 0)
+        return odd[below(16)];
+    if (kind == 3)
+        return (uint16_t)(sign | below(32768));
+    if (kind >= 4)
+        return (uint16_t)(which ? 0x3f80
+                                : sign | (kind == 5 ? 0x80 + below(128) : 0x3f80 + below(2)));
+    return gckpt_to_bf16(((float)below(2001) - 1000) / 333);
+}
+
+enum { BLOCKS_M = 40, BLOCKS_N = 140, BLOCKS_K = 620 };
+static uint16_t blocks_a[BLOCKS_M * BLOCKS_K], blocks_b[BLOCKS_N * BLOCKS_K];
+static float blocks_f32[2][BLOCKS_N * BLOCKS_K], blocks_start[BLOCKS_M * BLOCKS_N];
+static float blocks_got[BLOCKS_M * BLOCKS_N], blocks_room[1 << 17];
+
+/* Elements of a product here and there, by every instruction set, are those in integers. */
+static void blocks_look(const gckpti_product *t, int kind)
+{
+    enum { SEEN = 50 };
+    float want[SEEN];
+    uint32_t at[SEEN];
+    const uint32_t m = (uint32_t)t->m, n = (uint32_t)t->n, k = (uint32_t)t->k;
+    for (int e = 0; e < SEEN; e++) {
+        static float x[BLOCKS_K], y[BLOCKS_K];
+        const uint32_t row = e ? below(m) : m - 1, column = e > 1 ? below(n) : n - 1;
+        for (uint32_t p = 0; p < k; p++) {
+            x[p] = gckpt_from_bf16(blocks_a[row * t->a.row + p * t->a.step]);
+            y[p] = gckpt_from_bf16(blocks_b[column * t->b.row + p * t->b.step]);
+        }
+        at[e] = row * n + column;
+        want[e] = exact_element(blocks_start[at[e]], x, y, (int)k, (int)t->run, (int)t->before);
+    }
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++) {
+        memcpy(blocks_got, blocks_start, sizeof blocks_got);
+        if (!product_by(isa, t))
+            continue;
+        for (int e = 0; e < SEEN; e++) {
+            const float got = blocks_got[at[e]];
+            CHECK_MSG(
+                bits_of(got) == bits_of(want[e]) || (got != got && want[e] != want[e]),
+                "kernels %d, kind %d: element %u of %u x %u x %u, %d links an entry, %d before: "
+                "%08x, not %08x",
+                isa, kind, at[e], m, n, k, (int)t->run, (int)t->before, bits_of(got),
+                bits_of(want[e]));
+        }
+    }
+}
+
+static void test_blocks(void)
+{
+    static const uint32_t runs[12] = { 0, 0, 0, 1, 7, 31, 32, 33, 64, 77, 100, 200 };
+    for (int i = 0, end = check_tries(180); i < end; i++) {
+        const uint32_t run = runs[below(12)], blocks = (run + 31) / 32, ways = below(16);
+        const uint32_t before = run < 32 ? 0 : 32 * below(blocks), m = 1 + below(BLOCKS_M);
+        const uint32_t k = run ? run * (1 + below(3)) - before : 1 + below(i % 4 ? 90 : 400);
+        const uint32_t n = 1 + below(BLOCKS_N);
+        const int kind = i % 6;
+        for (uint32_t e = 0; e < m * k; e++)
+            blocks_f32[0][e] = gckpt_from_bf16(blocks_a[e] = factor_of(kind, 0));
+        for (uint32_t e = 0; e < n * k; e++)
+            blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = factor_of(kind, 1));
+        for (uint32_t e = 0; e < m * n; e++) /* of the size of a link, or anything */
+            blocks_start[e] =
+                below(4) ? gckpt_from_bf16(factor_of(kind, 0)) * gckpt_from_bf16(factor_of(kind, 1))
+                         : float_of(below(1 << 16) << 16 | below(1 << 16));
+        gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .run = run, .before = before };
+        t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.bf16 = t.a.f32 ? NULL : blocks_a;
+        t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.bf16 = t.b.f32 ? NULL : blocks_b;
+        t.a.row = ways & 4 ? k : 1, t.a.step = ways & 4 ? 1 : m;
+        t.b.row = ways & 8 ? k : 1, t.b.step = ways & 8 ? 1 : n;
+        t.accumulate = 1, t.c = blocks_got, t.room = blocks_room;
+        blocks_look(&t, kind);
+    }
 }
 
 static void test_edge(void)
@@ -212,12 +322,36 @@ static void test_edge(void)
 enum { R = 5, I = 7, H = 37, O = 3 };
 static float half_of(float x) { return gckpt_from_bf16(gckpt_to_bf16(x)); }
 
-/* A chain over n links of rounded factors, s and t apart. */
-static float chain(float d, const float *a, int s, const float *b, int t, int n)
+/* One that rounds once, and flushes. */
+static float linked(float a, float b, float c)
 {
-    for (int p = 0; p < n; p++)
-        d = fmaf(half_of(a[p * s]), half_of(b[p * t]), d);
+    const float end = fmaf(a, b, c);
+    return fabsf(end) > ldexpf(1, -126) ? end : exact_link(a, b, c);
+}
+
+/* An element (manual, 5l) that goes on from d: links of rounded factors, s and t apart, in blocks that
+ * are cut anew after each `run` (0: never); of less than 32 one chain. Those before `from` take no part. */
+static float element(float d, const float *a, int s, const float *b, int t, int from, int n,
+                     int run)
+{
+    d = flushed(d);
+    for (int first = 0, end; first < n; first = end) {
+        float two[2] = { 0, 0 };
+        end = run && first / run * run + run < first + 32 ? first / run * run + run : first + 32;
+        end = end < n ? end : n;
+        for (int p = first; p < end; p++)
+            if (p >= from) {
+                float *link = run && run < 32 ? &d : &two[(p - first) % 2];
+                *link = linked(half_of(a[p * s]), half_of(b[p * t]), *link);
+            }
+        if (!run || run >= 32)
+            d = flushed(d + flushed(two[0] + two[1]));
+    }
     return d;
+}
+static float blocks(float d, const float *a, int s, const float *b, int t, int n)
+{
+    return element(d, a, s, b, t, 0, n, 0);
 }
 
 typedef struct {
@@ -249,25 +383,25 @@ static void written_out(weights *p, const float *x, const float *y, float lr)
     for (int r = 0; r < R; r++)
         for (int j = 0; j < H; j++) {
             const int at = r * H + j;
-            h[at] = half_of(chain(p->b[j], x + r * I, 1, p->w + j, H, I));
+            h[at] = half_of(blocks(p->b[j], x + r * I, 1, p->w + j, H, I));
             a[at] = h[at] > 0 ? h[at] : 0;
             m[at] = half_of(a[at] * h[at]);
         }
     for (int r = 0; r < R; r++)
         for (int j = 0; j < O; j++) {
-            o[r * O + j] = half_of(chain(p->c[j], m + r * H, 1, p->v + j, O, H));
+            o[r * O + j] = half_of(blocks(p->c[j], m + r * H, 1, p->v + j, O, H));
             go[r * O + j] = half_of(2 * (o[r * O + j] - y[r * O + j]));
         }
     for (int at = 0; at < R * H; at++) {
-        dm[at] = half_of(chain(0, go + at / H * O, 1, p->v + at % H * O, 1, O));
+        dm[at] = half_of(blocks(0, go + at / H * O, 1, p->v + at % H * O, 1, O));
         const float da = half_of(dm[at] * h[at]);
         dh[at] = half_of(dm[at] * a[at]);
         dh[at] = half_of(dh[at] + (h[at] > 0 ? da : 0));
     }
     for (int i = 0; i < H * O; i++)
-        g.v[i] = chain(0, m + i / O, H, go + i % O, O, R);
+        g.v[i] = element(0, m + i / O, H, go + i % O, O, 0, R, 1);
     for (int i = 0; i < I * H; i++)
-        g.w[i] = chain(0, x + i / H, I, dh + i % H, H, R);
+        g.w[i] = element(0, x + i / H, I, dh + i % H, H, 0, R, 1);
     for (int j = 0; j < O; j++)
         g.c[j] = with_low(go + j, O, R);
     for (int j = 0; j < H; j++)
@@ -330,7 +464,7 @@ static void test_written_out(void)
  * The backward of the one made later starts the gradient of h, the other adds to it. */
 enum { MOST_ROWS = 1030, MOST_H = MOST_ROWS * 8, MOST_V = 1100 * 37, MOST_D = MOST_ROWS * 40 };
 typedef struct {
-    int rows, c, classes, entropy_first; /* first: made first, so it adds */
+    int rows, c, classes, t, entropy_first; /* t: rows an entry; first: made first, so it adds */
     float x[MOST_ROWS * 3], z[MOST_H], w[3 * 37], v[MOST_V], dh[MOST_H];
     int32_t target[MOST_ROWS];
 } two_losses;
@@ -347,9 +481,9 @@ static void two_written_out(two_losses *p, float lr)
     for (int r = 0; r < rows; r++) {
         float *logit = d + r * n, max = 0, sum = 0;
         for (int j = 0; j < c; j++)
-            h[r * c + j] = half_of(chain(0, p->x + r * 3, 1, p->w + j, c, 3));
+            h[r * c + j] = half_of(blocks(0, p->x + r * 3, 1, p->w + j, c, 3));
         for (int k = 0; k < n; k++)
-            logit[k] = chain(0, h + r * c, 1, p->v + k * c, 1, c);
+            logit[k] = blocks(0, h + r * c, 1, p->v + k * c, 1, c);
         for (int k = 0; k < n; k += 1024)
             gckpti_online(logit + k, NULL, n - k < 1024 ? n - k : 1024, k == 0, &max, &sum);
         for (int k = 0; k < n; k++)
@@ -359,14 +493,14 @@ static void two_written_out(two_losses *p, float lr)
         for (int j = 0; j < c; j++) {
             const float square = 2 * (h[r * c + j] - p->z[r * c + j]);
             float start = p->entropy_first ? half_of(square * scale) : 0;
-            start = half_of(chain(start, logit, 1, p->v + j, c, n));
+            start = half_of(blocks(start, logit, 1, p->v + j, c, n));
             p->dh[r * c + j] = p->entropy_first ? start : half_of(fmaf(square, scale, start));
         }
     }
     for (int i = 0; i < n * c; i++)
-        gv[i] = chain(0, d + i / c, n, h + i % c, c, rows);
+        gv[i] = element(0, d + i / c, n, h + i % c, c, 0, rows, p->t);
     for (int i = 0; i < 3 * c; i++)
-        gw[i] = chain(0, p->x + i / c, 3, p->dh + i % c, c, rows);
+        gw[i] = element(0, p->x + i / c, 3, p->dh + i % c, c, 0, rows, p->t);
     descend(p->v, gv, n * c, lr, count);
     descend(p->w, gw, 3 * c, lr, count);
 }
@@ -375,12 +509,12 @@ static void two_written_out(two_losses *p, float lr)
 static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, int which)
 {
     const gckpt_init init = { 0.4f, 0, 0 };
-    const int rows = start->rows, c = start->c;
+    const int c = start->c, t = start->t, rows = start->rows, entries = rows / t;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(micro, 3));
-    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(micro));
-    gckpt_tensor *z = gckpt_input(g, "z", GCKPT_F32, gckpt_shape2(micro, c));
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(micro, t, 3));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, t));
+    gckpt_tensor *z = gckpt_input(g, "z", GCKPT_F32, gckpt_shape3(micro, t, c));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(3, c), init);
     gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(start->classes, c), init);
     gckpt_tensor *h = gckpt_linear(x, w, NULL);
@@ -393,7 +527,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
     const gckpt_pick pick = { h, 1 };
     gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
                              .optimiser = GCKPT_SGD,
-                             .batch = rows,
+                             .batch = entries,
                              .fetch = &pick,
                              .fetches = which & 1,
                              .plain = which >= 4 };
@@ -405,7 +539,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
     const gckpt_feed feeds[3] = { { gckpt_id(x), start->x },
                                   { gckpt_id(y), start->target },
                                   { gckpt_id(z), start->z } };
-    const int from = (rows - 1) / micro * micro; /* the last micro-batch */
+    const int from = (entries - 1) / micro * micro * t; /* the last micro-batch */
     gckpt_parameter q[2];
     gckpt_store_get(s, 0, &q[0]);
     gckpt_store_get(s, 1, &q[1]);
@@ -414,7 +548,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
         memcpy(p->v, q[1].values, (size_t)q[1].elements * sizeof(float));
     }
     for (int step = 0; step < 2; step++) {
-        CHECK_MSG(gckpt_step(e, feeds, 3, rows, &hyper, NULL) == GCKPT_OK, "%s",
+        CHECK_MSG(gckpt_step(e, feeds, 3, entries, &hyper, NULL) == GCKPT_OK, "%s",
                   gckpt_error_text(e));
         if (!p)
             continue;
@@ -434,13 +568,17 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
 
 static void test_two_losses(int wide)
 {
-    static const int sizes[2][3] = { { 6, 37, 1100 }, { MOST_ROWS, 8, 40 } };
-    static const int split[2][3] = { { 6, 4, 1 }, { MOST_ROWS, 515, 400 } };
+    static const int sizes[4][4] = {
+        { 6, 37, 1100, 1 }, { MOST_ROWS, 8, 40, 1 }, { 99, 8, 40, 33 }, { 700, 8, 40, 100 }
+    };
+    static const int split[4][3] = {
+        { 6, 4, 1 }, { MOST_ROWS, 515, 400 }, { 3, 2, 1 }, { 7, 5, 2 }
+    };
     static two_losses p, start;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         const int *size = sizes[i / 2];
         uint64_t chance = 0;
-        start.rows = size[0], start.c = size[1], start.classes = size[2];
+        start.rows = size[0], start.c = size[1], start.classes = size[2], start.t = size[3];
         start.entropy_first = i % 2 == 0;
         for (int k = 0; k < size[0]; k++)
             start.target[k] = k % 5 == 2 ? -1 : k * 389 % size[2];
@@ -529,6 +667,8 @@ static void test_products(void)
                              .b.next = n * k,
                              .accumulate = (which & 16) != 0 };
         t.start = !t.accumulate && i % 2 ? bias : NULL;
+        t.run = i % 3 ? 0 : i % 2 ? 1 + below(k) : k;
+        t.before = t.run < 32 ? 0 : 32 * below((uint32_t)(t.run + 31) / 32);
         t.room = room;
         CHECK(!large || gckpti_mixed_room(m, n, k) <= 90000);
         const gckpti_kernels *kernels[4];
@@ -600,33 +740,18 @@ static void test_workspace(void)
 }
 
 /* ---- attention, written out: chains of bf16 factors, exponentials and sums in floats ---- */
-enum { AT = 70, AD = 6, AH = 2, AC = AD * AH, AN = 2 * AT * AC };
+enum { AT = 70, AD = 38, AH = 2, AC = AD * AH, AN = 2 * AT * AC };
 typedef struct {
     float q[AN], k[AN], v[AN], g[AN], out[AN], aux[2 * AH * AT], dq[AN], dk[AN], dv[AN];
 } heads;
 
-static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
-
-/* Chain of n links a[i] b[i * step], both rounded. */
-static float rounded_chain(float start, const float *a, int a_step, const float *b, int b_step,
-                           int n)
-{
-    for (int i = 0; i < n; i++) {
-        const float x = half_of(a[i * a_step]), y = half_of(b[i * b_step]), c = flushed(start);
-        start = fmaf(x, y, c);
-        if (fabsf(start) <= 1.17549435e-38f)
-            start = exact_link(x, y, c);
-    }
-    return start;
-}
+static float ended(float x) { return x == 0 ? 0 : x; }
 
 /* The first nq queries of a row; causal: the last of them sees all keys. */
 static void attention_written_out(heads *h, int nq, int causal)
 {
+    static float w[AT * AT], ds[AT * AT];
     const float scale = 1 / sqrtf((float)AD);
-    memset(h->dq, 0, sizeof h->dq);
-    memset(h->dk, 0, sizeof h->dk);
-    memset(h->dv, 0, sizeof h->dv);
     for (int i = 0; i < 2 * AH * nq; i++) {
         const int t = i % nq, head = i / nq % AH, at = (i / nq / AH * nq + t) * AC + head * AD;
         const int first = i / nq / AH * AT * AC + head * AD, seen = causal ? AT - nq + t + 1 : AT;
@@ -634,28 +759,32 @@ static void attention_written_out(heads *h, int nq, int causal)
         for (int j = 0; j < seen; j += 64) {
             const int n = seen - j < 64 ? seen - j : 64;
             for (int e = j; e < j + n; e++)
-                p[e] = rounded_chain(0, h->q + at, 1, h->k + first + e * AC, 1, AD) * scale;
+                p[e] = blocks(0, h->q + at, 1, h->k + first + e * AC, 1, AD) * scale;
             const float factor = gckpti_online(p + j, p + j, n, j == 0, &max, &sum);
             for (int e = 0; e < AD; e++)
-                out[e] = rounded_chain(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AC + e,
-                                       AC, n);
+                out[e] =
+                    blocks(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AC + e, AC, n);
         }
         for (int e = 0; e < AD; e++)
-            h->out[at + e] = out[e] / sum;
+            h->out[at + e] = ended(out[e]) / sum;
         h->aux[i] = max + gckpti_log(sum);
         for (int e = 0; e < AD; e++)
             delta[e] = h->g[at + e];
         const float d = gckpti_dot(delta, h->out + at, AD);
         for (int j = 0; j < seen; j++) {
-            const int key = first + j * AC;
-            const float s = rounded_chain(0, h->q + at, 1, h->k + key, 1, AD) * scale;
-            float w = gckpti_exp(s - h->aux[i]);
-            const float dp = rounded_chain(0, h->g + at, 1, h->v + key, 1, AD);
-            const float ds = w * (dp - d) * scale;
+            const int key = first + j * AC, place = t * AT + j;
+            const float s = blocks(0, h->q + at, 1, h->k + key, 1, AD) * scale;
+            w[place] = gckpti_exp(s - h->aux[i]);
+            ds[place] = w[place] * (blocks(0, h->g + at, 1, h->v + key, 1, AD) - d) * scale;
+        }
+        for (int e = 0; e < AD; e++)
+            h->dq[at + e] = ended(blocks(0, ds + t * AT, 1, h->k + first + e, AC, seen));
+        for (int j = 0; j < AT && t == nq - 1; j++) { /* all queries of the head are there */
+            const int from = causal && j > AT - nq ? j - (AT - nq) : 0, query = at - t * AC;
             for (int e = 0; e < AD; e++) {
-                h->dv[key + e] = rounded_chain(h->dv[key + e], &w, 1, h->g + at + e, 1, 1);
-                h->dq[at + e] = rounded_chain(h->dq[at + e], &ds, 1, h->k + key + e, 1, 1);
-                h->dk[key + e] = rounded_chain(h->dk[key + e], &ds, 1, h->q + at + e, 1, 1);
+                const int key = first + j * AC + e;
+                h->dk[key] = ended(element(0, ds + j, AT, h->q + query + e, AC, from, nq, 0));
+                h->dv[key] = ended(element(0, w + j, AT, h->g + query + e, AC, from, nq, 0));
             }
         }
     }
@@ -823,29 +952,44 @@ static void test_attention_kernels(void)
 }
 
 /* What a query does not see does not count: keys and values that are NaN or infinite from the last
- * but `bad` on change no query before them, and no gradient of a key before them but through
- * queries that see them. */
+ * but `bad` on change no query before them; queries like that, and what comes in for them, no key or
+ * value that only others see, nor what others get. Of s keys the last t are the queries' own. */
+static void unseen(int isa, int t, int s, int bad)
+{
+    enum { D = 40 };
+    static attended want, got;
+    const gckpti_attention o = { 1, 1 };
+    for (int late = 0; late < 2; late++) { /* keys at the end, or queries at the start */
+        const int keep = late ? t - bad : 0, end = late ? t : bad, more = s - t;
+        attended_draw(&want, 0);
+        memset(want.half[4] + keep * D, 0, (size_t)((late ? bad : 0) * D) * sizeof *want.half[4]);
+        got = want;
+        for (int at = keep * D; at < end * D; at++) {
+            const int key = at + more * D;
+            got.half[late ? 1 : 0][late ? key : at] = below(2) ? 0x7fc0 : 0xff80;
+            got.half[late ? 2 : 4][late ? key : at] = below(2) ? 0x7fc0 : 0x7f80;
+        }
+        run_attention(&want, &o, isa, t, s, D, 0xff, 7, 0);
+        run_attention(&got, &o, isa, t, s, D, 0xff, 7, 0);
+        for (int i = 3; i < (late ? 6 : 8); i++) {
+            const int of_keys = i > 5, from = late ? 0 : of_keys ? more + bad : bad;
+            const int to = late ? t - bad : of_keys ? s : t;
+            CHECK_MSG(i == 4 || !memcmp(want.half[i] + from * D, got.half[i] + from * D,
+                                        (size_t)((to - from) * D) * sizeof *got.half[i]),
+                      "attention kernels %d, %d of %d keys: %d %s out of sight count in %d", isa, t,
+                      s, bad, late ? "keys" : "queries", i);
+        }
+    }
+}
+
 static void test_attention_unseen(void)
 {
-    static attended want, got;
-    enum { T = 75, D = 40 };
-    const gckpti_attention o = { 1, 1 };
-    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
-        for (int bad = 1; bad < 20 && gckpt_isa_available((gckpt_isa)isa); bad += 3) {
-            const size_t clean = (T - (size_t)bad) * D;
-            attended_draw(&want, 0);
-            memset(want.half[4] + clean, 0, (size_t)bad * D * sizeof *want.half[4]);
-            got = want;
-            for (size_t at = clean; at < T * D; at++) {
-                got.half[1][at] = below(2) ? 0x7fc0 : 0xff80;
-                got.half[2][at] = below(2) ? 0x7fc0 : 0x7f80;
-            }
-            run_attention(&want, &o, isa, T, T, D, 0xff, 1, 0);
-            run_attention(&got, &o, isa, T, T, D, 0xff, 1, 0);
-            for (int i = 3; i < 6; i += 2)
-                CHECK_MSG(!memcmp(want.half[i], got.half[i], clean * sizeof *got.half[i]),
-                          "attention kernels %d: %d keys out of sight count in %d", isa, bad, i);
-        }
+    static const int sizes[6][2] = { { 75, 75 },   { 33, 33 }, { 64, 64 },
+                                     { 100, 100 }, { 7, 70 },  { 40, 75 } };
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT + 1; isa++)
+        for (int i = 0; i < 6 && (isa == GCKPT_ISA_PLAIN || kernels_or_without(isa)); i++)
+            for (int bad = 1; bad < 20 && bad < sizes[i][0]; bad += 3 + 2 * (i > 0))
+                unseen(isa, sizes[i][0], sizes[i][1], bad);
 }
 #else
 static void test_products(void) {}
@@ -1015,6 +1159,106 @@ static void test_same_bits(gckpt_precision precision, int quick)
         o.isa = (gckpt_isa)isa;
         if (gckpt_isa_available(o.isa))
             CHECK_MSG(train(&o) == hash, "%s: other bits", gckpt_isa_name(o.isa));
+    }
+}
+
+/* ---- entries of t rows, whose gradients of weights are cut into blocks: the same weights and losses
+ * for any split, number of threads and kernels ---- */
+static uint64_t entries_trained(int t, int leaves, int micro, int threads, int plain)
+{
+    enum { ENTRIES = 4, MOST_T = 100, IN = 5, WIDTH = 20, CLASSES = 41 };
+    const gckpt_init init = { 0.4f, 0, 0 };
+    static float data[ENTRIES * MOST_T * IN];
+    static int32_t targets[ENTRIES * MOST_T];
+    for (int i = 0; i < ENTRIES * t * IN; i++)
+        data[i] = (float)(i * 37 % 101 - 50) / 50;
+    for (int i = 0; i < ENTRIES * t; i++)
+        targets[i] = i % 9 == 4 ? -1 : i * 13 % CLASSES;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(micro, t, IN));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape2(micro, t));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(IN, WIDTH), init);
+    gckpt_tensor *h = gckpt_linear(x, w, gckpt_param(g, "b", gckpt_shape1(WIDTH), init)), *k,
+                 *loss[2];
+    k = gckpt_linear_transposed(h, gckpt_param(g, "k", gckpt_shape2(WIDTH, WIDTH), init), NULL);
+    h = gckpt_add(h, gckpt_attention(h, k, k, 2, 1));
+    h = gckpt_add(h, gckpt_matmul(gckpt_softmax(gckpt_matmul_transposed(h, k)), k));
+    w = gckpt_param(g, "v", gckpt_shape2(CLASSES, WIDTH), init);
+    loss[0] = gckpt_linear_cross_entropy(h, w, y);
+    k = gckpt_gelu(gckpt_matmul(k, gckpt_param(g, "u", gckpt_shape2(WIDTH, WIDTH), init)));
+    loss[1] = gckpt_cross_entropy(gckpt_linear_transposed(k, w, NULL), y);
+    gckpt_term terms[2] = { { loss[0], 1, 0 }, { loss[1], 0.5f, 0 } };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16,
+                             .optimiser = GCKPT_SGD,
+                             .batch = ENTRIES,
+                             .leaves = leaves,
+                             .threads = threads,
+                             .plain = plain };
+    gckpt_exec_desc how = { .parallel_for = threads > 1 ? any_order : NULL };
+    gckpt_hyper hyper = { .lr = 0.1f };
+    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+    gckpt_feed feeds[2] = { { gckpt_id(x), data }, { gckpt_id(y), targets } };
+    gckpt_report report = { 0, 0, 0, 0 };
+    uint64_t hash = 0, bits;
+    for (int step = 0; step < 2; step++) {
+        CHECK_MSG(gckpt_step(e, feeds, 2, ENTRIES, &hyper, &report) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+        memcpy(&bits, &report.loss, sizeof bits);
+        hash = hash * 31 + bits;
+    }
+    hash = hash * 31 + gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_entries(void)
+{
+    static const int lengths[6] = { 1, 7, 32, 33, 64, 100 };
+    for (int i = 0; i < 12; i++) {
+        const int t = lengths[i / 2], leaves = i % 2 ? 4 : 1;
+        const uint64_t want = entries_trained(t, leaves, 4, 1, 1);
+        for (int k = 0; k < 16; k++)
+            CHECK_MSG(entries_trained(t, leaves, 4 - k % 4, 1 + k / 4 % 2, k / 8) == want,
+                      "entries of %d, %d leaves, %d at once, %d threads, plain %d: other bits", t,
+                      leaves, 4 - k % 4, 1 + k / 4 % 2, k / 8);
+    }
+}
+
+/* Whose rows an entry has: all of a's for a b that serves all, else those of a matrix. Large numbers
+ * cancel in one chain (rows by turns), or in each of two (pairs of rows by turns), and overflow in
+ * the other way; b is one number. */
+static void test_rows_of_entries(void)
+{
+    static const int rows[3] = { 10, 20, 32 };
+    const gckpt_init one = { 0, 0, 1 };
+    for (int i = 0; i < 12; i++) {
+        const int t = rows[i % 3], shared = i / 3 % 2, run = shared ? 2 * t : t;
+        float x[64], least[2] = { ldexpf(1, -100), ldexpf(1, -100) };
+        for (int k = 0; k < 2 * t; k++)
+            x[k] = ldexpf((run < 32 ? k : k / 2) % 2 ? -1.5f : 1.5f, 127);
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *a = gckpt_input(g, "a", GCKPT_F32, gckpt_shape4(1, 2, t, 1));
+        gckpt_tensor *b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape4(1, 2, 1, 1));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 1), one);
+        b = shared ? gckpt_scale(w, least[0]) : gckpt_mul(b, w);
+        gckpt_term term = { gckpt_sum_loss(gckpt_matmul(a, b)), 1, 0 };
+        const gckpt_pick pick = { b, 1 };
+        gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = &pick, .fetches = 1 };
+        gckpt_exec_desc how = { .isa = i < 6 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+        const gckpt_feed feeds[2] = { { 0, x }, { 1, least } };
+        const gckpt_hyper still = gckpt_hyper_lr(0);
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        CHECK_MSG(e && gckpt_step(e, feeds, shared ? 1 : 2, 1, &still, NULL) == GCKPT_OK, "%s %s",
+                  gckpt_error_text(g), gckpt_error_text(e));
+        const float *f = gckpt_fetch(e, gckpt_id(b), 1);
+        CHECK_MSG(f && f[0] == 0 && f[!shared] == 0, "entries of %d rows, %s: %g", t,
+                  shared ? "one b" : "matrices", f ? (double)f[0] : -1);
+        rig_free(e, p, g, s);
     }
 }
 
@@ -1632,6 +1876,7 @@ int main(int argc, char **argv)
     test_conversions();
     test_edge();
     test_links();
+    test_blocks();
     test_written_out();
     test_same_bits(GCKPT_BF16, quick);
     test_same_bits(GCKPT_BF16_STOCHASTIC, quick);
@@ -1641,6 +1886,8 @@ int main(int argc, char **argv)
         test_attention();
         test_attention_kernels();
         test_attention_unseen();
+        test_entries();
+        test_rows_of_entries();
         test_close_to_fp32();
         test_chance();
         test_coins();

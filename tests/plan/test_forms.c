@@ -193,6 +193,13 @@ static void test_bits(void)
                       how == 3, (int)(i + (size_t)how) % 5);
             same_bits(&sizes[i], GCKPT_FP32, threads[how], how == 3, (int)(i + (size_t)how + 3) % 5);
         }
+    static const size entries[] = { /* in bf16 links of weights' gradients are cut at each */
+        { FUSED, 3, 7, 5, 40, 0 },    { LINEAR, 3, 32, 5, 40, TIED }, { MATMUL, 3, 33, 5, 40, 0 },
+        { LINEAR, 4, 100, 5, 40, 0 }, { FUSED, 5, 64, 6, 70, READ_LATER }, { LINEAR, 7, 77, 9, 1050, 0 },
+    };
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        for (int way = 0; way < 10; way++)
+            same_bits(&entries[i], GCKPT_BF16, 1 + way % 2, way == 7, way % 5);
     for (int form = 0; form < GCKPTI_FORMS; form++) /* each ran */
         CHECK((ran[FUSED][form] > 50 || form == 4) && ran[MATMUL][form] > 20 && ran[LINEAR][form] > 20);
 }

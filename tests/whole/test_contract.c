@@ -1,7 +1,8 @@
-/* test_contract.c - the numeric contract (manual, 5; version 2) again, written from its text in the
- * simplest form: libm's fmaf and sqrtf, a function a rule, a whole leaf at once, every value kept. Whatever the library fetches, reports and updates must be these bits, for any plan, split
- * of the batch and kernels. Its curves (5b) are used as they are: test_numerics and test_kernels
- * have them; bf16 (5l) is in test_bf16. */
+/* test_contract.c - the numeric contract (manual, 5; version 3) again, written from its text in the
+ * simplest form: libm's fmaf and sqrtf, a function a rule, a whole leaf at once, every value kept.
+ * Whatever the library fetches, reports and updates must be these bits, for any plan, split of the
+ * batch and kernels, in fp32 and bf16 (5l). Its curves (5b) are used as they are: test_numerics and
+ * test_kernels have them; rounding by chance is in test_bf16. */
 #include "num/num.h"
 #include "ops/ops.h"
 
@@ -55,6 +56,7 @@ typedef struct {
 static node nodes[MOST];
 static int count, batch, batch_rows, step;         /* nodes; rows, of a micro-batch; steps done */
 static int leaves, planned, first_row, rows_shown; /* planned: desc.batch */
+static int narrow, mixed;                          /* 5l: a bf16 plan; the op is one that rounds */
 static gckpt_store *store;
 static gckpt_graph *graph;
 static gckpt_term terms[4];
@@ -85,25 +87,86 @@ static void put_product(float *d, float a, float b, int add)
     *d = add ? fmaf(a, b, *d) : times(a, b);
 }
 
-/* 5c: a chain of fma over k ascending, and products made of chains. */
+/* 5l: to nearest even, subnormals to 0 */
+static float half(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if ((u & 0x7f800000u) == 0)
+        u &= 0x80000000u;
+    else if ((u & 0x7fffffffu) > 0x7f800000u)
+        u |= 0x400000u;
+    else
+        u += 0x7fffu + (u >> 16 & 1);
+    u &= 0xffff0000u;
+    memcpy(&x, &u, 4);
+    return x;
+}
+static void round_all(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n && mixed; i++)
+        x[i] = half(x[i]);
+}
+static const float *factors(const float *x, int64_t n)
+{
+    float *y = get(n);
+    memcpy(y, x, (size_t)n * sizeof *y);
+    round_all(y, n);
+    return y;
+}
+#define LEAST 1.17549435e-38f /* 2^-126 */
+static float flushed(float x) { return fabsf(x) < LEAST ? copysignf(0, x) : x; }
+/* What ends as the least normal number is told from what is rounded to it by few bits far above. */
+static float flushing(float a, float b, float c)
+{
+    const float scale = 18446744073709551616.0f, end = fmaf(a, b, c);
+    if (fabsf(end) > LEAST)
+        return end;
+    if (fabsf(end) == LEAST && fabsf(fmaf(a * scale, b, c * scale)) < LEAST * scale)
+        return copysignf(0, end);
+    return flushed(end);
+}
+
+/* 5c: a chain of fma over k ascending. 5l: blocks of two chains, cut anew after `run` links (0:
+ * never), or (less than 32) none. What comes before `from` takes no part. */
+static float element(float d, const float *a, int64_t sa, const float *b, int64_t sb, int64_t from,
+                     int64_t k, int64_t run)
+{
+    d = mixed ? flushed(d) : d;
+    if (!mixed || (run > 0 && run < 32)) {
+        for (int64_t p = from; p < k; p++)
+            d = mixed ? flushing(a[p * sa], b[p * sb], d) : fmaf(a[p * sa], b[p * sb], d);
+        return d;
+    }
+    for (int64_t entry = 0, end; entry < k; entry = end) {
+        end = run ? entry + run : k;
+        for (int64_t block = entry; block < end; block += 32) {
+            float two[2] = { 0, 0 };
+            for (int64_t p = block, i = 0; p < block + 32 && p < end; p++, i = !i)
+                if (p >= from)
+                    two[i] = flushing(a[p * sa], b[p * sb], two[i]);
+            d = flushed(d + flushed(two[0] + two[1]));
+        }
+    }
+    return d;
+}
+static float ended(float x) { return mixed && x == 0 ? 0 : x; } /* of attention */
+
+/* Products made of elements. */
 typedef struct {
     const float *x;
     int64_t row, column; /* steps */
 } matrix;
 static matrix turned(matrix a) { return (matrix){ a.x, a.column, a.row }; }
-static float chain(float d, const float *a, int64_t sa, const float *b, int64_t sb, int64_t k)
-{
-    for (int64_t p = 0; p < k; p++)
-        d = fmaf(a[p * sa], b[p * sb], d);
-    return d;
-}
 static void product(float *c, matrix a, matrix b, int64_t m, int64_t k, int64_t n, int add,
-                    const float *bias)
+                    const float *bias, int64_t run)
 {
+    a.x = factors(a.x, m * k), b.x = factors(b.x, k * n);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             float start = bias ? bias[j] : add ? c[i * n + j] : 0.0f;
-            c[i * n + j] = chain(start, a.x + i * a.row, a.column, b.x + j * b.column, b.row, k);
+            c[i * n + j] =
+                element(start, a.x + i * a.row, a.column, b.x + j * b.column, b.row, 0, k, run);
         }
 }
 
@@ -213,24 +276,27 @@ static void initial(float *w, int64_t n, const char *name, gckpt_init init)
 }
 
 /* ---- ops; in < 0: the value into d; else input in's gradient, stored in or added to d ---- */
-/* 5c, 5e: linear, matmul; w with two axes serves all leading indices */
+/* 5l: rows of x in an entry of its first axis */
+static int64_t rows_of_entry(const node *x) { return x->n / x->c / x->s.d[0]; }
+/* 5c, 5e, 5l: linear, matmul; w with two axes serves all leading indices */
 static void compute_product(const node *o, int in, float *d, int add)
 {
     const node *x = &nodes[o->in[0]], *w = &nodes[o->in[1]];
     int64_t k = x->c, n = o->c, leading = w->s.n == 2 ? 1 : w->n / (k * n), m = x->n / k / leading;
+    int64_t run = w->s.n == 2 ? rows_of_entry(x) : m;
     for (int64_t l = 0; l < leading; l++) {
         matrix a = { x->y + l * m * k, k, 1 }, g = { o->g + l * m * n, n, 1 };
         matrix b = { w->y + l * k * n, o->flag ? 1 : n, o->flag ? k : 1 };
         if (in < 0)
-            product(d + l * m * n, a, b, m, k, n, 0, o->in[2] < 0 ? NULL : nodes[o->in[2]].y);
+            product(d + l * m * n, a, b, m, k, n, 0, o->in[2] < 0 ? NULL : nodes[o->in[2]].y, 0);
         else if (in == 0)
-            product(d + l * m * k, g, turned(b), m, n, k, add, NULL);
+            product(d + l * m * k, g, turned(b), m, n, k, add, NULL, 0);
         else if (in == 2)
             add_rows(d, g.x, m, n);
         else if (o->flag)
-            product(d + l * k * n, turned(g), a, n, m, k, add, NULL);
+            product(d + l * k * n, turned(g), a, n, m, k, add, NULL, run);
         else
-            product(d + l * k * n, turned(a), g, k, m, n, add, NULL);
+            product(d + l * k * n, turned(a), g, k, m, n, add, NULL, run);
     }
 }
 
@@ -299,39 +365,52 @@ static void compute_log_softmax(const node *o, int in, const float *x, const flo
         d[j] = (x[j] - max) - gckpti_log(sum);
 }
 
-/* 5h: query t of head h in sequence b */
-static void compute_query(const node *o, int in, float *d, int64_t b, int64_t h, int64_t t)
+/* 5h, 5l: head h of sequence b */
+static void compute_head(const node *o, int in, float *d, int64_t b, int64_t h)
 {
     const node *nq = &nodes[o->in[0]], *nk = &nodes[o->in[1]], *nv = &nodes[o->in[2]];
-    int64_t c = o->c, size = c / o->heads, at = (b * o->s.d[1] + t) * c + h * size;
-    int64_t first = b * nk->s.d[1] * c + h * size, keys = nk->s.d[1];
-    const float *q = nq->y + at, *k = nk->y + first, *v = nv->y + first, *g = o->g + at;
-    keys -= o->flag ? o->s.d[1] - 1 - t : 0;
-    float scale = 1.0f / sqrtf((float)size), *aux = o->aux + (b * o->heads + h) * o->s.d[1] + t;
-    float delta = in < 0 ? 0 : lanes(g, o->y + at, size), max = 0, sum = 0, p[64];
-    for (int64_t j = 0; j < keys; j += 64) {
-        int64_t n = keys - j < 64 ? keys - j : 64;
-        for (int64_t i = 0; i < n; i++)
-            p[i] = rounded(chain(0, q, 1, k + (j + i) * c, 1, size), scale);
-        float factor = in < 0 ? online(p, n, &max, &sum, j == 0) : 0;
+    int64_t c = o->c, size = c / o->heads, queries = o->s.d[1], keys = nk->s.d[1];
+    int64_t at = b * queries * c + h * size, first = b * keys * c + h * size;
+    const int64_t most = (queries - 1) * c + size, of_keys = (keys - 1) * c + size;
+    const float *q = factors(nq->y + at, most), *g = factors(o->g + at, most);
+    const float *k = factors(nk->y + first, of_keys), *v = factors(nv->y + first, of_keys);
+    float *p = get(2 * queries * keys), *ds = p + queries * keys, scale = 1.0f / sqrtf((float)size);
+    for (int64_t t = 0; t < queries; t++, p += keys, ds += keys) {
+        float *aux = o->aux + (b * o->heads + h) * queries + t, *to = d + at + t * c;
+        float delta = in < 0 ? 0 : lanes(g + t * c, o->y + at + t * c, size), max = 0, sum = 0;
+        const int64_t seen = keys - (o->flag ? queries - 1 - t : 0);
+        for (int64_t j = 0; j < seen; j++)
+            p[j] = rounded(element(0, q + t * c, 1, k + j * c, 1, 0, size, 0), scale);
+        for (int64_t j = 0; j < seen && in < 0; j += 64) {
+            const int64_t n = seen - j < 64 ? seen - j : 64;
+            const float factor = online(p + j, n, &max, &sum, j == 0);
+            round_all(p + j, n);
+            for (int64_t i = 0; i < size; i++)
+                to[i] = element(times(to[i], factor), p + j, 1, v + j * c + i, c, 0, n, 0);
+        }
+        online_end(&max, &sum);
         for (int64_t i = 0; i < size && in < 0; i++)
-            d[at + i] = chain(times(d[at + i], factor), p, 1, v + j * c + i, c, n);
-        for (int64_t i = 0; i < n && in >= 0; i++) {
-            const int64_t key = (j + i) * c;
-            float ps = gckpti_exp(p[i] - *aux), dp = chain(0, g, 1, v + key, 1, size);
-            float ds = times(times(ps, dp - delta), scale);
-            float *to = in == 0 ? d + at : d + first + key;
-            for (int64_t l = 0; l < size; l++)
-                to[l] = in == 0   ? fmaf(ds, k[key + l], to[l])
-                        : in == 1 ? fmaf(ds, q[l], to[l])
-                                  : fmaf(ps, g[l], to[l]);
+            to[i] = ended(to[i]) / sum;
+        if (in < 0)
+            *aux = max + gckpti_log(sum);
+        for (int64_t j = 0; j < seen && in >= 0; j++) {
+            p[j] = gckpti_exp(p[j] - *aux);
+            ds[j] = element(0, g + t * c, 1, v + j * c, 1, 0, size, 0) - delta;
+            ds[j] = times(times(p[j], ds[j]), scale);
+        }
+        round_all(p, keys), round_all(ds, keys);
+        for (int64_t i = 0; i < size && in == 0; i++)
+            to[i] = ended(element(to[i], ds, 1, k + i, c, 0, seen, 0));
+    }
+    p -= queries * keys, ds -= queries * keys;
+    for (int64_t j = 0; j < keys && in > 0; j++) {
+        const int64_t before = j - (keys - queries), from = o->flag && before > 0 ? before : 0;
+        for (int64_t i = 0; i < size; i++) {
+            float *to = d + first + j * c + i;
+            *to = ended(element(*to, (in == 1 ? ds : p) + j, keys, (in == 1 ? q : g) + i, c, from,
+                                queries, 0));
         }
     }
-    online_end(&max, &sum);
-    for (int64_t i = 0; i < size && in < 0; i++)
-        d[at + i] /= sum;
-    if (in < 0)
-        *aux = max + gckpti_log(sum);
 }
 
 /* 5i: a row of logits; aux: maximum and log of the sum */
@@ -363,15 +442,15 @@ static void compute_linear_cross_entropy(node *o, int in, float *d, int add)
     int64_t rows = x->n / x->c, v = w->s.d[0];
     matrix a = { x->y, x->c, 1 }, b = { w->y, x->c, 1 }, l = { get(rows * v), v, 1 };
     float *logits = get(rows * v), *dl = get(rows * v);
-    product(logits, a, turned(b), rows, x->c, v, 0, NULL);
+    product(logits, a, turned(b), rows, x->c, v, 0, NULL, 0);
     l.x = dl;
     for (int64_t r = 0; r < rows; r++)
         compute_cross_entropy(o, in, logits + r * v, nodes[o->in[2]].index[r], v, o->aux + 2 * r,
                               dl + r * v, 0);
     if (in == 0)
-        product(d, l, b, rows, v, x->c, add, NULL);
+        product(d, l, b, rows, v, x->c, add, NULL, 0);
     else if (in == 1)
-        product(d, turned(l), a, v, rows, x->c, add, NULL);
+        product(d, turned(l), a, v, rows, x->c, add, NULL, rows_of_entry(x));
 }
 
 /* 5d, 5e: sum of (x - y)^2, or of x: a float for each entry of axis 0, these in double */
@@ -669,15 +748,15 @@ static void compute(node *o, int in, float *d, int add)
 {
     const node *x = &nodes[o->in[0]];
     int64_t rows = o->op == CE ? x->n / x->c : o->n / o->c, c = o->op == CE ? x->c : o->c;
-    low = get(in < 0 ? 0 : nodes[o->in[in]].n), summed = d;
+    const size_t keep = used;
+    low = get(in < 0 ? 0 : nodes[o->in[in]].n), summed = d, mixed = narrow && !o->once;
     if (o->op == PRODUCT)
         compute_product(o, in, d, add);
     else if (o->op == ATTENTION) {
         if (in >= 0 && !add)
             memset(d, 0, (size_t)nodes[o->in[in]].n * sizeof *d);
-        for (int64_t i = 0; i < rows * o->heads; i++)
-            compute_query(o, in, d, i / o->heads / o->s.d[1], i % o->heads,
-                          i / o->heads % o->s.d[1]);
+        for (int64_t i = 0; i < o->s.d[0] * o->heads; i++)
+            compute_head(o, in, d, i / o->heads, i % o->heads);
     } else if (o->op == LINEAR_CE)
         compute_linear_cross_entropy(o, in, d, add);
     else if (o->op == LOSS)
@@ -701,6 +780,7 @@ static void compute(node *o, int in, float *d, int add)
             else
                 compute_cross_entropy(o, in, x->y + at, nodes[o->in[1]].index[r], c, o->aux + 2 * r,
                                       d + at, add);
+    used = keep;
 }
 
 /* 5f: where contributions go, and in which order they come. */
@@ -721,6 +801,7 @@ static void send(node *o)
         compute(o, in, d, !apart && t->have);
         for (int64_t i = 0; apart && i < t->n; i++)
             t->g[i] += d[i];
+        round_all(t->g, t->n);
         t->have = 1;
     }
 }
@@ -851,6 +932,7 @@ static void take_step(gckpt_optimiser how, const gckpt_hyper *h, gckpt_report *r
                 continue;
             o->sum = 0, o->count = 0;
             compute(o, -1, o->y, 0);
+            round_all(o->y, o->n);
             o->leaf_sum[j] = o->sum, total[i] += o->count;
         }
     }
@@ -1258,6 +1340,34 @@ static void masked(void)
     h = linear(h, top, -1, 1);
     minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 0.5f);
 }
+/* products of every kind with `length` rows in an entry, and twice as many; elements of more than a
+ * block on every side */
+static int length;
+static void entries(void)
+{
+    enum { C = 36, V = 67 };
+    int x = input("x", gckpt_shape3(batch_rows, length, 7));
+    int targets = indices("targets", gckpt_shape2(batch_rows, length), V, 1);
+    int w = param("w", gckpt_shape2(7, C), 0.5f, 0, 0), b = param("b", gckpt_shape1(C), 0, 0.2f, 0);
+    int u = param("u", gckpt_shape2(C, C), 0.2f, 0, 0), s = param("s", gckpt_shape2(7, C), 1, 0, 0);
+    int top = param("top", gckpt_shape2(V, C), 0.4f, 0, 0);
+    int h = linear(x, w, b, 0), k = linear(h, u, -1, 1);
+    h = add(h, attention(h, k, linear(x, s, -1, 0), 2, 1));
+    h = add(attention(k, h, h, 1, 0), matmul(h, apply(TANH, u), 0));
+    h = add(h, matmul(apply(SOFTMAX, matmul(h, k, 1)), k, 0));
+    const gckpt_shape halves = gckpt_shape4(batch_rows, length, 2, C / 2);
+    const gckpt_shape heads = gckpt_shape4(batch_rows, 2, length, C / 2);
+    int v = note(VIEW, gckpt_reshape(T(k), halves), k, -1, -1);
+    int z = note(VIEW, gckpt_reshape(T(h), heads), h, -1, -1);
+    z = matmul(apply(TANH, z), note(VIEW, gckpt_reshape(T(k), heads), k, -1, -1), 1);
+    v = linear(v, param("v", gckpt_shape2(C / 2, 5), 0.5f, 0, 0), -1, 0);
+    gckpt_tensor *loss = gckpt_linear_cross_entropy(T(h), T(top), T(targets));
+    minimise(note(LINEAR_CE, loss, h, top, targets), 1);
+    h = linear(h, top, -1, 1);
+    minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 0.5f);
+    minimise(sum_loss(mul(v, v)), 0.3f);
+    minimise(sum_loss(apply(TANH, z)), 0.2f);
+}
 
 typedef struct {
     gckpt_mode mode;
@@ -1283,8 +1393,8 @@ static void same(const char *net, const setting *r, int i, const char *what, con
     first = j = k->once ? 0 : start * (k->n / batch);
     while (theirs && j < k->n && memcmp(&ours[j], &theirs[j - first], sizeof(float)) == 0)
         j++;
-    CHECK_MSG(j == k->n, "%s, %d rows, mode %d: %s of tensor %d, element %d: %.9g, not %.9g", net,
-              r->rows, (int)r->mode, what, gckpt_id(k->t), (int)j,
+    CHECK_MSG(j == k->n, "%s%s, %d rows, mode %d: %s of tensor %d, element %d: %.9g, not %.9g", net,
+              narrow ? " in bf16" : "", r->rows, (int)r->mode, what, gckpt_id(k->t), (int)j,
               theirs && j < k->n ? (double)theirs[j - first] : 0, j < k->n ? (double)ours[j] : 0);
 }
 
@@ -1324,7 +1434,7 @@ static trained start(const char *name, void (*net)(void), gckpt_optimiser how, c
             picks[plan_desc.fetches++] = (gckpt_pick){ k->t, 1 };
     }
     plan_desc.mode = r->mode, plan_desc.batch = planned, plan_desc.optimiser = how;
-    plan_desc.leaves = leaves;
+    plan_desc.leaves = leaves, plan_desc.precision = narrow ? GCKPT_BF16 : GCKPT_FP32;
     plan_desc.fetch = picks;
     exec_desc.isa = r->isa;
     m.p = gckpt_plan_new(graph, terms, term_count, &plan_desc);
@@ -1340,8 +1450,9 @@ static void compare(const char *name, const trained *m, const setting *r, const 
 {
     gckpt_parameter w;
     CHECK_MSG(memcmp(ours, theirs, sizeof *ours) == 0,
-              "%s: loss %.17g and norm %.17g, not %.17g and %.17g", name, theirs->loss,
-              theirs->grad_norm, ours->loss, ours->grad_norm);
+              "%s%s: loss %.17g and norm %.17g, not %.17g and %.17g", name,
+              narrow ? " in bf16" : "", theirs->loss, theirs->grad_norm, ours->loss,
+              ours->grad_norm);
     for (int i = 0; i < count; i++) {
         const node *k = &nodes[i];
         if (fetched(k, r) && k->op != PARAM)
@@ -1448,10 +1559,22 @@ int main(void)
         { GCKPT_OPTIMAL, 5, 1, 0, GCKPT_ISA_AUTO, 8, 0 },
         { GCKPT_STORE_ALL, 5, 3, 1, GCKPT_ISA_AUTO, 4, 11 },
     };
-    for (int i = 0; i < (int)(sizeof net / sizeof *net); i++)
-        for (int j = 0, n = 4; j < SETTINGS; j += n, n = 1) /* the first four, then each alone */
-            if (settings[j].leaves == 1 || (i + j) % 2)
-                run(net[i].name, net[i].net, net[i].how, net[i].clip, &settings[j], n);
+    static const int lengths[] = { 1, 7, 20, 32, 33, 64, 100 };
+    const int nets = (int)(sizeof net / sizeof *net), all = nets + (int)(sizeof lengths / 4);
+    for (int i = 0; i < 2 * all; i++)
+        for (int j = 0, n = 4; j < SETTINGS; j += n, n = 1) { /* the first four, then each alone */
+            const int at = i % all;
+            narrow = i / all;
+            length = at < nets ? 0 : lengths[at - nets];
+            /* so much of what takes long is run */
+            if (length > 33 ? !narrow || (j != 0 && j != 8)
+                            : settings[j].leaves > 1 && (i + j) % (narrow ? 4 : 2) != narrow)
+                continue;
+            if (length)
+                run("entries", entries, GCKPT_ADAMW, 0, &settings[j], n);
+            else
+                run(net[at].name, net[at].net, net[at].how, net[at].clip, &settings[j], n);
+        }
     /* bits of rotary's frequencies that are seen only at positions far beyond those above */
     for (int n = 1; n < 40; n++)
         for (float base = 0.01f; base < 1e7f; base *= 7) {
