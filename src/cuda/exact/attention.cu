@@ -22,7 +22,7 @@ __device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
- * blocks share a multiprocessor. */
+ * blocks share a multiprocessor; of bf16 plans two, or one if heads are wide. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)

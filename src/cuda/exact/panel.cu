@@ -3,7 +3,8 @@
  * products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
- * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * register (of bf16 plans by blocks, in three), from its start to its end. Tiles go over rows and
+ * columns, never over k (manual, 5c).
  * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
  * is worked on, the others are on their way.
  *

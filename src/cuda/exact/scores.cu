@@ -80,15 +80,16 @@ __device__ float part(const float4 &f, int k)
     return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
 }
 
-/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. */
+/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
+ * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
-    constexpr int ROW = WIDTH + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* an even place and an odd */
+    constexpr int ROW = WIDTH + 4, STEP = TILE / R;
     Block<R, 4, MIXED> block;
     a += threadIdx.x / 16 * ROW;
     b += threadIdx.x % 16 * ROW;
-    n = n < WIDTH ? n : WIDTH;
+    n = min(MIXED ? (n + 3) / 4 * 4 : n, WIDTH);
     block.begin();
     int e = 0;
 #pragma unroll 1
@@ -108,17 +109,11 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
             }
         }
     }
-    for (; e < n; e += PAIR) {
-        block.turn(s, e);
+    for (; !MIXED && e < n; e++) {
+        const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
 #pragma unroll
-        for (int k = 0; k < PAIR; k++) {
-            if (e + k >= n)
-                break;
-            const float *z = b + e + k, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                block.link(s, k, r, a[STEP * r * ROW + e + k], w);
-        }
+        for (int r = 0; r < R; r++)
+            block.link(s, 0, r, a[STEP * r * ROW + e], w);
     }
     block.end(s);
 }
@@ -141,7 +136,7 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
 template <int R, int N, bool MIXED>
 __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
 {
-    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED;
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
     const int row = (int)threadIdx.x / 16;
     Block<R, N, MIXED> block;
     float y[N];
