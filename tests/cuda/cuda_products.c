@@ -106,6 +106,18 @@ static void run(const gckpt_op *op, gckpt_call c, int values)
     both(op, GCKPT_BACKWARD, &back);
 }
 
+/* Entries of the first axis, of so many rows each: in bf16 plans links of gradients are cut at each. */
+static void entries_of(int64_t entries, int64_t rows, int64_t k, int64_t n, int transposed, int bias,
+                       gckpt_precision precision)
+{
+    gckpt_call c = new_call(precision, &transposed);
+    c.inputs = 2 + bias;
+    c.in[0].shape = rows % 2 || chance(60) ? gckpt_shape3(entries, rows, k) : gckpt_shape4(entries, 2, rows / 2, k);
+    c.in[1].shape = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n);
+    c.in[2].shape = gckpt_shape1(n);
+    run(&gckpti_op_linear, c, c.inputs);
+}
+
 static void linear_of(int64_t rows, int64_t k, int64_t n, int transposed, int bias, gckpt_precision precision)
 {
     gckpt_call c = new_call(precision, &transposed);
@@ -155,6 +167,19 @@ static void test_tiles(void)
         gckpt_precision precision = i % 5 == 4 ? GCKPT_BF16 : GCKPT_FP32;
         linear_of(m, links[below(8)], n, i / 6 % 2, i / 18, precision);
         linear_of(links[below(8)], m, n, i / 6 % 2, 0, precision); /* dw has the tile's size */
+    }
+}
+
+/* Blocks of links of bf16 plans: entries that end within a block, with one, within a stage of the
+ * kernel; elements that are one chain. */
+static void test_blocks(void)
+{
+    static const int rows[] = { 1, 7, 8, 31, 32, 33, 40, 63, 64, 65, 96, 100 };
+    for (int i = 0; i < 48; i++) {
+        gckpt_precision precision = i % 8 ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC;
+        int64_t entries = 1 + (int64_t)below(5), m = rows[i % 12], k = odd_size(40), n = odd_size(40);
+        entries_of(entries, m, k, n, i / 12 % 2, i / 24, precision);
+        matmul_of(entries, m, odd_size(100), n, i / 12 % 2, i / 24, precision);
     }
 }
 
@@ -272,10 +297,12 @@ int main(int argc, char **argv)
     int many = cuda_shim.multiprocessors;
     cuda_shim.multiprocessors = 1;
     test_tiles();
+    test_blocks();
     test_random(24);
     cuda_shim.multiprocessors = many;
 #else
     test_tiles();
+    test_blocks();
     test_random(200);
     linear_of(1700, 41, 300, 0, 1, GCKPT_FP32);
     linear_of(37, 1000, 600, 1, 0, GCKPT_FP32);

@@ -200,22 +200,26 @@ static uint16_t *halves(int64_t n)
     return x;
 }
 
-/* Rows and classes also just past what the kernels take at a time. */
-static void linear_cross_entropy(void)
+/* Rows and classes also just past what the kernels take at a time; rows in entries of several, at
+ * which bf16 plans cut the links of dw; cut: past those rows, in entries that are not whole there. */
+static void linear_cross_entropy(int cut)
 {
     const gckpt_op *op = &gckpti_op_linear_cross_entropy;
     gckpt_call c = new_call(NULL, 3);
     int64_t rows = size(129), classes = size(rows > 40 ? 300 : 2100), n = size(rows * classes > 9000 ? 5 : 65);
-    if (chance(10))
+    if (cut || chance(10))
         rows = 2049 + (int64_t)below(70), classes = 1 + below(3), n = 1 + below(3);
     else if (chance(10))
         rows = 1 + below(3), classes = 4097 + (int64_t)below(70), n = 1 + below(3);
-    c.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
-    input(&c, 0, gckpt_shape2(rows, n));
+    int64_t each = cut ? 100 : size(100), entries = (rows + each - 1) / each;
+    int flat = !cut && chance(40);
+    c.precision = cut || chance(50) ? GCKPT_BF16 : GCKPT_FP32;
+    rows = flat ? rows : entries * each;
+    input(&c, 0, flat ? gckpt_shape2(rows, n) : gckpt_shape3(entries, each, n));
     if (c.precision == GCKPT_BF16 && chance(80))
         c.in[0].bf16 = halves(rows * n), c.in[0].data = NULL;
     input(&c, 1, gckpt_shape2(classes, n));
-    c.in[2].shape = gckpt_shape1(rows);
+    c.in[2].shape = flat ? gckpt_shape1(rows) : gckpt_shape2(entries, each);
     c.in[2].index = targets(rows, classes);
     totals(&c);
     float *aux = piece(2 * rows, 1);
@@ -231,6 +235,12 @@ static void linear_cross_entropy(void)
 }
 
 /* ---- attention ---- */
+static void scale_by(gckpt_arg *x, float factor)
+{
+    for (int64_t i = 0; i < count_of(&x->shape); i++)
+        ((float *)(uintptr_t)x->data)[i] *= factor;
+}
+
 static void attention(void)
 {
     static const int sizes[] = { 1, 2, 3, 4, 7, 8, 16, 20, 32, 33, 63, 64, 65, 68, 96, 127, 128, 129, 132, 260 };
@@ -246,9 +256,12 @@ static void attention(void)
     }
     if (d > 32)
         o.heads = 1 + (o.heads > 2), rows = 1;
-    c.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
-    for (int i = 0; i < 3; i++)
+    c.precision = chance(50) ? GCKPT_BF16 : GCKPT_FP32;
+    for (int i = 0; i < 3; i++) {
         input(&c, i, gckpt_shape3(rows, i ? s : t, o.heads * d));
+        if (chance(15)) /* sums end as zeros of either sign */
+            scale_by(&c.in[i], 1e-38f);
+    }
     CHECK(op->shape(&c) == GCKPT_OK);
     for (int64_t i = 0, row = s * o.heads * d, left = missing * o.heads * d; i < rows * row; i++)
         if (i % row >= row - left) {
@@ -258,15 +271,27 @@ static void attention(void)
     float *q = (float *)(uintptr_t)c.in[0].data, *k = (float *)(uintptr_t)c.in[1].data;
     for (int64_t i = 0; chance(10) && i < d; i++) /* all scores of a query -inf, of a key subnormal */
         q[i] = float_of(0xff800000u), k[i] = 1e-38f;
-    int64_t n = count_of(&c.shape);
+    int64_t n = count_of(&c.shape), own = o.heads * d;
+    int unseen = o.causal && chance(40); /* of the last key by all queries but one, of the first query by keys */
+    for (int64_t i = 0; unseen && i < own; i++) {
+        ((float *)(uintptr_t)c.in[1].data)[(s - 1) * own + i] = value(2);
+        ((float *)(uintptr_t)c.in[2].data)[(s - 1) * own + i] = float_of(i % 2 ? 0x7f800000u : 0x7fc00000u);
+    }
     c.out = chance(90) ? piece(n, chance(70) ? 4 : 1) : NULL;
     c.aux = c.out && chance(20) ? NULL : piece((int64_t)c.aux_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
     if (!c.out || !c.aux || o.causal > 1)
         return;
-    c.grad_out = piece(n, chance(70) ? 4 : 1);
-    for (int i = 0; i < 3; i++)
+    float *g = piece(n, chance(70) ? 4 : 1);
+    for (int64_t i = 0; unseen && i < own; i++)
+        g[i] = float_of(i % 3 ? 0x7f800000u : 0x7fc00000u);
+    c.grad_out = g;
+    for (int i = 0; i < 3; i++) {
         gradient(op, &c, i, 0);
+        int64_t negative = c.in[i].accumulate && chance(20) ? count_of(&c.in[i].shape) : 0;
+        while (negative-- > 0) /* -0, from which sums of zeros start */
+            c.in[i].grad[negative] = float_of(0x80000000u);
+    }
     if (!c.in[0].grad && !c.in[1].grad)
         c.out = NULL;
     both(op, GCKPT_BACKWARD, &c);
@@ -352,7 +377,7 @@ int main(int argc, char **argv)
         softmax();
         norms();
         cross_entropy();
-        linear_cross_entropy();
+        linear_cross_entropy(i < 3);
         attention();
     }
     trainings();

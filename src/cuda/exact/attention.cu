@@ -22,9 +22,9 @@ __device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
- * blocks share a multiprocessor. */
+ * blocks share a multiprocessor; of bf16 plans two, or one if heads are wide. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
@@ -139,8 +139,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
 
 /* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
-    attention_dq_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
@@ -297,7 +296,7 @@ void attention_both(const gckpt_call *call)
         attention_delta(call, (float *)call->work);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
-        mixed ? attention_run<8, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
+        mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }

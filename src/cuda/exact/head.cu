@@ -4,7 +4,7 @@
 enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct HeadParts {
-    int64_t rows, classes; /* at a time */
+    int64_t rows, classes; /* at a time, at most */
     /* in floats: where what is behind the logits begins in work, the forward's state and losses or
      * the backward's dx; all */
     int64_t state, losses, dx, size;
@@ -24,13 +24,14 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     return p;
 }
 
-/* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
- * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
-void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+/* A block of rows, from `row` on, of which it gives the number: logits = x w', the losses' rows;
+ * backward: dx += d w, dw += d' x. In bf16 plans dx has its elements in work, since it is rounded
+ * once, when all classes are added. */
+int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
-    const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
+    const int64_t rows = gckpti_loss_rows(call, row, parts->rows);
     float *work = (float *)call->work, *aux = (float *)call->aux;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
@@ -46,6 +47,7 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
         l.n = gckpti_min(v - l.first, parts->classes);
         const gckpti_factor d = { work, NULL, l.n, 1, 0 };
         gckpti_product t;
+        t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (!backward)
@@ -57,26 +59,28 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
             gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
         t.b = gckpti_factor_of(x, at, c, 1, 0);
         t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
+        t.run = gckpti_entry_rows(&x->shape), t.before = row % t.run;
         if (dw)
             gckpti_product_to(call, products, &t, l.n, c, rows, dw + l.first * c,
                               w->accumulate || row > 0);
     }
     if (grad)
         narrow(call, dx, grad, rows * c);
+    return rows;
 }
 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
     const HeadParts parts = head_parts(call, 0);
     int64_t rows = gckpti_rows(&call->in[0].shape);
-    for (int64_t row = 0; row < rows; row += parts.rows)
-        head_block(call, &parts, row, 0);
+    for (int64_t row = 0; row < rows;)
+        row += head_block(call, &parts, row, 0);
     add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
 {
     const HeadParts parts = head_parts(call, 1);
-    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape); row += parts.rows)
-        head_block(call, &parts, row, 1);
+    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape);)
+        row += head_block(call, &parts, row, 1);
 }

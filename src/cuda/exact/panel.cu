@@ -3,7 +3,8 @@
  * products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
- * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * register (of bf16 plans by blocks, in three), from its start to its end. Tiles go over rows and
+ * columns, never over k (manual, 5c).
  * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
  * is worked on, the others are on their way.
  *
@@ -188,3 +189,40 @@ __device__ __forceinline__ void links(float *o, float x, const float *y, bool wa
         UNROLL for (int n = 0; n < N; n++) d[n] = gckpti_flushed_fma(x, y[n], o[n]);
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
+
+/* A block of links of R x N elements (manual, 5l). MIXED: links go by turns to two chains, and
+ * their sum to the element when the block ends; else they go to the element. */
+template <int R, int N, bool MIXED> struct Block {
+    float chain[2][R][N];
+
+    __device__ __forceinline__ void begin()
+    {
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
+            chain[0][r][n] = chain[1][r][n] = 0.0f;
+    }
+    /* A link of row r of the elements, whose place in the block, `place`, is a constant, or whether
+     * it is odd is one. */
+    __device__ __forceinline__ void link(float (*element)[N], int place, int r, float x,
+                                         const float *y, bool wanted = true)
+    {
+        links<N, MIXED>(MIXED ? chain[place % 2][r] : element[r], x, y, wanted);
+    }
+    /* Before link `place`: a new block begins with each 32nd. */
+    __device__ __forceinline__ void turn(float (*element)[N], int place)
+    {
+        if (!MIXED || place % GCKPTI_LINKS || !place)
+            return;
+        end(element);
+        begin();
+    }
+    /* plus: a zero is to be +0. */
+    __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
+    {
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
+        {
+            float sum = gckpti_flush(chain[0][r][n] + chain[1][r][n]);
+            element[r][n] = gckpti_flush(element[r][n] + sum);
+            element[r][n] = plus ? element[r][n] + 0.0f : element[r][n];
+        }
+    }
+};

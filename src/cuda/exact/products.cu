@@ -93,9 +93,62 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
+/* A product's links go to a thread's elements; MIXED: in blocks (manual, 5l). Where all are one
+ * chain from the element on, it is the first one of a block that they fill, and -0, which changes
+ * no sum, is in the other one and in the element's place. */
+template <int TM, int TN, bool MIXED> struct Links {
+    float c[TM][TN];
+    Block<TM, TN, MIXED> block;
+    bool one, odd;  /* one chain; the next link goes to the second one */
+    int rest, left; /* links until the entry, the block ends */
+
+    __device__ __forceinline__ void begin(const gckpti_product &t)
+    {
+        one = MIXED && gckpti_is_chain(&t), odd = false;
+        rest = (int)(t.run ? t.run - t.before % t.run : t.k);
+        left = one ? (int)t.k : min(rest, (int)GCKPTI_LINKS);
+        block.begin();
+        UNROLL for (int i = 0; i < TM && one; i++) UNROLL for (int j = 0; j < TN; j++)
+        {
+            block.chain[0][i][j] = c[i][j];
+            block.chain[1][i][j] = c[i][j] = -0.0f;
+        }
+    }
+    /* Links of all elements. */
+    __device__ __forceinline__ void add(bool second, const float *x, const float *y)
+    {
+        UNROLL for (int i = 0; i < TM && !second; i++) block.link(c, 0, i, x[i], y);
+        UNROLL for (int i = 0; i < TM && second; i++) block.link(c, 1, i, x[i], y);
+    }
+    /* So many were added. */
+    __device__ __forceinline__ void passed(int n, const gckpti_product &t)
+    {
+        left -= n;
+        odd = MIXED && odd != (n % 2 && !one);
+        if (!MIXED || left)
+            return;
+        block.end(c);
+        block.begin();
+        odd = false;
+        rest = rest > GCKPTI_LINKS ? rest - GCKPTI_LINKS : (int)t.run;
+        left = min(rest, (int)GCKPTI_LINKS);
+    }
+    /* The next link goes to the first one: that sum has no order. */
+    __device__ __forceinline__ void turn()
+    {
+        UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
+        {
+            float first = block.chain[0][i][j];
+            block.chain[0][i][j] = block.chain[1][i][j];
+            block.chain[1][i][j] = first;
+        }
+        odd = false;
+    }
+};
+
 /* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
  * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
- * -0. */
+ * -0; so do those of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -109,8 +162,9 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
     float *ring = (float *)stages;
     const gckpti_product &t = q.t;
     Here here(t, (int)threadIdx.x, (int)blockIdx.x);
-    float c[TM][TN];
-    product_start<BM, BN, TM, TN, MIXED>(t, c);
+    Links<TM, TN, MIXED> l;
+    product_start<BM, BN, TM, TN, MIXED>(t, l.c);
+    l.begin(t);
 
     PanelA a;
     PanelB b;
@@ -139,7 +193,8 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
             b.fetch(q.b, free + B, unread);
         }
         gckpti_cp_async_commit();
-        if (left >= DEPTH) {
+        const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
+        if (whole) {
             UNROLL for (int p = 0; p < DEPTH; p++)
             {
                 if (p + 1 < DEPTH) {
@@ -148,21 +203,24 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
                     below = line + B + (p + 1) * PanelB::LINE;
                     fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
                 }
-                UNROLL for (int i = 0; i < TM; i++) links<TN, MIXED>(c[i], x[p % 2][i], y[p % 2]);
+                l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
+            l.passed(DEPTH, t);
         }
-        for (int p = 0; p < left && left < DEPTH; p++) {
+        for (int p = 0; !whole && p < left && p < DEPTH; p++) {
             fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
             fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
-            UNROLL for (int i = 0; i < TM; i++) links<TN, MIXED>(c[i], x[0][i], y[0]);
+            l.add(l.odd, x[0], y[0]);
+            l.passed(1, t);
         }
+        l.turn();
         if (unread > 0) {
             a.put(q.a, free);
             b.put(q.b, free + B);
         }
     }
     gckpti_cp_async_wait<0>();
-    product_end<BM, BN, TM, TN, MIXED>(q, c);
+    product_end<BM, BN, TM, TN, MIXED>(q, l.c);
 }
 
 /* ASYNCS: of both factors, of b, or of none. */
@@ -194,9 +252,10 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three slots more for each fma, beside which the rest does not count. */
+/* Flushing takes three slots more for each fma, beside which the rest does not count; an element
+ * has three registers. */
 const Tile MIXED_TILES[] = {
-    { 64, 64, 23, run_tile<64, 64, 4, 8, true> },
+    { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
 };
 

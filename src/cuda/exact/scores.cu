@@ -7,7 +7,8 @@
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
  * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
  * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
- * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
+ * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush and go by
+ * blocks, of which a tile has whole ones. An element's three registers leave room for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
 /* gckpti_attention_keys; of a cache at position 0, and where to read what the position adds. */
@@ -79,17 +80,21 @@ __device__ float part(const float4 &f, int k)
     return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
 }
 
-/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. */
+/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
+ * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
     constexpr int ROW = WIDTH + 4, STEP = TILE / R;
+    Block<R, 4, MIXED> block;
     a += threadIdx.x / 16 * ROW;
     b += threadIdx.x % 16 * ROW;
-    n = n < WIDTH ? n : WIDTH;
+    n = min(MIXED ? (n + 3) / 4 * 4 : n, WIDTH);
+    block.begin();
     int e = 0;
 #pragma unroll 1
     for (; e + 4 <= n; e += 4) {
+        block.turn(s, e);
         float4 y[4];
 #pragma unroll
         for (int c = 0; c < 4; c++)
@@ -100,16 +105,17 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const float z[4] = { part(y[0], k), part(y[1], k), part(y[2], k), part(y[3], k) };
-                links<4, MIXED>(s[r], part(x, k), z);
+                block.link(s, k, r, part(x, k), z);
             }
         }
     }
-    for (; e < n; e++) {
+    for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
 #pragma unroll
         for (int r = 0; r < R; r++)
-            links<4, MIXED>(s[r], a[STEP * r * ROW + e], w);
+            block.link(s, 0, r, a[STEP * r * ROW + e], w);
     }
+    block.end(s);
 }
 
 /* Column n of a thread: four in a row, the next four 64 further on. */
@@ -130,14 +136,16 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
 template <int R, int N, bool MIXED>
 __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
 {
-    constexpr int ROW = 16 * N + 4;
-    constexpr int STEP = TILE / R;
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
     const int row = (int)threadIdx.x / 16;
+    Block<R, N, MIXED> block;
     float y[N];
     int j = 0;
     p += row * SCORES;
+    block.begin();
 #pragma unroll 1
     for (const int common = min(keys, sight + 1); j + 4 <= common; j += 4) {
+        block.turn(o, j);
         float4 x[R];
 #pragma unroll
         for (int r = 0; r < R; r++)
@@ -147,17 +155,25 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
             columns(y, v + (j + k) * ROW);
 #pragma unroll
             for (int r = 0; r < R; r++)
-                links<N, MIXED>(o[r], part(x[r], k), y);
+                block.link(o, k, r, part(x[r], k), y);
         }
     }
-    for (; j < keys; j++) {
-        columns(y, v + j * ROW);
+#pragma unroll 1
+    for (; j < keys; j += PAIR) {
+        block.turn(o, j);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            float x = p[STEP * r * SCORES + j];
-            links<N, MIXED>(o[r], x, y, j <= row + STEP * r + sight);
+        for (int k = 0; k < PAIR; k++) {
+            if (j + k >= keys)
+                break;
+            columns(y, v + (j + k) * ROW);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                float x = p[STEP * r * SCORES + j + k];
+                block.link(o, k, r, x, y, j + k <= row + STEP * r + sight);
+            }
         }
     }
+    block.end(o, true);
 }
 
 /* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
@@ -166,23 +182,32 @@ template <int R, int N, bool MIXED>
 __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int sight)
 {
-    constexpr int ROW = 16 * N + 4;
+    constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16 * R;
     const bool all = sight >= TILE - 1;
+    Block<R, N, MIXED> block;
     p += row;
-#pragma unroll 4
-    for (int i = 0; i < queries; i++) {
-        float x[R], y[N];
+    block.begin();
+#pragma unroll(MIXED ? 1 : 4)
+    for (int i0 = 0; i0 < queries; i0 += PAIR) {
+        block.turn(o, i0);
 #pragma unroll
-        for (int r = 0; r < R; r += 4) {
-            float4 f = *(const float4 *)(p + i * SCORES + r);
-            x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
+        for (int k = 0, i = i0; k < PAIR; k++, i++) {
+            if (i >= queries)
+                break;
+            float x[R], y[N];
+#pragma unroll
+            for (int r = 0; r < R; r += 4) {
+                float4 f = *(const float4 *)(p + i * SCORES + r);
+                x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
+            }
+            columns(y, g + i * ROW);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                block.link(o, k, r, x[r], y, all || i + sight >= row + r);
         }
-        columns(y, g + i * ROW);
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            links<N, MIXED>(o[r], x[r], y, all || i + sight >= row + r);
     }
+    block.end(o, true);
 }
 
 /* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
