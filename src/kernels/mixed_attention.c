@@ -45,7 +45,8 @@ static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part 
                                        const gckpti_factor *x, int64_t back, int64_t m,
                                        uint16_t *room)
 {
-    const int in_place = x->bf16 && h->d == h->deep && back + m >= s->by->tiles[0].rows;
+    const int in_place =
+        gckpti_in_place(s->by, x) && h->d == h->deep && back + m >= s->by->tiles[0].rows;
     s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
     if (!in_place)
@@ -465,8 +466,9 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 
 /* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
-      { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, GCKPTI_PANEL, 0, 2, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
+      { 32, GCKPTI_PANEL, 0, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    NULL,
     V(mixed_pack_a),
     V(mixed_pack_b),
     V(widen),
@@ -476,8 +478,9 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 8, GCKPTI_PANEL, 1, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
-      { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 8, GCKPTI_PANEL, 8, 0, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
+      { 32, GCKPTI_PANEL, 0, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    NULL,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),

@@ -1,0 +1,120 @@
+/* The kernels of AMX where their six instructions are functions of this file, as Intel's manual has them: test_bf16 by
+ * these, wherever there is AVX512-BF16. Whatever MXCSR says, and apart from anything in src/: links are computed in
+ * doubles. (The instructions themselves: test_bf16, where the processor has them.) */
+#include "num/num.h"
+#include "store/store.h"
+#include "ops/ops.h"
+#include "cpu/own.h"
+#include "check.h"
+
+#if GCKPTI_HAS_FAST && GCKPTI_AMX
+struct tile {
+    uint32_t word[16][16];
+};
+static __thread struct tile tmm[8]; /* a thread's own, as registers are */
+static __thread unsigned char shapes[64]; /* by ldtilecfg; all 0: none is in use */
+static __thread int blocks_done;
+
+static float float_at(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return u << 1 < 0x01000000 ? (u >> 31 ? -0.0f : 0.0f) : x;
+}
+
+/* a b + c, rounded once to 24 bits with any exponent, and a zero if that is below 2^-126. */
+static uint32_t multiply_add(float a, float b, float c)
+{
+    const double p = (double)a * (double)b, s = p + (double)c;
+    double exact = s;
+    uint64_t u;
+    uint32_t end;
+    float x;
+    memcpy(&u, &s, sizeof u);
+    if (s - s == 0) { /* rounded to odd, a double says how a float is rounded */
+        const double part = s - p, rest = (p - (s - part)) + ((double)c - part);
+        if (rest != 0 && !(u & 1))
+            u += (rest > 0) == (s > 0) ? 1 : UINT64_MAX;
+        memcpy(&exact, &u, sizeof exact);
+        if (exact > -0x1p-126 && exact < 0x1p-126)
+            exact = exact >= 0x1p-126 - 0x1p-151   ? 0x1p-126
+                    : exact <= 0x1p-151 - 0x1p-126 ? -0x1p-126
+                                                   : (double)(u >> 63 ? -0.0f : 0.0f);
+    }
+    x = (float)exact;
+    memcpy(&end, &x, sizeof end);
+    return end;
+}
+
+static void tile_shapes(const void *at) { memcpy(shapes, at, sizeof shapes); }
+static void tile_release(void) { memset(shapes, 0, sizeof shapes); }
+
+/* One in use is 16 rows of 64 bytes; without a shape it would be an illegal instruction. */
+static struct tile *tile_of(int n)
+{
+    if (shapes[0] != 1 || shapes[16 + 2 * n] != 64 || shapes[48 + n] != 16)
+        CHECK(!"tiles of other shapes"), abort();
+    return &tmm[n];
+}
+static void tile_zero(int n) { memset(tile_of(n), 0, sizeof tmm[n]); }
+static void tile_load(int n, const void *at, int64_t row)
+{
+    struct tile *t = tile_of(n);
+    for (int64_t i = 0; i < 16; i++)
+        memcpy(t->word[i], (const char *)at + i * row, sizeof t->word[i]);
+}
+static void tile_store(int n, void *at, int64_t row)
+{
+    struct tile *t = tile_of(n);
+    for (int64_t i = 0; i < 16; i++)
+        memcpy((char *)at + i * row, t->word[i], sizeof t->word[i]);
+}
+static void tile_block(int to, int left, int right)
+{
+    const struct tile *a = tile_of(left), *b = tile_of(right);
+    struct tile *c = tile_of(to);
+    blocks_done++;
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) {
+            uint32_t even = 0, odd = 0;
+            for (int q = 0; q < 16; q++) {
+                const uint32_t x = a->word[i][q], y = b->word[q][j];
+                even = multiply_add(float_at(x << 16), float_at(y << 16), float_at(even));
+                odd = multiply_add(float_at(x & 0xffff0000), float_at(y & 0xffff0000), float_at(odd));
+            }
+            even = multiply_add(1, float_at(even), float_at(odd));
+            c->word[i][j] = multiply_add(1, float_at(c->word[i][j]), float_at(even));
+        }
+}
+
+#define GCKPTI_AMX_SHAPES(at)        tile_shapes(at)
+#define GCKPTI_AMX_RELEASE()         tile_release()
+#define GCKPTI_AMX_ZERO(n)           tile_zero(n)
+#define GCKPTI_AMX_LOAD(n, at, row)  tile_load(n, at, row)
+#define GCKPTI_AMX_STORE(n, at, row) tile_store(n, at, row)
+#define GCKPTI_AMX_BLOCK(c, a, b)    tile_block(c, a, b)
+#define GCKPTI_TILES_HERE()           1
+#define main test_bf16
+#include "cpu/test_bf16.c"
+#undef main
+#include "cpu/kernels.c"
+
+int main(int argc, char **argv)
+{
+    const int failed = gckpt_isa_available(GCKPT_ISA_AMX) ? test_bf16(argc, argv) : 0;
+    CHECK(blocks_done > 0 || !__builtin_cpu_supports("avx512bf16"));
+    CHECK(shapes[0] == 0); /* all are released */
+    if (!blocks_done)
+        printf("skipped: AMX, of which the rest is AVX512-BF16\n");
+    return check_report("amx") || failed;
+}
+
+#define GCKPTI_ISA 3
+#include "kernels/all.c"
+#else
+int main(void)
+{
+    printf("skipped: no AMX in this build\n");
+    return check_report("amx");
+}
+#endif
