@@ -8,6 +8,11 @@
 #include "check.h"
 
 #if GCKPTI_HAS_FAST && GCKPTI_AMX
+#ifdef __clang__
+#define QUICKLY
+#else
+#define QUICKLY __attribute__((optimize("O3", "no-trapping-math"), target("avx512f,avx512dq")))
+#endif
 struct tile {
     uint32_t word[16][16];
 };
@@ -22,28 +27,22 @@ static float float_at(uint32_t u)
     return u << 1 < 0x01000000 ? (u >> 31 ? -0.0f : 0.0f) : x;
 }
 
-/* a b + c, rounded once to 24 bits with any exponent, and a zero if that is below 2^-126. */
-static uint32_t multiply_add(float a, float b, float c)
+/* c[j] += a b[j], rounded once to 24 bits with any exponent, and a zero if that is below 2^-126. */
+QUICKLY static void links(float a, const float *b, float *c)
 {
-    const double p = (double)a * (double)b, s = p + (double)c;
-    double exact = s;
-    uint64_t u;
-    uint32_t end;
-    float x;
-    memcpy(&u, &s, sizeof u);
-    if (s - s == 0) { /* rounded to odd, a double says how a float is rounded */
-        const double part = s - p, rest = (p - (s - part)) + ((double)c - part);
-        if (rest != 0 && !(u & 1))
-            u += (rest > 0) == (s > 0) ? 1 : UINT64_MAX;
-        memcpy(&exact, &u, sizeof exact);
-        if (exact > -0x1p-126 && exact < 0x1p-126)
-            exact = exact >= 0x1p-126 - 0x1p-151   ? 0x1p-126
-                    : exact <= 0x1p-151 - 0x1p-126 ? -0x1p-126
-                                                   : (double)(u >> 63 ? -0.0f : 0.0f);
+    for (int j = 0; j < 16; j++) {
+        const double p = (double)a * (double)b[j], s = p + (double)c[j], part = s - p;
+        const double rest = (p - (s - part)) + ((double)c[j] - part);
+        const int64_t away = s > 0 ? 1 : -1;
+        double odd, size;
+        int64_t u; /* a double that is rounded to odd says how a float is rounded */
+        memcpy(&u, &s, sizeof u);
+        u += u & 1 ? 0 : rest > 0 ? away : rest < 0 ? -away : 0;
+        memcpy(&odd, &u, sizeof odd);
+        size = odd < 0 ? -odd : odd;
+        size = size < 0x1p-126 - 0x1p-151 ? 0 : size < 0x1p-126 ? 0x1p-126 : size;
+        c[j] = (float)__builtin_copysign(size, odd);
     }
-    x = (float)exact;
-    memcpy(&end, &x, sizeof end);
-    return end;
 }
 
 static void tile_shapes(const void *at) { memcpy(shapes, at, sizeof shapes); }
@@ -73,18 +72,24 @@ static void tile_block(int to, int left, int right)
 {
     const struct tile *a = tile_of(left), *b = tile_of(right);
     struct tile *c = tile_of(to);
-    blocks_done++;
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < 16; j++) {
-            uint32_t even = 0, odd = 0;
-            for (int q = 0; q < 16; q++) {
-                const uint32_t x = a->word[i][q], y = b->word[q][j];
-                even = multiply_add(float_at(x << 16), float_at(y << 16), float_at(even));
-                odd = multiply_add(float_at(x & 0xffff0000), float_at(y & 0xffff0000), float_at(odd));
-            }
-            even = multiply_add(1, float_at(even), float_at(odd));
-            c->word[i][j] = multiply_add(1, float_at(c->word[i][j]), float_at(even));
+    float words[2][16][16];
+    for (int i = 0; i < 256; i++) {
+        words[0][i / 16][i % 16] = float_at(b->word[i / 16][i % 16] << 16);
+        words[1][i / 16][i % 16] = float_at(b->word[i / 16][i % 16] & 0xffff0000);
+    }
+    for (int i = 0; i < 16; i++) {
+        float even[16] = { 0 }, odd[16] = { 0 }, element[16];
+        for (int q = 0; q < 16; q++) {
+            links(float_at(a->word[i][q] << 16), words[0][q], even);
+            links(float_at(a->word[i][q] & 0xffff0000), words[1][q], odd);
         }
+        for (int j = 0; j < 16; j++)
+            element[j] = float_at(c->word[i][j]);
+        links(1, even, odd);
+        links(1, odd, element);
+        memcpy(c->word[i], element, sizeof element);
+    }
+    blocks_done++;
 }
 
 #define GCKPTI_AMX_SHAPES(at)        tile_shapes(at)
