@@ -236,7 +236,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
     const int64_t deep = GCKPTI_LINKS / 2 * s->blocks;
     float *rest = room;
     room += s->keeps ? s->by.rows * s->by.cols : 0;
-    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a's end */
+    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a */
     gckpti_mixed_unit(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
@@ -355,7 +355,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
         for (int i = 0; i < N; i++) {
             b[i * K + p] = numbers[(3 * p + i) % 8];
             if (i < M)
-                a[i * K + p] = i < 4 ? numbers[(p * 3 + i + i / 5) % 8] : (uint16_t)(p & 1 ? 0x8000 : 0);
+                a[i * K + p] = (uint16_t)(i < 4   ? numbers[(p * 3 + i + i / 5) % 8]
+                                          : p & 1 ? 0x8000
+                                                  : 0);
         }
     for (int i = 0; i < N; i += 3)
         b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;

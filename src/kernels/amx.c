@@ -3,22 +3,22 @@
  * elements: two chains from +0, the words' lower halves and the upper ones, whose sum is added to
  * the element, subnormals being zeros; all as 5l has it, whatever MXCSR says. ---- */
 
-/* Tests put an emulation in the place of the instructions. */
+/* The instructions as AT&T and Intel write them; tests put an emulation in their place. (Those of
+ * compilers' headers do not say that they read memory.) */
 #ifndef GCKPTI_AMX_LOAD
-#define GCKPTI_AMX_TMM(n)         "%%tmm" #n
-#define GCKPTI_AMX_SHAPES(at)    __asm__ volatile("{ldtilecfg (%0)|ldtilecfg [%0]}" ::"r"(at) : "memory")
-#define GCKPTI_AMX_RELEASE()     __asm__ volatile("tilerelease" ::: "memory")
-#define GCKPTI_AMX_ZERO(n)       __asm__ volatile("tilezero " GCKPTI_AMX_TMM(n) ::)
-#define GCKPTI_AMX_LOAD(n, at, row)                                                               \
-    __asm__ volatile("{tileloadd (%0,%1,1), " GCKPTI_AMX_TMM(n) "|tileloadd " GCKPTI_AMX_TMM(n)    \
-                     ", [%0+%1*1]}" ::"r"(at), "r"(row) : "memory")
-#define GCKPTI_AMX_STORE(n, at, row)                                                              \
-    __asm__ volatile("{tilestored " GCKPTI_AMX_TMM(n) ", (%0,%1,1)|tilestored [%0+%1*1], "         \
-                     GCKPTI_AMX_TMM(n) "}" ::"r"(at), "r"(row) : "memory")
-#define GCKPTI_AMX_BLOCK(c, a, b)                                                                 \
-    __asm__ volatile("{tdpbf16ps " GCKPTI_AMX_TMM(b) ", " GCKPTI_AMX_TMM(a) ", "                   \
-                     GCKPTI_AMX_TMM(c) "|tdpbf16ps " GCKPTI_AMX_TMM(c) ", " GCKPTI_AMX_TMM(a)      \
-                     ", " GCKPTI_AMX_TMM(b) "}" ::)
+#define GCKPTI_AMX_SHAPES(at) __asm__ volatile("ldtilecfg {(%0)|[%0]}" ::"r"(at) : "memory")
+#define GCKPTI_AMX_RELEASE()  __asm__ volatile("tilerelease" ::: "memory")
+#define GCKPTI_AMX_ZERO(n)    __asm__ volatile("tilezero {%%|}tmm" #n ::)
+#define GCKPTI_AMX_LOAD(n, at, row)                                                                \
+    __asm__ volatile("tileloadd {(%0,%1,1), %%tmm" #n "|tmm" #n ", [%0+%1*1]}" ::"r"(at), "r"(row) \
+                     : "memory")
+#define GCKPTI_AMX_STORE(n, at, row)                                                               \
+    __asm__ volatile("tilestored {%%tmm" #n ", (%0,%1,1)|[%0+%1*1], tmm" #n "}" ::"r"(at),         \
+                     "r"(row)                                                                      \
+                     : "memory")
+#define GCKPTI_AMX_BLOCK(c, a, b)                                                                  \
+    __asm__ volatile("tdpbf16ps {%%tmm" #b ", %%tmm" #a ", %%tmm" #c "|tmm" #c ", tmm" #a          \
+                     ", tmm" #b "}" ::)
 #endif
 
 /* Of an item: all 8 registers whole before it, none in use after it. */
@@ -28,7 +28,9 @@ static void gckpti_mixed_unit_amx(int on)
         uint8_t palette, start, none[14];
         uint16_t bytes[16];
         uint8_t rows[16];
-    } whole = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
+    } whole = {
+        1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
+    };
     if (on)
         GCKPTI_AMX_SHAPES(&whole);
     else

@@ -80,7 +80,8 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
     float wide[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
     float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     for (int64_t p = 0; p < t->blocks; p++) {
-        const int64_t links = p + 1 < t->blocks ? GCKPTI_LINKS : gckpti_multiple(t->last, 2);
+        const int64_t links =
+            p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
         V(mixed_b)(t->b + p * (GCKPTI_LINKS / 2) * t->b_row, t->b_row, t->width, wide);
         for (int64_t i = 0; i < t->m; i += GCKPTI_TILE_ROWS) {
             const int64_t m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
