@@ -12,7 +12,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     float *room = (float *)call->work;
     room += worker * gckpti_attention_room(call, h->t, h->d, backward);
     if (h->mixed)
-        gckpti_mixed_unit(mixed, 1);
+        gckpti_mixed_ready(mixed, 1);
     if (backward) {
         (h->mixed ? mixed->attention_backward : by->attention_backward)(h, i / h->heads,
                                                                         i % h->heads, room);
@@ -23,7 +23,7 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
             h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, room);
     }
     if (h->mixed)
-        gckpti_mixed_unit(mixed, 0);
+        gckpti_mixed_ready(mixed, 0);
 }
 
 static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_heads h)

@@ -185,9 +185,9 @@ typedef struct {
 } gckpti_tile;
 
 /* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
- * side by side, as words of two links; of b, panels of such words, a block being 16 rows of as many
- * as the panel is wide: what the two halves of word q hold is the kernels' choice. What is missing of a
- * block goes as -0 x +0, which changes no chain, not even one at -0. */
+ * side by side; of b, panels of words of two links, a block being 16 rows of as many as the panel is
+ * wide: what the two halves of word q hold is the kernels' choice. What is missing of a block goes
+ * as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
     GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
     GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
@@ -208,11 +208,10 @@ typedef struct {
     gckpti_fetch *fetch; /* is this, or NULL */
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: of how many rows and columns (of b's panels, too) at
- * most; of how many rows at a time (`whole`: there are always so many, or 0: any); whether a may lie
- * in place, and then at multiples of how many bytes its rows begin; how words are packed. */
+/* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns
+ * (of b's panels, too) at most; how words of b are packed. */
 typedef struct {
-    int rows, columns, whole, in_place, words;
+    int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_mixed_tiles;
 
@@ -224,13 +223,14 @@ typedef struct {
     int64_t at, n, p, blocks;
 } gckpti_mixed_links;
 
-/* Of bf16 plans. tiles: for blocks, for a chain; unit: NULL, or called before (1) and after (0) an
- * item's. pack_a: lane i's at d + i * row, up to a multiple of 16 lanes; pack_b: a panel of `width`
- * lanes. */
+/* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
+ * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row, up
+ * to a multiple of 16 lanes; pack_b: a panel of `width` lanes. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
-    void (*unit)(int on);
-    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
+    void (*ready)(int on);
+    int64_t align;
+    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
@@ -239,18 +239,17 @@ typedef struct {
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
 
-static inline void gckpti_mixed_unit(const gckpti_mixed_kernels *by, int on)
+static inline void gckpti_mixed_ready(const gckpti_mixed_kernels *by, int on)
 {
-    if (by->unit)
-        by->unit(on);
+    if (by->ready)
+        by->ready(on);
 }
 
 /* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
 static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_factor *x)
 {
-    const int64_t at = by->tiles[0].in_place;
-    return at && x->bf16 && x->step == 1 && 2 * x->row % at == 0 &&
-           (int64_t)((uintptr_t)x->bf16 & 63) % at == 0;
+    return x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
+           (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
 }
 
 /* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
@@ -426,8 +425,8 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 /* Those of bf16 plans; without these all are NULL. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
-    static const gckpti_mixed_kernels none = { { { 0, 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, 0, NULL } },
-                                                NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    static const gckpti_mixed_kernels none = { { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } },
+                                                NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL };
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 

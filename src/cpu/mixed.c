@@ -90,10 +90,10 @@ static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_til
 {
     float rest[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int64_t m = t->m, more = by->whole && exact ? gckpti_multiple(m, by->whole) - m : 0;
-    const int64_t skip = gckpti_min(s->back, more);
+    const int whole = exact && t->m < by->unit;
+    const int64_t skip = whole ? gckpti_min(s->back, by->unit - t->m) : 0, m = t->m;
     float *at = rest + skip * GCKPTI_PANEL;
-    const int edge = more || n < t->width;
+    const int edge = whole || n < t->width;
     if (edge || !t->c) {
         t->c = rest, t->c_row = GCKPTI_PANEL;
         if (edge && all.from && !start)
@@ -105,7 +105,8 @@ static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_til
         s->by->widen(start + i * all.narrow_row, (t->c == rest ? at : t->c) + i * t->c_row, n);
     if (start)
         t->from = t->c, t->from_row = t->c_row;
-    t->m += more, t->a -= skip * t->a_row;
+    if (whole)
+        t->m = by->unit, t->a -= skip * t->a_row;
     if (edge || !exact)
         t->c_bf16 = NULL;
     if (exact)
@@ -128,15 +129,16 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
     const unsigned mode = gckpti_flushing_begin();
     const int64_t back = s->back;
     for (int64_t j = 0; j < s->n; j += columns)
-        for (int64_t r = 0; r < all->m; r += by->rows) {
+        for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            t.m = gckpti_min(all->m - r, by->rows), t.width = gckpti_multiple(n, 16);
+            m = gckpti_min(all->m - r, by->rows), m -= m < by->unit ? 0 : m % by->unit;
+            t.m = m, t.width = gckpti_multiple(n, 16);
             t.a += r * t.a_row, t.b += j, s->back = back + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
-            t.next = t.c && r + 2 * by->rows <= all->m ? t.c + by->rows * t.c_row : NULL;
+            t.next = t.c && r + m + by->unit <= all->m ? t.c + m * t.c_row : NULL;
             t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
             gckpti_mixed_rows(s, by, exact, &t, n, s->start ? s->start + r * t.narrow_row + j : NULL);
         }
@@ -237,7 +239,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
     float *rest = room;
     room += s->keeps ? s->by.rows * s->by.cols : 0;
     void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a */
-    gckpti_mixed_unit(s->kernels, 1);
+    gckpti_mixed_ready(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
         gckpti_mixed_links of_a = { t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0 };
@@ -247,7 +249,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
@@ -262,7 +264,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
             gckpti_mixed_multiply(&w.part);
         }
     }
-    gckpti_mixed_unit(s->kernels, 0);
+    gckpti_mixed_ready(s->kernels, 0);
 }
 
 /* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
@@ -299,7 +301,7 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     s.kernels = gckpti_kernels_of(call)->mixed;
     s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
     s.in_place = gckpti_in_place(s.kernels, &t->a) && t->k % GCKPTI_LINKS == 0 && !t->run &&
-                 t->m >= s.kernels->tiles[0].rows;
+                 t->m >= s.kernels->tiles[0].unit;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);

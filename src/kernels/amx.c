@@ -22,7 +22,7 @@
 #endif
 
 /* Of an item: all 8 registers whole before it, none in use after it. */
-static void gckpti_mixed_unit_amx(int on)
+static void gckpti_mixed_ready_amx(int on)
 {
     static const struct {
         uint8_t palette, start, none[14];
@@ -95,9 +95,10 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
-    { { 32, 32, 16, 64, GCKPTI_WORDS_PAIRS, gckpti_mixed_tile_amx },
-      { 32, GCKPTI_PANEL, 0, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
-    gckpti_mixed_unit_amx,
+    { { 32, 32, 16, GCKPTI_WORDS_PAIRS, gckpti_mixed_tile_amx },
+      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    gckpti_mixed_ready_amx,
+    64,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),

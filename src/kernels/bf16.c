@@ -133,13 +133,10 @@ GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
     return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
 }
 
-/* Here and below, words of pairs alone. */
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
-                                          int64_t row)
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
 {
     const gckpti_factor *x = s->x;
     int64_t p = s->p, links;
-    (void)words;
     for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
         const int64_t at = s->at + p * x->step;
         links = V(mixed_block)(s, p);
@@ -163,6 +160,7 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words
     }
 }
 
+/* Words are pairs. */
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
@@ -202,41 +200,47 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* 4 rows of a tile, `vectors` (a constant) of columns: vdpbf16ps takes the upper halves first: c =
- * fma(l, l', fma(h, h', c)), subnormals flushed. (Named one by one, since gcc spills arrays; hence more than 60 lines.) */
-GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r, int vectors)
+/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). vdpbf16ps takes the upper halves
+ * first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so words of b are two links of a chain,
+ * the first in the upper half, and pairs of a are shuffled to such words. (Named one by one, since
+ * gcc spills arrays; hence more than 60 lines.) */
+GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
 {
     static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    const int64_t row = t->a_row, b_row = t->b_row;
-    const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
-    const uint32_t *b = t->b;
-    int64_t from_row = t->from ? t->from_row : 0;
-    const float *from = t->from ? t->from + r * from_row : zeros;
-    float *c = t->c + r * t->c_row;
+    const __m512i first = _mm512_set1_epi64(chain ? 0x0100030201000302 : 0x0100050401000504);
+    const __m512i second = _mm512_set1_epi64(chain ? 0x0504070605040706 : 0x0302070603020706);
+    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row;
     gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
     if (t->fetch)
         f = *t->fetch;
 #define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
-#define GCKPTI_DOTS_START(i, at)                                                                   \
+#define GCKPTI_DOTS_ZERO(i, at)                                                                    \
     __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
     __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
-#define GCKPTI_DOTS_LINKS(i, at, chain)                                                            \
-    memcpy(&word, at, sizeof word);                                                                \
-    x = (__m512bh)_mm512_set1_epi32(word);                                                         \
-    l##chain##i = _mm512_dpbf16_ps(l##chain##i, x, (__m512bh)b0);                                  \
+#define GCKPTI_DOTS_FROM(i, at)                                                                    \
+    le##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
     if (vectors > 1)                                                                               \
-        m##chain##i = _mm512_dpbf16_ps(m##chain##i, x, (__m512bh)b1);                              \
+        me##i = _mm512_loadu_ps(from + (i)*from_row + 16);                                         \
     if (vectors > 2)                                                                               \
-        h##chain##i = _mm512_dpbf16_ps(h##chain##i, x, (__m512bh)b2);
-#define GCKPTI_DOTS_EVEN(i, at) GCKPTI_DOTS_LINKS(i, at, e)
-#define GCKPTI_DOTS_ODD(i, at)  GCKPTI_DOTS_LINKS(i, at, o)
+        he##i = _mm512_loadu_ps(from + (i)*from_row + 32);
+#define GCKPTI_DOTS_LINKS(i, at, which, order)                                                     \
+    memcpy(&four, at, sizeof four);                                                                \
+    x = (__m512bh)_mm512_shuffle_epi8(_mm512_set1_epi64(four), order);                             \
+    l##which##i = _mm512_dpbf16_ps(l##which##i, x, (__m512bh)b0);                                  \
+    if (vectors > 1)                                                                               \
+        m##which##i = _mm512_dpbf16_ps(m##which##i, x, (__m512bh)b1);                              \
+    if (vectors > 2)                                                                               \
+        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b2);
+#define GCKPTI_DOTS_FIRST(i, at)  GCKPTI_DOTS_LINKS(i, at, e, first)
+#define GCKPTI_DOTS_SECOND(i, at) GCKPTI_DOTS_LINKS(i, at, o, second)
+#define GCKPTI_DOTS_ON(i, at)     GCKPTI_DOTS_LINKS(i, at, e, second)
 #define GCKPTI_DOTS_WORDS(each)                                                                    \
     {                                                                                              \
         const __m512i b0 = _mm512_loadu_si512(words);                                              \
         const __m512i b1 = vectors > 1 ? _mm512_loadu_si512(words + 16) : b0;                      \
         const __m512i b2 = vectors > 2 ? _mm512_loadu_si512(words + 32) : b0;                      \
         GCKPTI_DOTS_EACH(each)                                                                     \
-        words += b_row, a += 2, a2 += 2;                                                           \
+        words += b_row;                                                                            \
     }
 #define GCKPTI_DOTS_END(i, at)                                                                     \
     _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
@@ -246,51 +250,84 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r
     if (vectors > 2)                                                                               \
         _mm512_storeu_ps(c + (i)*c_row + 32,                                                       \
                          _mm512_loadu_ps(from + (i)*from_row + 32) + (he##i + ho##i));
-    const int64_t c_row = t->c_row;
-    for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
-        const uint32_t *words = b;
-        GCKPTI_DOTS_EACH(GCKPTI_DOTS_START)
-        for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4) {
-            __m512bh x;
-            int word;
-            if (f.rows > 0) {
-                __builtin_prefetch(f.x + f.at, 0, 2);
-                f.at += 64;
-                if (f.at >= f.width)
-                    f.at = 0, f.x += f.row, f.rows--;
+#define GCKPTI_DOTS_STORE(i, at)                                                                   \
+    _mm512_storeu_ps(c + (i)*c_row, le##i);                                                        \
+    if (vectors > 1)                                                                               \
+        _mm512_storeu_ps(c + (i)*c_row + 16, me##i);                                               \
+    if (vectors > 2)                                                                               \
+        _mm512_storeu_ps(c + (i)*c_row + 32, he##i);
+    for (int64_t r = 0; r < t->m; r += 4) {
+        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
+        const uint32_t *b = t->b;
+        int64_t from_row = t->from ? t->from_row : 0;
+        const float *from = t->from ? t->from + r * from_row : zeros;
+        float *c = t->c + r * c_row;
+        for (int64_t i = 8; i < 12 && (r + 8 < t->m || t->next); i++)
+            for (int64_t j = 0; j < 16 * vectors; j += 16)
+                __builtin_prefetch(c + i * c_row + j);
+        for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
+            const uint32_t *words = b;
+            GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO)
+            if (chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
             }
-            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_EVEN)
-            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ODD)
+            for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4, a += 4, a2 += 4) {
+                __m512bh x;
+                long long four;
+                if (f.rows > 0) {
+                    __builtin_prefetch(f.x + f.at, 0, 2);
+                    f.at += 64;
+                    if (f.at >= f.width)
+                        f.at = 0, f.x += f.row, f.rows--;
+                }
+                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
+                __asm__("" : "+r"(a), "+r"(a2));
+                if (chain)
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
+                else
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
+            }
+            if (chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
+            } else {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
+            }
+            from = c, from_row = c_row;
         }
-        GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
-        from = c, from_row = c_row;
+        for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
+            for (int64_t j = 0; j < 16 * vectors; j += 16)
+                gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
     }
 #undef GCKPTI_DOTS_EACH
-#undef GCKPTI_DOTS_START
+#undef GCKPTI_DOTS_ZERO
+#undef GCKPTI_DOTS_FROM
 #undef GCKPTI_DOTS_LINKS
-#undef GCKPTI_DOTS_EVEN
-#undef GCKPTI_DOTS_ODD
+#undef GCKPTI_DOTS_FIRST
+#undef GCKPTI_DOTS_SECOND
+#undef GCKPTI_DOTS_ON
 #undef GCKPTI_DOTS_WORDS
 #undef GCKPTI_DOTS_END
-    for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
-        for (int64_t j = 0; j < 16 * vectors; j += 16)
-            gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
+#undef GCKPTI_DOTS_STORE
     if (t->fetch)
         *t->fetch = f;
 }
 
+GCKPTI_INLINED_BF16 void gckpti_mixed_rows_bf16(const gckpti_mixed_tile *t, int chain)
+{
+    if (t->width > 32)
+        gckpti_mixed_dots(t, 3, chain);
+    else if (t->width > 16)
+        gckpti_mixed_dots(t, 2, chain);
+    else
+        gckpti_mixed_dots(t, 1, chain);
+}
 static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
 {
-    for (int64_t i = 0; i < 8 && t->next; i++)
-        for (int64_t j = 0; j < t->width; j += 16)
-            __builtin_prefetch(t->next + i * t->c_row + j);
-    for (int64_t r = 0; r < 8; r += 4)
-        if (t->width > 32)
-            gckpti_mixed_dots(t, r, 3);
-        else if (t->width > 16)
-            gckpti_mixed_dots(t, r, 2);
-        else
-            gckpti_mixed_dots(t, r, 1);
+    gckpti_mixed_rows_bf16(t, 0);
+}
+static GCKPTI_TARGET_BF16 void gckpti_mixed_chain_bf16(const gckpti_mixed_tile *t)
+{
+    gckpti_mixed_rows_bf16(t, 1);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
@@ -444,11 +481,11 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
-                                                        uint16_t *d, int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
+                                                        int64_t row)
 {
     void *to = d;
-    gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+    gckpti_mixed_pack(s, GCKPTI_WORDS_PAIRS, 1, (uint32_t *)to, row / 2);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,

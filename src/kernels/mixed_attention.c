@@ -12,7 +12,7 @@ GCKPTI_INLINED void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_fa
     t.k = k;
     const gckpti_mixed_links s = { &t, x, 0, lanes, 0, (k + GCKPTI_LINKS - 1) / GCKPTI_LINKS };
     if (a)
-        by->pack_a(&s, by->tiles[0].words, a, gckpti_multiple(k, GCKPTI_LINKS));
+        by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
     else
         by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
 }
@@ -46,7 +46,7 @@ static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part 
                                        uint16_t *room)
 {
     const int in_place =
-        gckpti_in_place(s->by, x) && h->d == h->deep && back + m >= s->by->tiles[0].rows;
+        gckpti_in_place(s->by, x) && h->d == h->deep && back + m >= s->by->tiles[0].unit;
     s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
     if (!in_place)
@@ -75,8 +75,8 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edg
                                            int64_t diagonal, int64_t k)
 {
     const int down = edge == GCKPTI_DOWN_TO || edge == GCKPTI_DOWN_FROM;
-    const int64_t size = down ? all->n : all->tile.m, rows = all->by->tiles[0].rows;
-    const int64_t step = !cut ? size : down ? GCKPTI_LINKS : rows < 16 ? 16 : rows;
+    const int64_t size = down ? all->n : all->tile.m, unit = all->by->tiles[0].unit;
+    const int64_t step = !cut ? size : down ? GCKPTI_LINKS : unit > 16 ? unit : 16;
     for (int64_t i = 0; i < size; i += step) {
         const int64_t some = gckpti_min(step, size - i), to = i + some + diagonal;
         const int64_t from = i > diagonal ? i - diagonal : 0;
@@ -466,9 +466,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 
 /* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, 0, 2, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
-      { 32, GCKPTI_PANEL, 0, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
+      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
     NULL,
+    2,
     V(mixed_pack_a),
     V(mixed_pack_b),
     V(widen),
@@ -478,9 +479,10 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 8, GCKPTI_PANEL, 8, 0, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
-      { 32, GCKPTI_PANEL, 0, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
+      { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
     NULL,
+    2,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),
