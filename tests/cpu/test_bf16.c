@@ -630,14 +630,17 @@ static void test_products(void)
                            : large ? (i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
                                    : 1 + below(37);
         const uint32_t n = of ? of[1] : large ? 90 + below(110) : 1 + below(130);
-        const uint32_t k = of      ? of[2]
-                           : large ? 790 + (below(100) | (uint32_t)odd)
-                                   : 1 + below(i % 40 ? 90 : 700);
+        const uint32_t drawn_k = of      ? of[2]
+                                 : large ? 790 + (below(100) | (uint32_t)odd)
+                                         : 1 + below(i % 40 ? 90 : 700);
+        const uint32_t k = i % 3 == 1 ? (drawn_k + 31) / 32 * 32 : drawn_k; /* rows stay in place */
         const uint32_t batch = large ? 1 : 1 + below(3);
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
         const uint32_t which = odd ? (any & ~1u) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
-        void *whole[2]; /* factors to the byte, so that sanitizers see what is read beyond them */
+        /* factors to the byte, so that sanitizers see what is read beyond them; or in cache lines */
+        char *room_of[2];
+        void *whole[2];
         for (uint32_t j = 0; j < 3; j++)
             for (uint32_t at = 0; at < batch * count[j]; at++) {
                 f32[j][at] = number(j == 2 && i % 3 ? 2 : i % 3);
@@ -647,7 +650,8 @@ static void test_products(void)
             bias[j] = number(i % 3);
         for (int j = 0; j < 2; j++) {
             const size_t size = (size_t)(batch * count[j]) * (which >> j & 1 ? 4 : 2);
-            whole[j] = malloc(size);
+            room_of[j] = (char *)malloc(size + 64);
+            whole[j] = room_of[j] + 64 - (i / 2 % 2 ? (uintptr_t)room_of[j] % 64 : 0);
             memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
         }
         gckpt_call call = { .threads = 1 };
@@ -671,12 +675,13 @@ static void test_products(void)
         t.before = t.run < 32 ? 0 : 32 * below((uint32_t)(t.run + 31) / 32);
         t.room = room;
         CHECK(!large || gckpti_mixed_room(m, n, k) <= 90000);
-        const gckpti_kernels *kernels[4];
+        const gckpti_kernels *kernels[5];
         kernels[0] = NULL;
         kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
         kernels[2] = gckpti_kernels_for(GCKPT_ISA_AVX512);
         kernels[3] = kernels[2] ? &gckpti_kernels_avx512 : NULL; /* without bf16 instructions */
-        for (int v = 0; v < 4; v++) {
+        kernels[4] = gckpti_kernels_for(GCKPT_ISA_AMX);
+        for (int v = 0; v < 5; v++) {
             const int at = v > 0;
             call.kernels = kernels[v];
             memcpy(c32[at], f32[2], sizeof c32[at]);
@@ -697,7 +702,7 @@ static void test_products(void)
                 CHECK_MSG(room[gckpti_mixed_room(m, n, k) + past] == 77,
                           "product %d: %u x %u x %u, kernels %d: past its scratch", i, m, n, k, v);
         }
-        free(whole[0]), free(whole[1]);
+        free(room_of[0]), free(room_of[1]);
     }
 }
 
@@ -845,7 +850,7 @@ static void test_attention(void)
 enum { KT = 140, KC = 80, KN = KT * KC };
 typedef struct {
     float f32[8][KN]; /* q, k, v, out, its gradient, dq, dk, dv */
-    uint16_t half[8][KN];
+    uint16_t half[8][KN] __attribute__((aligned(64)));
     float aux[2 * KT];
 } attended;
 
@@ -931,7 +936,7 @@ static void test_attention_kernels(void)
         if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24 */
             continue;
         const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i < 60 ? i % 3 : 3 + i % 2;
-        const int64_t t = 1 + below(i % 5 ? KT : 9), c = many * d_of(kind), d = c / many;
+        const int64_t t = 1 + below(i % 5 ? KT : 9), d = i % 3 == 1 ? 32 : d_of(kind), c = many * d;
         const int64_t s = !causal ? 1 + below(KT) : t + (i % 2 ? 0 : below((uint32_t)(KT - t + 1)));
         const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
         const gckpti_attention o = { many, causal };
@@ -1900,5 +1905,7 @@ int main(int argc, char **argv)
         test_ops_of_users();
         test_copies();
     }
+    if (!gckpt_isa_available(GCKPT_ISA_AMX))
+        printf("skipped: no AMX here, but what test_amx has in its place\n");
     return check_report("bf16");
 }
