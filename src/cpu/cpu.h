@@ -224,8 +224,8 @@ typedef struct {
 } gckpti_mixed_links;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
- * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row, up
- * to a multiple of 16 lanes; pack_b: a panel of `width` lanes. */
+ * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row,
+ * up to a multiple of 16 lanes; pack_b: a panel of `width` lanes. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);

@@ -96,8 +96,8 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
 }
 
 #if GCKPTI_AMX && !defined(GCKPTI_TILES_HERE) /* as tests have it */
-/* AMX by cpuid and xgetbv, and the process's leave to use it (arch_prctl ARCH_REQ_XCOMP_PERM), which
- * Linux gives once and for all; not where a signal's stack is too small for tiles, say. */
+/* AMX by cpuid and xgetbv, and the process's leave to use it (arch_prctl, ARCH_REQ_XCOMP_PERM),
+ * which Linux gives once and for all; not where a signal's stack is too small for tiles, say. */
 static int gckpti_tiles_here(void)
 {
     unsigned a = 7, b, c = 0, d, high;
