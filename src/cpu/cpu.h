@@ -266,7 +266,9 @@ typedef struct {
 } gckpti_mixed_part;
 
 /* ---- cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s);
+#endif
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
