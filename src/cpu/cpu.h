@@ -195,7 +195,7 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t more;        /* as many rows of c as there are from here on, or 0: fetched meanwhile, as */
+    int64_t more;        /* rows of c that are fetched meanwhile, counted from here on, as */
     gckpti_fetch *fetch; /* is this, or NULL */
 } gckpti_mixed_tile;
 

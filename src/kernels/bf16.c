@@ -199,8 +199,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). vdpbf16ps takes the upper halves
- * first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so words of b are two links of a chain,
+/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). vdpbf16ps takes
+ * the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so words of b are two links of a chain,
  * the first in the upper half, and pairs of a are shuffled to such words. (Named one by one, since
  * gcc spills arrays; hence more than 60 lines.) */
 GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
@@ -278,7 +278,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
             if (chain) {
                 GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
             }
-            const int64_t links = blocks > 1 ? GCKPTI_LINKS : t->last;
+            const int64_t links = blocks > 1 ? (int64_t)GCKPTI_LINKS : t->last;
             long long four;
             __m512bh x;
             for (int64_t l = 0; f.rows > 0 && l < links; l += 4) {
@@ -287,7 +287,7 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
                 if (f.at >= f.width)
                     f.at = 0, f.x += f.row, f.rows--;
             }
-            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* 1.15 times as fast as a loop */
+            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* a loop takes 1.15 times */
                 GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
                 GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
             } else {

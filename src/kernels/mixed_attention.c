@@ -243,7 +243,8 @@ static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *
     for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(x + e, V(load)(x + e) + V(zero)());
-        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
+        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL,
+                    arg->grad ? NULL : arg->grad_bf16 + at);
     }
 }
 
@@ -327,8 +328,8 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk
 }
 
 /* dk += ds' q, or dv += p' g */
-static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p, float *to,
-                                       int fresh)
+static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p,
+                                       float *to, int fresh)
 {
     const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
     const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS), wide = s->h->wide;
@@ -398,7 +399,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c, at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const int64_t c = h->c;
+    const int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
