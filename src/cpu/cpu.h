@@ -147,9 +147,7 @@ enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row 
        GCKPTI_LINKS_TO,     /* links 0..i + d */
        GCKPTI_LINKS_FROM,   /* links from i - d on */
        GCKPTI_COLUMNS_TO,   /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM, /* columns from i - d on */
-       GCKPTI_DOWN_TO,      /* of column i: links 0..i + d */
-       GCKPTI_DOWN_FROM     /* of column i: links from i - d on */
+       GCKPTI_COLUMNS_FROM  /* columns from i - d on */
 };
 
 typedef struct {
@@ -204,7 +202,7 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    const float *next;   /* the tile of c to come, or NULL: fetched meanwhile, as */
+    int64_t more;        /* rows of c that are fetched meanwhile, counted from here on, as */
     gckpti_fetch *fetch; /* is this, or NULL */
 } gckpti_mixed_tile;
 

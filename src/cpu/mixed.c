@@ -95,7 +95,7 @@ static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_til
     float *at = rest + skip * GCKPTI_PANEL;
     const int edge = whole || n < t->width;
     if (edge || !t->c) {
-        t->c = rest, t->c_row = GCKPTI_PANEL;
+        t->c = rest, t->c_row = GCKPTI_PANEL, t->more = 0;
         if (edge && all.from && !start)
             gckpti_copy_rows(all.from, all.from_row, at, GCKPTI_PANEL, m, n);
         if (edge && all.from)
@@ -138,7 +138,7 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
-            t.next = t.c && r + m + by->unit <= all->m ? t.c + m * t.c_row : NULL;
+            t.more = t.c ? all->more - r : 0;
             t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
             gckpti_mixed_rows(s, by, exact, &t, n, s->start ? s->start + r * t.narrow_row + j : NULL);
         }
@@ -168,6 +168,7 @@ static void gckpti_mixed_places(const gckpti_mixed_job *s, gckpti_mixed_panel *w
     const int64_t at = (w->matrix * t->m + w->i) * t->n + w->j;
     const int first = w->p == 0, last = w->end == t->k;
     tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : s->panel;
+    tile->more = tile->m;
     tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->narrow_row = t->n;
     w->part.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;

@@ -45,9 +45,9 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
     const uint16_t *a = t->a;
     const uint32_t *b = t->b;
     float *const c = t->c, *const c_low = t->c + 16 * t->c_row;
-    for (int64_t i = 0; i < t->m && t->next; i++)
+    for (int64_t i = t->m; i < 2 * t->m && i < t->more; i++)
         for (int64_t j = 0; j < t->width; j += 16)
-            __builtin_prefetch(t->next + i * t->c_row + j, 1);
+            __builtin_prefetch(c + i * t->c_row + j, 1);
     if (t->from) {
         const float *from = t->from, *from_low = from + 16 * t->from_row;
         const int64_t row = 4 * t->from_row;

@@ -27,15 +27,14 @@ static GCKPTI_TARGET void V(head_b)(const gckpti_mixed_kernels *by, const gckpti
     V(head_pack)(by, x, lanes, k, NULL, to);
 }
 
-/* A block's product: b's panel of n lanes, and where results rest, GCKPTI_BLOCK apart; a is
- * added. */
+/* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
 GCKPTI_INLINED gckpti_mixed_part V(head_part)(const gckpti_mixed_kernels *by, const uint32_t *b,
-                                              int64_t n, float *c)
+                                              int64_t n, float *c, int64_t row)
 {
     gckpti_mixed_part s;
     memset(&s, 0, sizeof s);
     s.by = by, s.n = gckpti_multiple(n, 16);
-    s.tile.b = b, s.tile.b_row = s.n, s.tile.c = c, s.tile.c_row = GCKPTI_BLOCK;
+    s.tile.b = b, s.tile.b_row = s.n, s.tile.c = c, s.tile.c_row = row;
     return s;
 }
 
@@ -74,47 +73,31 @@ static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
 static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
-    const int down = edge == GCKPTI_DOWN_TO || edge == GCKPTI_DOWN_FROM;
-    const int64_t size = down ? all->n : all->tile.m, unit = all->by->tiles[0].unit;
-    const int64_t step = !cut ? size : down ? GCKPTI_LINKS : unit > 16 ? unit : 16;
+    const int64_t size = all->tile.m, unit = all->by->tiles[0].unit;
+    const int64_t step = !cut ? size : unit > 16 ? unit : 16;
     for (int64_t i = 0; i < size; i += step) {
-        const int64_t some = gckpti_min(step, size - i), to = i + some + diagonal;
+        const int64_t m = gckpti_min(step, size - i), to = i + m + diagonal;
         const int64_t from = i > diagonal ? i - diagonal : 0;
-        int64_t j = down ? i : 0, first = 0, end = k;
+        int64_t j = 0, first = 0, end = k;
         gckpti_mixed_part s = *all;
         gckpti_mixed_tile *tile = &s.tile;
-        if (down)
-            s.n = some;
-        else
-            tile->m = some, s.back += i, tile->a += i * tile->a_row, tile->c += i * tile->c_row;
         if (edge == GCKPTI_COLUMNS_FROM)
             j = from / 16 * 16, s.n -= j;
         else if (edge == GCKPTI_COLUMNS_TO)
             s.n = gckpti_min(s.n, to < 0 ? 0 : gckpti_multiple(to, 16));
-        else if (edge == GCKPTI_DOWN_FROM)
+        else if (edge == GCKPTI_LINKS_FROM)
             first = from / GCKPTI_LINKS * GCKPTI_LINKS;
         else
             end = gckpti_min(k, to);
         if (s.n <= 0 || first >= end)
             continue;
-        tile->a += first, tile->b += first / 2 * tile->b_row + j, tile->c += j;
+        tile->m = m, s.back += i, tile->a += i * tile->a_row + first;
+        tile->b += first / 2 * tile->b_row + j, tile->c += i * tile->c_row + j;
         tile->from = tile->from ? tile->c : NULL, tile->from_row = tile->c_row;
         tile->blocks = (end - first + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
         tile->last = end - first - (tile->blocks - 1) * GCKPTI_LINKS;
         gckpti_mixed_multiply(&s);
     }
-}
-
-/* x, `wide` rows of GCKPTI_BLOCK, turned to y; and back. */
-static GCKPTI_TARGET void V(head_turn)(const float *x, int64_t wide, float *y)
-{
-    for (int64_t e = 0; e < wide; e += W)
-        V(transpose)(x + e * GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_BLOCK, y + e, wide);
-}
-static GCKPTI_TARGET void V(head_turn_back)(const float *y, int64_t wide, float *x)
-{
-    for (int64_t i = 0; i < GCKPTI_BLOCK; i += W)
-        V(transpose)(y + i * wide, wide, wide, x + i, GCKPTI_BLOCK);
 }
 
 /* A row of a result, x, in place or rounded. */
@@ -128,15 +111,16 @@ GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to
 
 /* ---- forward ---- */
 /* m queries of a head, n keys from j on: query r sees those to r + diagonal. Scores, then
- * exponentials are [key][query], results [d][query]. */
+ * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
+ * and then v. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
     int64_t m, j, n, diagonal;
     float *p, *out;
-    uint16_t *a;
+    uint32_t *q, *a;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
-    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+    uint16_t links[GCKPTI_BLOCK * GCKPTI_BLOCK] GCKPTI_ALIGNED;
 } V(queries);
 
 static GCKPTI_TARGET void V(queries_online)(V(queries) *s)
@@ -150,37 +134,30 @@ static GCKPTI_TARGET void V(queries_online)(V(queries) *s)
     }
 }
 
-/* out = out * factor + v' p; v: [key][d] */
+/* out = out * factor + p' v */
 static GCKPTI_TARGET void V(queries_values)(V(queries) *s, const gckpti_factor *v)
 {
-    const int64_t d = s->h->d;
+    const int64_t d = s->h->d, wide = s->h->wide, row = gckpti_multiple(s->n, GCKPTI_LINKS);
     const int cut = s->diagonal + 1 < s->n;
-    for (int64_t i = 0; s->j && i < s->m; i += W) {
-        const FLOATS factor = V(load)(s->factor + i);
-        int same = 1;
-        for (int64_t r = i; r < i + W; r++)
-            same &= s->factor[r] == 1.0f;
-        for (int64_t e = 0; !same && e < d; e++)
-            V(store)(s->out + e * GCKPTI_BLOCK + i, V(load)(s->out + e * GCKPTI_BLOCK + i) * factor);
-    }
-    const gckpti_factor turned = gckpti_turned(v);
-    V(head_a)(s->by, &turned, d, s->n, s->a);
-    if (cut && !V(finite)(s->a, d * gckpti_multiple(s->n, GCKPTI_LINKS))) {
+    const gckpti_factor turned = gckpti_turned(v), p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
+    for (int64_t r = 0; s->j && r < s->m; r++)
+        V(rescale)(s->out + r * wide, s->factor[r], d);
+    V(head_b)(s->by, &turned, d, s->n, s->a);
+    if (cut && !V(finite)(s->a, row * wide)) {
         for (int64_t i = 0; i < s->m * d; i++) {
             const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
-            const gckpti_links p = { s->p + r, NULL, GCKPTI_BLOCK };
+            const gckpti_links x = { s->p + r, NULL, GCKPTI_BLOCK };
             const gckpti_links y = gckpti_links_of(v, e, v->row);
-            float *out = s->out + e * GCKPTI_BLOCK + r;
-            *out = gckpti_mixed_blocks(&p, &y, seen, s->j ? *out : 0.0f);
+            float *out = s->out + r * wide + e;
+            *out = gckpti_mixed_blocks(&x, &y, seen, s->j ? *out : 0.0f);
         }
         return;
     }
-    const gckpti_factor p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
-    V(head_b)(s->by, &p, s->m, s->n, s->words);
-    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->m, s->out);
-    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = gckpti_multiple(s->n, GCKPTI_LINKS);
+    V(head_a)(s->by, &p, s->m, s->n, s->links);
+    gckpti_mixed_part t = V(head_part)(s->by, s->a, d, s->out, wide);
+    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = s->j ? s->out : NULL;
-    V(head_multiply)(&t, GCKPTI_DOWN_TO, cut, s->diagonal, s->n);
+    V(head_multiply)(&t, GCKPTI_LINKS_TO, cut, s->diagonal, s->n);
 }
 
 /* As V(attention_forward). */
@@ -193,19 +170,17 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     V(queries) s;
     s.h = h, s.by = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_BLOCK);
     s.p = room, s.out = s.p + GCKPTI_BLOCK * GCKPTI_BLOCK;
-    float *rows = s.out + GCKPTI_BLOCK * h->wide; /* in the end, of q and a */
-    void *rest = rows;
-    uint32_t *q = (uint32_t *)rest;
-    rest = q + GCKPTI_BLOCK / 2 * h->deep, s.a = (uint16_t *)rest;
+    void *rest = s.out + GCKPTI_BLOCK * h->wide;
+    s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_BLOCK / 2 * h->deep, rest = s.a;
     const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
-    V(head_b)(s.by, &x, s.m, h->d, q);
+    V(head_b)(s.by, &x, s.m, h->d, s.q);
     for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
         const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
         const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);
-        gckpti_mixed_part t = V(head_part)(s.by, q, s.m, s.p);
+        gckpti_mixed_part t = V(head_part)(s.by, s.q, s.m, s.p, GCKPTI_BLOCK);
         s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
-        V(head_rows)(h, &t, &k, s.j, s.n, s.a);
+        V(head_rows)(h, &t, &k, s.j, s.n, (uint16_t *)rest);
         V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
         V(queries_online)(&s);
         if (call->out || call->out_bf16)
@@ -214,12 +189,11 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     V(head_end)(h, row, head, first, s.m, s.max, s.sum);
     if (!call->out && !call->out_bf16)
         return;
-    V(head_turn)(s.out, h->wide, rows);
-    for (int64_t r = 0; r < s.m; r++, rows += h->wide) {
+    for (int64_t r = 0; r < s.m; r++, s.out += h->wide) {
         const FLOATS sum = V(set1)(s.sum[r]);
         for (int64_t e = 0; e < h->d; e += W)
-            V(store)(rows + e, (V(load)(rows + e) + V(zero)()) / sum);
-        V(head_row)(h, rows, call->out ? call->out + at + r * c : NULL,
+            V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
+        V(head_row)(h, s.out, call->out ? call->out + at + r * c : NULL,
                     call->out ? NULL : call->out_bf16 + at + r * c);
     }
 }
@@ -270,24 +244,24 @@ static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *
     for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(x + e, V(load)(x + e) + V(zero)());
-        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
+        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL,
+                    arg->grad ? NULL : arg->grad_bf16 + at);
     }
 }
 
-/* A head: p, then exponentials, and ds are [query][key], dk and dv [d][key] of a block of keys, dq
+/* A head: p, then exponentials, and ds are [query][key], dk and dv [key][d] of a block of keys, dq
  * [query][d] of all queries (NULL: not wanted). Packed are k and v of the block (links: d), k once
- * more (links: keys), and what a product has as a; of ds its own. */
+ * more (links: keys), q or g of queries, and in `links` what a product has of p or ds. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
     gckpti_factor q, k, v, g; /* from the block's first row on */
     const float *lse;
-    float *p, *ds, *dk, *dv, *dq, *delta, *rows;
-    uint32_t *k_b, *v_b, *kt_b;
-    uint16_t *a, *ds_a;
+    float *p, *ds, *dk, *dv, *dq, *delta;
+    uint32_t *k_b, *v_b, *kt_b, *a;
+    uint16_t *links;
     int64_t head, i, m, j, n, diagonal;
-    int cut;
-    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+    int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(keys);
 
 static GCKPTI_TARGET void V(keys_begin)(V(keys) *s, const gckpti_heads *h, int64_t head,
@@ -300,14 +274,14 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) *s, const gckpti_heads *h, int64
     s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
     float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + GCKPTI_BLOCK * h->wide;
     float *dq = dv + GCKPTI_BLOCK * h->wide;
-    s->delta = dq + all * h->wide, s->rows = s->delta + all; /* of k_b and v_b */
+    s->delta = dq + all * h->wide;
     s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
     s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
     s->dv = in[2].grad || in[2].grad_bf16 ? dv : NULL;
-    void *rest = s->rows;
+    void *rest = s->delta + all;
     s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
-    rest = s->kt_b + GCKPTI_BLOCK / 2 * h->wide;
-    s->a = (uint16_t *)rest, s->ds_a = s->a + 2 * half;
+    s->a = s->kt_b + GCKPTI_BLOCK / 2 * h->wide, rest = s->a + half;
+    s->links = (uint16_t *)rest;
 }
 
 /* Scores of query r of the block become p = exp(s scale - lse), its dp ds = p (dp - delta) scale;
@@ -341,8 +315,8 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk
         for (int64_t i = 0; i < s->m; i += GCKPTI_LINKS) {
             const int64_t at = i * GCKPTI_BLOCK + j;
             const gckpti_mixed_result rows = { dq ? dq + i * s->h->wide : NULL, s->h->wide, 1 };
-            const gckpti_mixed_result keys = { dk ? dk + j : NULL, 1, GCKPTI_BLOCK };
-            const gckpti_mixed_result values = { dv ? dv + j : NULL, 1, GCKPTI_BLOCK };
+            const gckpti_mixed_result keys = { dk ? dk + j * s->h->wide : NULL, s->h->wide, 1 };
+            const gckpti_mixed_result values = { dv ? dv + j * s->h->wide : NULL, s->h->wide, 1 };
             t.i = s->i + i, t.j = s->j + j;
             t.m = gckpti_min(s->m - i, GCKPTI_LINKS), t.n = gckpti_min(s->n - j, GCKPTI_LINKS);
             t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * c);
@@ -354,36 +328,42 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk
         }
 }
 
-/* dk += q' ds, or dv += g' p */
-static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p, float *to)
+/* dk += ds' q, or dv += p' g */
+static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p,
+                                       float *to, int fresh)
 {
     const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
-    const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS);
-    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->n, to);
-    V(head_a)(s->by, &turned, s->h->d, s->m, s->a);
-    if (s->cut && !V(finite)(s->a, s->h->d * row)) {
+    const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS), wide = s->h->wide;
+    gckpti_mixed_part t = V(head_part)(s->by, s->a, s->h->d, to, wide);
+    V(head_b)(s->by, &turned, s->h->d, s->m, s->a);
+    if (s->cut && !V(finite)(s->a, row * wide)) {
+        if (fresh)
+            memset(to, 0, (size_t)(s->n * wide) * sizeof *to);
         V(keys_careful)(s, NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
         return;
     }
-    V(head_b)(s->by, &links, s->n, s->m, s->words);
-    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = row, t.tile.from = to;
-    V(head_multiply)(&t, GCKPTI_DOWN_FROM, s->cut, s->diagonal, s->m);
+    V(head_a)(s->by, &links, s->n, s->m, s->links);
+    t.tile.m = gckpti_multiple(s->n, 16), t.tile.a = s->links, t.tile.a_row = row;
+    t.tile.from = fresh ? NULL : to;
+    V(head_multiply)(&t, GCKPTI_LINKS_FROM, s->cut, s->diagonal, s->m);
 }
 
 /* dq += ds k */
 static GCKPTI_TARGET void V(keys_across)(V(keys) *s)
 {
     const gckpti_factor ds = gckpti_matrix(s->ds, GCKPTI_BLOCK, 1);
-    const int64_t row = gckpti_multiple(s->n, GCKPTI_LINKS);
-    float *to = s->dq + s->i * s->h->wide;
-    gckpti_mixed_part t = V(head_part)(s->by, s->kt_b, s->h->d, to);
-    if (s->cut && !V(finite)(s->kt_b, row * s->h->wide)) {
+    const int64_t row = gckpti_multiple(s->n, GCKPTI_LINKS), wide = s->h->wide;
+    float *to = s->dq + s->i * wide;
+    gckpti_mixed_part t = V(head_part)(s->by, s->kt_b, s->h->d, to, wide);
+    if (s->cut && !V(finite)(s->kt_b, row * wide)) {
+        if (s->fresh[0])
+            memset(to, 0, (size_t)(s->m * wide) * sizeof *to);
         V(keys_careful)(s, to, NULL, NULL);
         return;
     }
-    V(head_a)(s->by, &ds, s->m, s->n, s->ds_a);
-    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->ds_a, t.tile.a_row = row;
-    t.tile.from = to, t.tile.c_row = s->h->wide;
+    V(head_a)(s->by, &ds, s->m, s->n, s->links);
+    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
+    t.tile.from = s->fresh[0] ? NULL : to;
     V(head_multiply)(&t, GCKPTI_LINKS_TO, s->cut, s->diagonal, s->n);
 }
 
@@ -391,20 +371,21 @@ static GCKPTI_TARGET void V(keys_across)(V(keys) *s)
 static GCKPTI_TARGET void V(keys_meet)(V(keys) *s)
 {
     const gckpti_heads *h = s->h;
-    gckpti_mixed_part scores = V(head_part)(s->by, s->k_b, s->n, s->p);
-    gckpti_mixed_part slopes = V(head_part)(s->by, s->v_b, s->n, s->ds);
-    V(head_rows)(h, &scores, &s->q, s->i, s->m, s->a);
+    gckpti_mixed_part scores = V(head_part)(s->by, s->k_b, s->n, s->p, GCKPTI_BLOCK);
+    gckpti_mixed_part slopes = V(head_part)(s->by, s->v_b, s->n, s->ds, GCKPTI_BLOCK);
+    void *a = s->a;
+    V(head_rows)(h, &scores, &s->q, s->i, s->m, (uint16_t *)a);
     V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     if (s->dq || s->dk) {
-        V(head_rows)(h, &slopes, &s->g, s->i, s->m, s->a);
+        V(head_rows)(h, &slopes, &s->g, s->i, s->m, (uint16_t *)a);
         V(head_multiply)(&slopes, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     }
     for (int64_t r = 0; r < s->m; r++)
         V(keys_slopes)(s, r);
     if (s->dv)
-        V(keys_down)(s, &s->g, s->p, s->dv);
+        V(keys_down)(s, &s->g, s->p, s->dv, s->fresh[2]);
     if (s->dk)
-        V(keys_down)(s, &s->q, s->ds, s->dk);
+        V(keys_down)(s, &s->q, s->ds, s->dk, s->fresh[1]);
     if (s->dq)
         V(keys_across)(s);
 }
@@ -419,26 +400,28 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c, at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const int64_t c = h->c;
+    const int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
     V(keys_begin)(&s, h, row * h->heads + head, room);
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
-    if (s.dq)
+    if (s.dq && in[0].accumulate)
         V(head_open)(h, &in[0], at_q, h->t, s.dq);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
         const int64_t key = at_k + s.j * c, late = s.j - h->sight.ahead;
         float *const to[2] = { s.dk, s.dv };
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
-        for (int i = 0; i < 2; i++)
-            if (to[i] && in[1 + i].accumulate) {
-                V(head_open)(h, &in[1 + i], key, s.n, s.rows);
-                V(head_turn_back)(s.rows, h->wide, to[i]);
-            } else if (to[i]) {
-                memset(to[i], 0, (size_t)(GCKPTI_BLOCK * h->wide) * sizeof **to);
-            }
+        s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0;
+        const int64_t met = gckpti_min(s.i + GCKPTI_BLOCK, h->t) - late; /* by the first block */
+        s.fresh[0] = s.j == 0 && !in[0].accumulate;
+        for (int i = 0; i < 2; i++) {
+            s.fresh[1 + i] = met >= s.n && !in[1 + i].accumulate;
+            if (to[i] && !s.fresh[1 + i])
+                V(head_open)(h, &in[1 + i], key, s.n, to[i]);
+        }
         s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
         const gckpti_factor turned = gckpti_turned(&s.k);
         V(head_b)(s.by, &s.k, s.n, h->d, s.k_b);
@@ -446,19 +429,17 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
             V(head_b)(s.by, &s.v, s.n, h->d, s.v_b);
         if (s.dq)
             V(head_b)(s.by, &turned, h->d, s.n, s.kt_b);
-        for (s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0; s.i < h->t;
-             s.i += GCKPTI_BLOCK) {
+        for (; s.i < h->t; s.i += GCKPTI_BLOCK) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
             s.cut = s.diagonal + 1 < s.n;
             s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
             V(keys_meet)(&s);
+            s.fresh[1] = s.fresh[2] = 0;
         }
         for (int i = 0; i < 2; i++)
-            if (to[i]) {
-                V(head_turn)(to[i], h->wide, s.rows);
-                V(head_close)(h, &in[1 + i], key, s.n, s.rows);
-            }
+            if (to[i])
+                V(head_close)(h, &in[1 + i], key, s.n, to[i]);
     }
     if (s.dq)
         V(head_close)(h, &in[0], at_q, h->t, s.dq);

@@ -863,19 +863,21 @@ static uint16_t odd_number(int kind)
     return odd[below(kind == 1 ? 5 : 12)];
 }
 
-/* Forward and backward on the memory of `a`. narrow: bits of what is bf16. */
+/* Forward and backward on the memory of `a`; of keys that are not there at first, half are in the
+ * forward. narrow: bits of what is bf16; accumulate, wanted: bits of dq, dk and dv. */
 static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
-                          int64_t c, unsigned narrow, unsigned wanted, int accumulate)
+                          int64_t c, unsigned narrow, unsigned wanted, unsigned accumulate)
 {
     static float work[1 << 17];
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.inputs = 3, call.attributes = o, call.precision = GCKPT_BF16, call.threads = 1;
+    call.position = o->causal > 1 ? (o->causal - 1) / 2 : 0;
     call.plain = isa == GCKPT_ISA_PLAIN;
     call.kernels = call.plain ? NULL : kernels_or_without(isa);
     for (int i = 0; i < 3; i++) {
         call.in[i].shape = gckpt_shape3(1, i ? s : t, c);
-        call.in[i].accumulate = accumulate;
+        call.in[i].accumulate = accumulate >> i & 1;
         call.in[i].data = narrow >> i & 1 ? NULL : a->f32[i];
         call.in[i].bf16 = narrow >> i & 1 ? a->half[i] : NULL;
     }
@@ -887,6 +889,7 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
     (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
     memset(work, 0xff, sizeof work);
+    call.position = o->causal > 1 ? o->causal - 1 : 0;
     call.grad_out = narrow >> 4 & 1 ? NULL : a->f32[4];
     call.grad_out_bf16 = narrow >> 4 & 1 ? a->half[4] : NULL;
     for (int i = 0; i < 3; i++)
@@ -939,8 +942,9 @@ static void test_attention_kernels(void)
         const int64_t t = 1 + below(i % 5 ? KT : 9), d = i % 3 == 1 ? 32 : d_of(kind), c = many * d;
         const int64_t s = !causal ? 1 + below(KT) : t + (i % 2 ? 0 : below((uint32_t)(KT - t + 1)));
         const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
-        const gckpti_attention o = { many, causal };
-        const int more = i % 7 < 3 || kind > 2;
+        const int later = causal && i % 8 > 4 ? (int)below((uint32_t)(s - t + 1)) : 0;
+        const gckpti_attention o = { many, causal + later };
+        const unsigned more = kind > 2 || i % 7 < 2 ? 7 : i % 7 < 4 ? below(8) : 0;
         attended_draw(&start, kind);
         want = start;
         run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, narrow, wanted, more);
