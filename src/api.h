@@ -42,6 +42,10 @@
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512
 #endif
+#if defined(GCKPT_NO_AVX512) || defined(GCKPT_NO_BF16)
+#undef GCKPT_NO_AMX
+#define GCKPT_NO_AMX
+#endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
 #define GCKPT_NO_STDIO
@@ -1231,6 +1235,7 @@ typedef enum {
     GCKPT_ISA_NEON,
     GCKPT_ISA_AVX2, /* and FMA */
     GCKPT_ISA_AVX512,
+    GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans, which alone take it by AUTO */
     GCKPT_ISA_COUNT
 } gckpt_isa;
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples

@@ -243,6 +243,7 @@ run_check()
             have=               # all that the processor has, lest those be left out whose bits are wrong
             ! grep -qsw avx2 /proc/cpuinfo || have="$have avx2"
             ! grep -qsw avx512bw /proc/cpuinfo || have="$have avx512"
+            ! grep -qsw amx_bf16 /proc/cpuinfo || have="$have amx"
             case $c in *-mfma*) have=" c$have" ;; esac
             $plain -O0 -I. -DGRADCKPT_IMPLEMENTED tests/compile/sets.c "$object" -lm -o $B/debug &&
                 [ "$($B/debug)" = " plain$have" ] || { echo "not all of plain$have"; return 1; }

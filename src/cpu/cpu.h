@@ -43,6 +43,13 @@ extern const gckpt_backend gckpti_backend_plain;
 #else
 #define GCKPTI_AVX512_BF16 0
 #endif
+/* And of AMX, by an assembler that knows it. The system's leave is asked for as Linux has it. */
+#if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define GCKPTI_AMX 1
+#else
+#define GCKPTI_AMX 0
+#endif
 
 /* An operand of one matrix, in floats; a product of two, whose chains start at +0. */
 static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t step)
@@ -195,12 +202,12 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t more;        /* as many rows of c as there are from here on, or 0: fetched meanwhile, as */
+    int64_t more;        /* rows of c that are fetched meanwhile, counted from here on, as */
     gckpti_fetch *fetch; /* is this, or NULL */
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns at
- * most; how words of b are packed. */
+/* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns
+ * (of b's panels, too) at most; how words of b are packed. */
 typedef struct {
     int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -214,10 +221,13 @@ typedef struct {
     int64_t at, n, p, blocks;
 } gckpti_mixed_links;
 
-/* Of bf16 plans. tiles: for blocks, for a chain. pack_a: lane i's at d + i * row, up to a multiple
- * of 16 lanes; pack_b: a panel of `width` lanes. */
+/* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
+ * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row,
+ * up to a multiple of 16 lanes; pack_b: a panel of `width` lanes. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
+    void (*ready)(int on);
+    int64_t align;
     void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
@@ -226,6 +236,19 @@ typedef struct {
                               float *room);
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
+
+static inline void gckpti_mixed_ready(const gckpti_mixed_kernels *by, int on)
+{
+    if (by->ready)
+        by->ready(on);
+}
+
+/* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
+static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_factor *x)
+{
+    return x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
+           (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
+}
 
 /* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
@@ -241,7 +264,9 @@ typedef struct {
 } gckpti_mixed_part;
 
 /* ---- cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s);
+#endif
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
@@ -401,7 +426,7 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
     static const gckpti_mixed_kernels none = { { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } },
-                                                NULL, NULL, NULL, NULL, NULL, NULL };
+                                                NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL };
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
@@ -410,7 +435,7 @@ static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *
 #ifdef GCKPTI_ROOMS
 #if GCKPTI_HAS_FAST
 extern GCKPTI_DATA const gckpti_kernels gckpti_kernels_any, gckpti_kernels_neon,
-    gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_bf16;
+    gckpti_kernels_avx2, gckpti_kernels_avx512, gckpti_kernels_bf16, gckpti_kernels_amx;
 #endif
 #endif
 
@@ -428,7 +453,9 @@ static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 #elif defined(GCKPT_NO_AVX2)
     return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
 #elif defined(GCKPT_NO_AVX512)
-    return isa == GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+    return isa >= GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+#elif defined(GCKPT_NO_AMX)
+    return isa == GCKPT_ISA_AMX ? " (GCKPT_NO_AMX)" : "";
 #else
     return "";
 #endif

@@ -95,7 +95,39 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
            !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
-/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
+#if GCKPTI_AMX && !defined(GCKPTI_TILES_HERE) /* as tests have it */
+/* AMX by cpuid and xgetbv, and the process's leave to use it (arch_prctl, ARCH_REQ_XCOMP_PERM),
+ * which Linux gives once and for all; not where a signal's stack is too small for tiles, say. */
+static int gckpti_tiles_here(void)
+{
+    unsigned a = 7, b, c = 0, d, high;
+    long answer;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    if ((d >> 22 & 5) != 5) /* AMX-BF16, AMX-TILE */
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
+    if ((a >> 17 & 3) != 3)
+        return 0;
+    __asm__ volatile("syscall"
+                     : "=a"(answer)
+                     : "a"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return answer == 0;
+}
+#define GCKPTI_TILES_HERE() gckpti_tiles_here()
+#endif
+
+#if GCKPTI_AVX512
+static int gckpti_avx512_here(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#endif
+
+/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. Intel's
+ * VDPBF16PS has half the rate of fma. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
@@ -112,16 +144,18 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
 #endif
 #if GCKPTI_AVX512
-    if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
-        __builtin_cpu_supports("fma")) {
+    if (isa == GCKPT_ISA_AVX512 && gckpti_avx512_here())
         kernels = &gckpti_kernels_avx512;
-#if GCKPTI_AVX512_BF16
-        if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
-            return &gckpti_kernels_bf16;
 #endif
-    }
+#if GCKPTI_AVX512_BF16
+    if (kernels == &gckpti_kernels_avx512 && __builtin_cpu_supports("avx512bf16") &&
+        !__builtin_cpu_is("intel") && gckpti_kernels_agree(&gckpti_kernels_bf16))
+        return &gckpti_kernels_bf16;
+#endif
+#if GCKPTI_AMX
+    if (isa == GCKPT_ISA_AMX && gckpti_avx512_here() && __builtin_cpu_supports("avx512bf16") &&
+        GCKPTI_TILES_HERE())
+        kernels = &gckpti_kernels_amx;
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }

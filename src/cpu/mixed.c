@@ -83,8 +83,8 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 }
 
 /* Rows r.. of columns j.. (`columns` of them, n of which exist): where there are fewer than a tile
- * has, or c has no floats, it works in `rest`. Of an a in place that ends too early for a whole one
- * it begins with rows before these. start: as s->start, for these. */
+ * takes, or c has no floats, it works in `rest`. Of an a in place that ends too early it begins with
+ * rows before these. start: as s->start, for these. */
 static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
                               gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
@@ -149,8 +149,8 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
 typedef struct {
     gckpti_products by;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps; /* a is not packed; rest has all rows of an item */
-    int64_t blocks;      /* at a time */
+    int in_place, keeps;   /* a is not packed; rest has all rows of an item */
+    int64_t blocks, panel; /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
 /* What of an item is worked on. */
@@ -167,7 +167,7 @@ static void gckpti_mixed_places(const gckpti_mixed_job *s, gckpti_mixed_panel *w
     gckpti_mixed_tile *tile = &w->part.tile;
     const int64_t at = (w->matrix * t->m + w->i) * t->n + w->j;
     const int first = w->p == 0, last = w->end == t->k;
-    tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : GCKPTI_PANEL;
+    tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : s->panel;
     tile->more = tile->m;
     tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->narrow_row = t->n;
     w->part.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
@@ -183,13 +183,13 @@ static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mi
 {
     const gckpti_product *t = s->by.t;
     const gckpti_factor *b = &t->b;
-    int64_t p = w->p, j = w->j + GCKPTI_PANEL;
+    int64_t p = w->p, j = w->j + s->panel;
     if (j >= piece->j1 && w->end < t->k)
         p = w->end, j = piece->j0;
     else if (j >= piece->j1)
         p = 0, j = piece->j0 + s->by.call->threads * s->by.cols;
     int64_t at = w->matrix * b->next + j * b->row + p * b->step;
-    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL);
+    int64_t n = gckpti_min(t->n - j, s->panel);
     int64_t links = gckpti_min(t->k - p, s->blocks * GCKPTI_LINKS);
     return b->row == 1 ? gckpti_fetch_of(b, at, b->step, n > 0 ? links : 0, n)
                        : gckpti_fetch_of(b, at, b->row, n, links);
@@ -239,7 +239,8 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
     const int64_t deep = GCKPTI_LINKS / 2 * s->blocks;
     float *rest = room;
     room += s->keeps ? s->by.rows * s->by.cols : 0;
-    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a's end */
+    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a */
+    gckpti_mixed_ready(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
         gckpti_mixed_links of_a = { t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0 };
@@ -254,7 +255,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
             gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
                                         tile->blocks };
-            of_b.n = w.part.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL);
+            of_b.n = w.part.n = gckpti_min(at->j1 - w.j, s->panel);
             tile->b_row = gckpti_multiple(w.part.n, 16);
             w.rest = s->keeps ? rest + s->by.rows * (w.j - at->j0) : NULL;
             s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
@@ -265,6 +266,7 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
             gckpti_mixed_multiply(&w.part);
         }
     }
+    gckpti_mixed_ready(s->kernels, 0);
 }
 
 /* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
@@ -277,15 +279,15 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     int64_t fit;
     const int64_t all = run ? (t->k + run - 1) / run * each + (t->before > 0) : 0;
     s->by.rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
-    s->by.cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
+    s->by.cols = gckpti_min(gckpti_multiple(t->n, s->panel), cols);
     for (s->keeps = 0, fit = -1; fit < 1;) {
         fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
-              (GCKPTI_LINKS / 2 * (GCKPTI_PANEL + (s->in_place ? 0 : s->by.rows)));
+              (GCKPTI_LINKS / 2 * (s->panel + (s->in_place ? 0 : s->by.rows)));
         fit = gckpti_min(fit, GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
         if (!s->keeps && fit < all && !t->c)
             s->keeps = 1, fit = -1;
-        else if (fit < 1 && s->by.cols > GCKPTI_PANEL)
-            s->by.cols = gckpti_multiple(s->by.cols / 2, GCKPTI_PANEL);
+        else if (fit < 1 && s->by.cols > s->panel)
+            s->by.cols = gckpti_multiple(s->by.cols / 2, s->panel);
         else if (fit < 1)
             s->by.rows = gckpti_multiple(s->by.rows / 2, GCKPTI_STRIP);
     }
@@ -299,21 +301,22 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     memset(&s, 0, sizeof s);
     s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
     s.kernels = gckpti_kernels_of(call)->mixed;
-    s.in_place = t->a.bf16 && t->a.step == 1 && t->k % GCKPTI_LINKS == 0 && !t->run &&
+    s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
+    s.in_place = gckpti_in_place(s.kernels, &t->a) && t->k % GCKPTI_LINKS == 0 && !t->run &&
                  t->m >= s.kernels->tiles[0].unit;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
     else
-        gckpti_mixed_fit(&s, 64, GCKPTI_PANEL, GCKPTI_SMALL_ROOM);
+        gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_SMALL_ROOM);
     int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
     for (;;) {
         s.by.down = (t->m + s.by.rows - 1) / s.by.rows;
         s.by.across = (t->n + s.by.cols - 1) / s.by.cols;
         if (t->batch * s.by.down * s.by.across >= pieces)
             break;
-        if (s.by.cols > GCKPTI_PANEL && (s.in_place || s.by.cols > s.by.rows))
-            s.by.cols = gckpti_multiple(s.by.cols / 2, GCKPTI_PANEL);
+        if (s.by.cols > s.panel && (s.in_place || s.by.cols > s.by.rows))
+            s.by.cols = gckpti_multiple(s.by.cols / 2, s.panel);
         else if (s.by.rows > 64)
             s.by.rows = gckpti_multiple(s.by.rows / 2, GCKPTI_STRIP);
         else
@@ -356,7 +359,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
         for (int i = 0; i < N; i++) {
             b[i * K + p] = numbers[(3 * p + i) % 8];
             if (i < M)
-                a[i * K + p] = i < 4 ? numbers[(p * 3 + i + i / 5) % 8] : (uint16_t)(p & 1 ? 0x8000 : 0);
+                a[i * K + p] = (uint16_t)(i < 4   ? numbers[(p * 3 + i + i / 5) % 8]
+                                          : p & 1 ? 0x8000
+                                                  : 0);
         }
     for (int i = 0; i < N; i += 3)
         b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
@@ -372,7 +377,7 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     memset(&call, 0, sizeof call);
     call.threads = 1;
     s.by.call = &call, s.by.t = &t, s.by.rows = 32, s.by.cols = GCKPTI_PANEL, s.by.across = 1;
-    s.by.down = 1, s.kernels = kernels, s.blocks = 2;
+    s.by.down = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
     float start[M * N];

@@ -30,6 +30,7 @@
 #include "kernels/attention.c"
 #include "kernels/online.c"
 #include "kernels/mixed_attention.c"
+#include "kernels/amx.c"
 #include "kernels/losses.c"
 #include "kernels/errors.c"
 #include "kernels/cells.c"

@@ -80,7 +80,8 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
     float wide[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
     float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     for (int64_t p = 0; p < t->blocks; p++) {
-        const int64_t links = p + 1 < t->blocks ? GCKPTI_LINKS : gckpti_multiple(t->last, 2);
+        const int64_t links =
+            p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
         V(mixed_b)(t->b + p * (GCKPTI_LINKS / 2) * t->b_row, t->b_row, t->width, wide);
         for (int64_t i = 0; i < t->m; i += GCKPTI_TILE_ROWS) {
             const int64_t m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
@@ -199,8 +200,8 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). vdpbf16ps takes the upper halves
- * first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so words of b are two links of a chain,
+/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). vdpbf16ps takes
+ * the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so words of b are two links of a chain,
  * the first in the upper half, and pairs of a are shuffled to such words. (Named one by one, since
  * gcc spills arrays; hence more than 60 lines.) */
 GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
@@ -275,11 +276,11 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
             if (chain) {
                 GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
             }
-            const int64_t links = blocks > 1 ? GCKPTI_LINKS : t->last;
+            const int64_t links = blocks > 1 ? (int64_t)GCKPTI_LINKS : t->last;
             long long four;
             __m512bh x;
             gckpti_fetch_some(t->fetch);
-            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* 1.15 times as fast as a loop */
+            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* a loop takes 1.15 times */
                 GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
                 GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
             } else {

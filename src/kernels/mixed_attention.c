@@ -44,7 +44,8 @@ static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part 
                                        const gckpti_factor *x, int64_t back, int64_t m,
                                        uint16_t *room)
 {
-    const int in_place = x->bf16 && h->d == h->deep && back + m >= s->by->tiles[0].unit;
+    const int in_place =
+        gckpti_in_place(s->by, x) && h->d == h->deep && back + m >= s->by->tiles[0].unit;
     s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
     if (!in_place)
@@ -243,7 +244,8 @@ static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *
     for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(x + e, V(load)(x + e) + V(zero)());
-        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
+        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL,
+                    arg->grad ? NULL : arg->grad_bf16 + at);
     }
 }
 
@@ -327,8 +329,8 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk
 }
 
 /* dk += ds' q, or dv += p' g */
-static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p, float *to,
-                                       int fresh)
+static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p,
+                                       float *to, int fresh)
 {
     const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
     const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS), wide = s->h->wide;
@@ -398,7 +400,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c, at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const int64_t c = h->c;
+    const int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
@@ -446,6 +449,8 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 static const gckpti_mixed_kernels V(mixed_kernels) = {
     { { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
       { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    NULL,
+    2,
     V(mixed_pack_a),
     V(mixed_pack_b),
     V(widen),
@@ -457,6 +462,8 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     { { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
       { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
+    NULL,
+    2,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),

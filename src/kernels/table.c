@@ -10,6 +10,9 @@ GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
     &gckpti_mixed_kernels_bf16) };
+#if GCKPTI_AMX
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };
+#endif
 #endif
 #undef GCKPTI_KERNELS
 

@@ -4,7 +4,7 @@ GCKPTI_COLD
 
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 {
-    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
+    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
     return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
 }
 
@@ -43,7 +43,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
             gckpti_isa_left_out(wish), gckpt_isa_name(wish));
     gckpt_backend *on = &e->on.backend;
     if (!b) {
-        int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
+        const int most = gckpti_plan_rounds(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
+        int isa = wish == GCKPT_ISA_AUTO ? most : (int)wish;
         if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->made_for == GCKPTI_FOR_PLAIN)
             isa = GCKPT_ISA_PLAIN;
         const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);

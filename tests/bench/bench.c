@@ -66,7 +66,7 @@ static const char *const losses[] = { "fastest", "logits", "chunked", NULL };
 enum { AFTER, IN_BACKWARD };
 static const char *const updates[] = { "after", "backward", NULL };
 
-static const char *const isas[] = { "auto", "plain", "c", "neon", "avx2", "avx512", NULL };
+static const char *const isas[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx", NULL };
 
 static const options_row allowed[] = {
     { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, names, "what is measured" },
@@ -136,7 +136,7 @@ static int parse_options(int argc, char **argv)
         return 2;
     }
     peak_width = o.isa == 0                  ? peak_widest()
-                 : isa() == GCKPT_ISA_AVX512 ? 64
+                 : isa() >= GCKPT_ISA_AVX512 ? 64
                  : isa() == GCKPT_ISA_AVX2   ? 32
                                              : 16;
     return 0;

@@ -630,14 +630,17 @@ static void test_products(void)
                            : large ? (i % 3 ? 100 : 260) + (below(20) | (uint32_t)odd)
                                    : 1 + below(37);
         const uint32_t n = of ? of[1] : large ? 90 + below(110) : 1 + below(130);
-        const uint32_t k = of      ? of[2]
-                           : large ? 790 + (below(100) | (uint32_t)odd)
-                                   : 1 + below(i % 40 ? 90 : 700);
+        const uint32_t drawn_k = of      ? of[2]
+                                 : large ? 790 + (below(100) | (uint32_t)odd)
+                                         : 1 + below(i % 40 ? 90 : 700);
+        const uint32_t k = i % 3 == 1 ? (drawn_k + 31) / 32 * 32 : drawn_k; /* rows stay in place */
         const uint32_t batch = large ? 1 : 1 + below(3);
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
         const uint32_t which = odd ? (any & ~1u) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
-        void *whole[2]; /* factors to the byte, so that sanitizers see what is read beyond them */
+        /* factors to the byte, so that sanitizers see what is read beyond them; or in cache lines */
+        char *room_of[2];
+        void *whole[2];
         for (uint32_t j = 0; j < 3; j++)
             for (uint32_t at = 0; at < batch * count[j]; at++) {
                 f32[j][at] = number(j == 2 && i % 3 ? 2 : i % 3);
@@ -647,7 +650,8 @@ static void test_products(void)
             bias[j] = number(i % 3);
         for (int j = 0; j < 2; j++) {
             const size_t size = (size_t)(batch * count[j]) * (which >> j & 1 ? 4 : 2);
-            whole[j] = malloc(size);
+            room_of[j] = (char *)malloc(size + 64);
+            whole[j] = room_of[j] + 64 - (i / 2 % 2 ? (uintptr_t)room_of[j] % 64 : 0);
             memcpy(whole[j], which >> j & 1 ? (void *)f32[j] : half[j], size);
         }
         gckpt_call call = { .threads = 1 };
@@ -671,12 +675,13 @@ static void test_products(void)
         t.before = t.run < 32 ? 0 : 32 * below((uint32_t)(t.run + 31) / 32);
         t.room = room;
         CHECK(!large || gckpti_mixed_room(m, n, k) <= 90000);
-        const gckpti_kernels *kernels[4];
+        const gckpti_kernels *kernels[5];
         kernels[0] = NULL;
         kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
         kernels[2] = gckpti_kernels_for(GCKPT_ISA_AVX512);
         kernels[3] = kernels[2] ? &gckpti_kernels_avx512 : NULL; /* without bf16 instructions */
-        for (int v = 0; v < 4; v++) {
+        kernels[4] = gckpti_kernels_for(GCKPT_ISA_AMX);
+        for (int v = 0; v < 5; v++) {
             const int at = v > 0;
             call.kernels = kernels[v];
             memcpy(c32[at], f32[2], sizeof c32[at]);
@@ -697,7 +702,7 @@ static void test_products(void)
                 CHECK_MSG(room[gckpti_mixed_room(m, n, k) + past] == 77,
                           "product %d: %u x %u x %u, kernels %d: past its scratch", i, m, n, k, v);
         }
-        free(whole[0]), free(whole[1]);
+        free(room_of[0]), free(room_of[1]);
     }
 }
 
@@ -845,7 +850,7 @@ static void test_attention(void)
 enum { KT = 140, KC = 80, KN = KT * KC };
 typedef struct {
     float f32[8][KN]; /* q, k, v, out, its gradient, dq, dk, dv */
-    uint16_t half[8][KN];
+    uint16_t half[8][KN] __attribute__((aligned(64)));
     float aux[2 * KT];
 } attended;
 
@@ -858,19 +863,21 @@ static uint16_t odd_number(int kind)
     return odd[below(kind == 1 ? 5 : 12)];
 }
 
-/* Forward and backward on the memory of `a`. narrow: bits of what is bf16. */
+/* Forward and backward on the memory of `a`; of keys that are not there at first, half are in the
+ * forward. narrow: bits of what is bf16; accumulate, wanted: bits of dq, dk and dv. */
 static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
-                          int64_t c, unsigned narrow, unsigned wanted, int accumulate)
+                          int64_t c, unsigned narrow, unsigned wanted, unsigned accumulate)
 {
     static float work[1 << 17];
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.inputs = 3, call.attributes = o, call.precision = GCKPT_BF16, call.threads = 1;
+    call.position = o->causal > 1 ? (o->causal - 1) / 2 : 0;
     call.plain = isa == GCKPT_ISA_PLAIN;
     call.kernels = call.plain ? NULL : kernels_or_without(isa);
     for (int i = 0; i < 3; i++) {
         call.in[i].shape = gckpt_shape3(1, i ? s : t, c);
-        call.in[i].accumulate = accumulate;
+        call.in[i].accumulate = accumulate >> i & 1;
         call.in[i].data = narrow >> i & 1 ? NULL : a->f32[i];
         call.in[i].bf16 = narrow >> i & 1 ? a->half[i] : NULL;
     }
@@ -882,6 +889,7 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
     (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
     memset(work, 0xff, sizeof work);
+    call.position = o->causal > 1 ? o->causal - 1 : 0;
     call.grad_out = narrow >> 4 & 1 ? NULL : a->f32[4];
     call.grad_out_bf16 = narrow >> 4 & 1 ? a->half[4] : NULL;
     for (int i = 0; i < 3; i++)
@@ -931,11 +939,12 @@ static void test_attention_kernels(void)
         if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24 */
             continue;
         const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i < 60 ? i % 3 : 3 + i % 2;
-        const int64_t t = 1 + below(i % 5 ? KT : 9), c = many * d_of(kind), d = c / many;
+        const int64_t t = 1 + below(i % 5 ? KT : 9), d = i % 3 == 1 ? 32 : d_of(kind), c = many * d;
         const int64_t s = !causal ? 1 + below(KT) : t + (i % 2 ? 0 : below((uint32_t)(KT - t + 1)));
         const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
-        const gckpti_attention o = { many, causal };
-        const int more = i % 7 < 3 || kind > 2;
+        const int later = causal && i % 8 > 4 ? (int)below((uint32_t)(s - t + 1)) : 0;
+        const gckpti_attention o = { many, causal + later };
+        const unsigned more = kind > 2 || i % 7 < 2 ? 7 : i % 7 < 4 ? below(8) : 0;
         attended_draw(&start, kind);
         want = start;
         run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, narrow, wanted, more);
@@ -1900,5 +1909,7 @@ int main(int argc, char **argv)
         test_ops_of_users();
         test_copies();
     }
+    if (!gckpt_isa_available(GCKPT_ISA_AMX))
+        printf("skipped: no AMX here, but what test_amx has in its place\n");
     return check_report("bf16");
 }

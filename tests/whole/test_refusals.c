@@ -993,7 +993,7 @@ static void binding(void)
         if (e)
             CHECK(isa == GCKPT_ISA_AUTO || (int)gckpt_exec_isa(e) == isa);
         else if (isa == GCKPT_ISA_COUNT)
-            SAID(s, E_A, "exec: desc.isa is 6; allowed is 0 to 5");
+            SAID(s, E_A, "exec: desc.isa is 7; allowed is 0 to 6");
         else
             SAID(s, E_A, "exec: this processor or build has no ");
         if (!e && isa < GCKPT_ISA_COUNT)
