@@ -906,7 +906,9 @@ static void attended_draw(attended *a, int kind)
 {
     for (int i = 0; i < 8; i++)
         for (int at = 0; at < KN; at++) {
-            a->half[i][at] = i < 5 ? odd_number(kind < 3 ? kind : 0) : kind ? 0x8000 : odd_number(0);
+            a->half[i][at] = i < 5               ? odd_number(kind < 3 ? kind : 0)
+                             : kind % 2 || kind > 2 ? 0x8000
+                                                    : odd_number(0);
             if (kind > 2 && i == 2)
                 a->half[i][at] = kind == 3 && below(2) ? 0x8000 : 0x8080;
             if (kind > 2 && i == 4)
@@ -939,8 +941,10 @@ static void test_attention_kernels(void)
         if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24 */
             continue;
         const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i < 60 ? i % 3 : 3 + i % 2;
-        const int64_t t = 1 + below(i % 5 ? KT : 9), d = i % 3 == 1 ? 32 : d_of(kind), c = many * d;
-        const int64_t s = !causal ? 1 + below(KT) : t + (i % 2 ? 0 : below((uint32_t)(KT - t + 1)));
+        const int64_t t = i % 6 ? 1 + below(i % 5 ? KT : 9) : 66 + below(40);
+        const int64_t d = i % 3 == 1 ? 32 : d_of(kind), c = many * d;
+        const int64_t more_keys = below((uint32_t)(KT - t + 1));
+        const int64_t s = !causal ? 1 + below(KT) : t + (i % 3 == 1 ? 0 : more_keys);
         const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
         const int later = causal && i % 8 > 4 ? (int)below((uint32_t)(s - t + 1)) : 0;
         const gckpti_attention o = { many, causal + later };
