@@ -36,10 +36,10 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4778
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4783
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      1953
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2032
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
@@ -49,7 +49,7 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4585
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4586
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -58,10 +58,10 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3169
+ *     >>kernels   what is done with an item, for each instruction set                         3323
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
- *                 sums, images, attention, online, mixed_attention, losses, errors, cells,
- *                 table, end
+ *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
+ *                 amx, losses, errors, cells, table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -160,7 +160,8 @@
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
  *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16, int8; files' come as floats
  *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
- *    GCKPT_NO_AVX512    the kernels for that instruction set
+ *    GCKPT_NO_AMX       the kernels for that instruction set, which bf16 plans have
+ *    GCKPT_NO_AVX512    the kernels for that one (and AMX)
  *    GCKPT_NO_AVX2      the kernels for that one (and AVX512)
  *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
  *    more from the default allocator ask for huge pages.
@@ -365,8 +366,10 @@
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, convolutions, attention, norms, losses,
  *    activations and the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON,
- *    and for plain C where the compiler has an fma instruction. The executor takes the widest that
- *    the processor has, so -march is not needed, but -O2 is (gckpt_exec_desc.isa forces one kind).
+ *    and for plain C where the compiler has an fma instruction; products of bf16 plans also by AMX
+ *    (Linux, gcc 11, clang 12), which the process asks leave for when an executor is made. It takes
+ *    the widest that the processor has: -march is not needed, but -O2 is (gckpt_exec_desc.isa
+ *    forces one kind).
  *    For this the header includes itself: under another name than gradckpt.h, define
  *    GRADCKPT_FILE. Threads: desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for.
  *    docs/speed.md has figures, `make bench` measures this machine.
@@ -425,8 +428,8 @@
  *    reads (not trained, need no feed), fewer rows than desc.batch, a batch that splits with other
  *    bits (gckpt_plan_split_exact), values that are not finite (the report shows them;
  *    skip_nonfinite, GCKPT_DEBUG_FINITE). The last of several settings counts.
- *    What a build has. gcc and clang for 64-bit processors: kernels for AVX-512, AVX2 with fma, and
- *    plain C (x86-64), NEON (AArch64); gckpt_isa_available tells. Others, and GCKPT_NO_FAST: plain
+ *    What a build has. gcc and clang for 64-bit processors: kernels for AMX, AVX-512, AVX2 with fma
+ *    and plain C (x86-64), NEON (AArch64); gckpt_isa_available tells. Others, GCKPT_NO_FAST: plain
  *    kernels only, the definition of the numbers; where the compiler's target has no fma
  *    instruction these emulate it, so NO_FAST is for devices and for reading along (an MLP takes 29
  *    times as long; 9 times with -march=native). Keep the implementation in a file of its own (1):
@@ -497,6 +500,10 @@
 #ifdef GCKPT_NO_AVX2
 #undef GCKPT_NO_AVX512
 #define GCKPT_NO_AVX512
+#endif
+#if defined(GCKPT_NO_AVX512) || defined(GCKPT_NO_BF16)
+#undef GCKPT_NO_AMX
+#define GCKPT_NO_AMX
 #endif
 #ifdef GCKPT_NO_FILES
 #undef GCKPT_NO_STDIO
@@ -1687,6 +1694,7 @@ typedef enum {
     GCKPT_ISA_NEON,
     GCKPT_ISA_AVX2, /* and FMA */
     GCKPT_ISA_AVX512,
+    GCKPT_ISA_AMX, /* AVX512, and AMX for products of bf16 plans, which alone take it by AUTO */
     GCKPT_ISA_COUNT
 } gckpt_isa;
 /* The other ranks, reached by an engine of the program's: MPI, NCCL, sockets, threads (examples
@@ -6683,7 +6691,9 @@ GCKPTI_WARM /* since graph */
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
-enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
+    enum {
+        GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20
+    };
 #undef GCKPTI_OWN
 
 #if GCKPTI_HAS_FAST /* in cpu */
@@ -6919,8 +6929,8 @@ GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64
                                          int64_t step, int64_t next);
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
-/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place of the sizes
- * is more code, which firmware notices.) */
+/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
+ * of the sizes is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
@@ -7013,11 +7023,7 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
  * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
 GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
 
-/* The same of bf16 plans (ops/mixed), whose gradients in f32 have begun, too. */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
-
 /* Where rows of a gradient are; NULL: it is not wanted. */
 typedef struct {
     float *x;
@@ -7034,16 +7040,6 @@ typedef struct {
 } gckpti_mixed_square;
 
 GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s);
-#else
-static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest)
-{
-    (void)h, (void)first, (void)end, (void)rest;
-}
-static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
-{
-    (void)h, (void)head, (void)rest;
-}
 #endif
 
 /* ---- ops/rotary.c ---- */
@@ -7419,6 +7415,23 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
     return gckpti_is_wide(call->grad_out) ? call->grad_out[at]
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
+
+/* ---- ops/mixed.c ---- */
+/* gckpti_attention_queries and _gradients of bf16 plans. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
+#else
+static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
+                                        float *rest)
+{
+    (void)h, (void)first, (void)end, (void)rest;
+}
+static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
+{
+    (void)h, (void)head, (void)rest;
+}
+#endif
 
 /* ---- ops/losses.c ---- */
 /* Where chunks of bf16 logits are widened. */
@@ -8769,8 +8782,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 /* ---- attention (see ops/attention): places in a block count from the first key (query) on. What
  * ends as a zero becomes +0, since a backend may let links that are not seen take part as zeros. */
 /* Element (i, j) of a b'. */
-static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_factor *b, int64_t j,
-                                int64_t d)
+static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_factor *b,
+                                int64_t j, int64_t d)
 {
     const gckpti_links x = gckpti_links_of(a, i * a->row, 1), y = gckpti_links_of(b, j * b->row, 1);
     return gckpti_mixed_blocks(&x, &y, d, 0.0f);
@@ -8876,9 +8889,8 @@ static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint1
         const float lse = ((const float *)call->aux)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && slopes) /* delta: sum(g out) */
-            delta = gckpti_dot(
-                gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
-                gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
+            delta = gckpti_dot(gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
+                               gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
         for (int64_t j = 0; j < n; j++) {
             const float score = gckpti_mixed_score(&s->q, r, &s->k, j, d);
             const float x = gckpti_exp(gckpti_mul(score, h->scale) - lse);
@@ -8935,8 +8947,8 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     memset(&s, 0, sizeof s);
     s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
-    float *dq = gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS,
-                                  &s.dq.row);
+    float *dq =
+        gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS, &s.dq.row);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
         const int64_t key = at_k + s.j * c;
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);
@@ -9229,7 +9241,8 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, c = h->c, d = h->d, column = head % h->heads * d;
-    const int64_t at_q = head / h->heads * t * c + column, at_k = head / h->heads * h->s * c + column;
+    const int64_t at_q = head / h->heads * t * c + column,
+                  at_k = head / h->heads * h->s * c + column;
     float score[KEYS], dp[KEYS];
     if (h->mixed) {
         gckpti_mixed_gradients(h, head, rest);
@@ -11439,6 +11452,13 @@ GCKPTI_FN void gckpti_add_into(float *to, const float *from, int64_t n);
 #else
 #define GCKPTI_AVX512_BF16 0
 #endif
+/* And of AMX, by an assembler that knows it. The system's leave is asked for as Linux has it. */
+#if GCKPTI_AVX512_BF16 && defined(__linux__) && !defined(GCKPT_NO_AMX) &&                          \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define GCKPTI_AMX 1
+#else
+#define GCKPTI_AMX 0
+#endif
 
 /* An operand of one matrix, in floats; a product of two, whose chains start at +0. */
 static inline gckpti_factor gckpti_matrix(const float *x, int64_t row, int64_t step)
@@ -11475,7 +11495,7 @@ typedef struct {
 } gckpti_rectangle;
 
 /* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
- * f32 products `pace` lines before each tile. */
+ * f32 products `pace` lines before each tile, of bf16 products before each block of 4 rows. */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
@@ -11487,11 +11507,11 @@ static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, i
 {
     const int narrow = gckpti_is_narrow(x->bf16), size = narrow ? 2 : 4;
     const void *here = narrow ? (const void *)(x->bf16 + at) : (const void *)(x->f32 + at);
-    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 0 };
+    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
     return f;
 }
 
-/* What is due before a tile. */
+/* What is due. */
 static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
@@ -11533,12 +11553,10 @@ typedef struct {
 
 enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_LINKS_TO,     /* links 0..i + d */
-       GCKPTI_LINKS_FROM,   /* links from i - d on */
-       GCKPTI_COLUMNS_TO,   /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM, /* columns from i - d on */
-       GCKPTI_DOWN_TO,      /* of column i: links 0..i + d */
-       GCKPTI_DOWN_FROM     /* of column i: links from i - d on */
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
 typedef struct {
@@ -11574,18 +11592,18 @@ typedef struct {
 } gckpti_tile;
 
 /* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
- * side by side, as words of two links; of b, panels of such words, a block being 16 rows of as many
- * as the panel is wide: what the two halves of word q hold is the kernels' choice. What is missing of a
- * block goes as -0 x +0, which changes no chain, not even one at -0. */
+ * side by side; of b, panels of words of two links, a block being 16 rows of as many as the panel
+ * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
+ * goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
     GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
     GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
     GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
 };
 
-/* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row. Elements
- * start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end they are
- * rounded there instead. `last`: links of the last block, behind which it may stop. */
+/* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
+ * Elements start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end
+ * they are rounded there instead. `last`: links of the last block, behind which it may stop. */
 typedef struct {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, narrow_row;
     const uint16_t *a;
@@ -11593,14 +11611,14 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    const float *next;   /* the tile of c to come, or NULL: fetched meanwhile, as */
-    gckpti_fetch *fetch; /* is this, or NULL */
+    int64_t more;        /* rows of c that are fetched meanwhile, counted from here on, as */
+    gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: of how many rows (all are computed if there is but one
- * less: `whole`) and columns at most; how words are packed (PAIRS: a may also be in place). */
+/* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns
+ * (of b's panels, too) at most; how words of b are packed. */
 typedef struct {
-    int rows, columns, whole, words;
+    int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
 } gckpti_mixed_tiles;
 
@@ -11612,11 +11630,14 @@ typedef struct {
     int64_t at, n, p, blocks;
 } gckpti_mixed_links;
 
-/* Of bf16 plans. tiles: for blocks, for a chain. pack_a: lane i's at d + i * row, up to a multiple
- * of 16 lanes; pack_b: a panel of `width` lanes. */
+/* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
+ * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row,
+ * up to a multiple of 16 lanes; pack_b: a panel of `width` lanes. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
-    void (*pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d, int64_t row);
+    void (*ready)(int on);
+    int64_t align;
+    void (*pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row);
     void (*pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d, int64_t width);
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
@@ -11625,9 +11646,23 @@ typedef struct {
     void (*attention_backward)(const gckpti_heads *h, int64_t row, int64_t head, float *room);
 } gckpti_mixed_kernels;
 
+static inline void gckpti_mixed_ready(const gckpti_mixed_kernels *by, int on)
+{
+    if (by->ready)
+        by->ready(on);
+}
+
+/* Whether tiles read x, rows of a, where it is, if these are whole blocks. */
+static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_factor *x)
+{
+    return x->bf16 && x->step == 1 && 2 * x->row % by->align == 0 &&
+           (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
+}
+
 /* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
- * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet. */
+ * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet.
+ * */
 typedef struct {
     const gckpti_mixed_kernels *by;
     gckpti_mixed_tile tile;
@@ -11639,7 +11674,9 @@ typedef struct {
 } gckpti_mixed_part;
 
 /* ---- cpu/mixed.c ---- */
+#ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s);
+#endif
 
 /* What a kernel fetches while it works on a portion of a bf16 plan (see gckpti_portion_item), 2
  * bytes an element: that portion's neighbours; or `here`, which is there already. */
@@ -11798,8 +11835,9 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 /* Those of bf16 plans; without these all are NULL. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
-    static const gckpti_mixed_kernels none = { { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } },
-                                                NULL, NULL, NULL, NULL, NULL, NULL };
+    static const gckpti_mixed_kernels none = {
+        { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } }, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL
+    };
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 
@@ -11819,7 +11857,9 @@ static inline const char *gckpti_isa_left_out(gckpt_isa isa)
 #elif defined(GCKPT_NO_AVX2)
     return isa >= GCKPT_ISA_AVX2 ? " (GCKPT_NO_AVX2)" : "";
 #elif defined(GCKPT_NO_AVX512)
-    return isa == GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+    return isa >= GCKPT_ISA_AVX512 ? " (GCKPT_NO_AVX512)" : "";
+#elif defined(GCKPT_NO_AMX)
+    return isa == GCKPT_ISA_AMX ? " (GCKPT_NO_AMX)" : "";
 #else
     return "";
 #endif
@@ -12258,7 +12298,8 @@ GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
 /* >>cpu/mixed */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
- * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
+ * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ----
+ * */
 
 #if GCKPTI_X86
 /* Between the two, subnormals are zeros; nothing is computed on the wrong side. */
@@ -12339,19 +12380,19 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 }
 
 /* Rows r.. of columns j.. (`columns` of them, n of which exist): where there are fewer than a tile
- * has, or c has no floats, it works in `rest`. Of an a in place that ends too early for a whole one
- * it begins with rows before these. start: as s->start, for these. */
+ * takes, or c has no floats, it works in `rest`. Of an a in place that ends too early it begins
+ * with rows before these. start: as s->start, for these. */
 static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
                               gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
     float rest[32 * GCKPTI_PANEL] GCKPTI_ALIGNED;
     const gckpti_mixed_tile all = *t;
-    const int whole = by->whole && exact && t->m < by->rows;
-    const int64_t skip = whole ? gckpti_min(s->back, by->rows - t->m) : 0, m = t->m;
+    const int whole = exact && t->m < by->unit;
+    const int64_t skip = whole ? gckpti_min(s->back, by->unit - t->m) : 0, m = t->m;
     float *at = rest + skip * GCKPTI_PANEL;
     const int edge = whole || n < t->width;
     if (edge || !t->c) {
-        t->c = rest, t->c_row = GCKPTI_PANEL;
+        t->c = rest, t->c_row = GCKPTI_PANEL, t->more = 0;
         if (edge && all.from && !start)
             gckpti_copy_rows(all.from, all.from_row, at, GCKPTI_PANEL, m, n);
         if (edge && all.from)
@@ -12362,7 +12403,7 @@ static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_til
     if (start)
         t->from = t->c, t->from_row = t->c_row;
     if (whole)
-        t->m = by->rows, t->a -= skip * t->a_row;
+        t->m = by->unit, t->a -= skip * t->a_row;
     if (edge || !exact)
         t->c_bf16 = NULL;
     if (exact)
@@ -12385,17 +12426,19 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
     const unsigned mode = gckpti_flushing_begin();
     const int64_t back = s->back;
     for (int64_t j = 0; j < s->n; j += columns)
-        for (int64_t r = 0; r < all->m; r += by->rows) {
+        for (int64_t r = 0, m; r < all->m; r += m) {
             const int64_t n = gckpti_min(s->n - j, columns);
             gckpti_mixed_tile t = *all;
-            t.m = gckpti_min(all->m - r, by->rows), t.width = gckpti_multiple(n, 16);
+            m = gckpti_min(all->m - r, by->rows), m -= m < by->unit ? 0 : m % by->unit;
+            t.m = m, t.width = gckpti_multiple(n, 16);
             t.a += r * t.a_row, t.b += j, s->back = back + r;
             t.from = t.from ? t.from + r * t.from_row + j : NULL;
             t.c = t.c ? t.c + r * t.c_row + j : NULL;
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
-            t.next = t.c && r + 2 * by->rows <= all->m ? t.c + by->rows * t.c_row : NULL;
+            t.more = t.c ? all->more - r : 0;
             t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
-            gckpti_mixed_rows(s, by, exact, &t, n, s->start ? s->start + r * t.narrow_row + j : NULL);
+            gckpti_mixed_rows(s, by, exact, &t, n,
+                              s->start ? s->start + r * t.narrow_row + j : NULL);
         }
     s->back = back;
     gckpti_flushing_end(mode);
@@ -12404,8 +12447,8 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
 typedef struct {
     gckpti_products by;
     const gckpti_mixed_kernels *kernels;
-    int in_place, keeps; /* a is not packed; rest has all rows of an item */
-    int64_t blocks;      /* at a time */
+    int in_place, keeps;   /* a is not packed; rest has all rows of an item */
+    int64_t blocks, panel; /* at a time; columns of a panel */
 } gckpti_mixed_job;
 
 /* What of an item is worked on. */
@@ -12422,7 +12465,8 @@ static void gckpti_mixed_places(const gckpti_mixed_job *s, gckpti_mixed_panel *w
     gckpti_mixed_tile *tile = &w->part.tile;
     const int64_t at = (w->matrix * t->m + w->i) * t->n + w->j;
     const int first = w->p == 0, last = w->end == t->k;
-    tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : GCKPTI_PANEL;
+    tile->c = t->c ? t->c + at : w->rest, tile->c_row = t->c ? t->n : s->panel;
+    tile->more = tile->m;
     tile->c_bf16 = !t->c && last ? t->c_bf16 + at : NULL, tile->narrow_row = t->n;
     w->part.start = first && t->accumulate && !t->c ? t->c_bf16 + at : NULL;
     tile->from = tile->c, tile->from_row = tile->c_row;
@@ -12437,13 +12481,13 @@ static gckpti_fetch gckpti_mixed_next(const gckpti_mixed_job *s, const gckpti_mi
 {
     const gckpti_product *t = s->by.t;
     const gckpti_factor *b = &t->b;
-    int64_t p = w->p, j = w->j + GCKPTI_PANEL;
+    int64_t p = w->p, j = w->j + s->panel;
     if (j >= piece->j1 && w->end < t->k)
         p = w->end, j = piece->j0;
     else if (j >= piece->j1)
         p = 0, j = piece->j0 + s->by.call->threads * s->by.cols;
     int64_t at = w->matrix * b->next + j * b->row + p * b->step;
-    int64_t n = gckpti_min(t->n - j, GCKPTI_PANEL);
+    int64_t n = gckpti_min(t->n - j, s->panel);
     int64_t links = gckpti_min(t->k - p, s->blocks * GCKPTI_LINKS);
     return b->row == 1 ? gckpti_fetch_of(b, at, b->step, n > 0 ? links : 0, n)
                        : gckpti_fetch_of(b, at, b->row, n, links);
@@ -12472,7 +12516,8 @@ static int64_t gckpti_mixed_end(const gckpti_mixed_job *s, int64_t p, gckpti_mix
 {
     const gckpti_product *t = s->by.t;
     for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last = gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
+        tile->last =
+            gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
         p += tile->last;
     }
     return p;
@@ -12493,31 +12538,36 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
     const int64_t deep = GCKPTI_LINKS / 2 * s->blocks;
     float *rest = room;
     room += s->keeps ? s->by.rows * s->by.cols : 0;
-    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a's end */
+    void *a = room, *b = room + (s->in_place ? 0 : s->by.rows * deep); /* tiles read past a */
+    gckpti_mixed_ready(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_mixed_links of_a = { t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0 };
+        gckpti_mixed_links of_a = {
+            t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0
+        };
         w.end = gckpti_mixed_end(s, w.p, tile);
         of_a.blocks = tile->blocks, w.part.least = 0;
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.part.back = 0;
         if (s->in_place)
             tile->a = t->a.bf16 + of_a.at + w.p, tile->a_row = t->a.row, w.part.back = w.i;
         else
-            s->kernels->pack_a(&of_a, words, (uint16_t *)a, tile->a_row);
+            s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
-            gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
-                                        tile->blocks };
-            of_b.n = w.part.n = gckpti_min(at->j1 - w.j, GCKPTI_PANEL);
+            gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row,
+                                        0, w.p,   tile->blocks };
+            of_b.n = w.part.n = gckpti_min(at->j1 - w.j, s->panel);
             tile->b_row = gckpti_multiple(w.part.n, 16);
             w.rest = s->keeps ? rest + s->by.rows * (w.j - at->j0) : NULL;
             s->kernels->pack_b(&of_b, words, (uint32_t *)b, tile->b_row);
             gckpti_fetch fetch = gckpti_mixed_next(s, &w, at);
+            fetch.pace = 1 + fetch.rows * (fetch.width / 64) / (tile->blocks * (1 + tile->m / 4));
             tile->fetch = &fetch;
             gckpti_mixed_places(s, &w);
             gckpti_mixed_multiply(&w.part);
         }
     }
+    gckpti_mixed_ready(s->kernels, 0);
 }
 
 /* Rows and columns of an item, and blocks at a time, that `room` floats are enough for; in even
@@ -12530,15 +12580,15 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     int64_t fit;
     const int64_t all = run ? (t->k + run - 1) / run * each + (t->before > 0) : 0;
     s->by.rows = gckpti_min(gckpti_multiple(t->m, GCKPTI_STRIP), rows);
-    s->by.cols = gckpti_min(gckpti_multiple(t->n, GCKPTI_PANEL), cols);
+    s->by.cols = gckpti_min(gckpti_multiple(t->n, s->panel), cols);
     for (s->keeps = 0, fit = -1; fit < 1;) {
         fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
-              (GCKPTI_LINKS / 2 * (GCKPTI_PANEL + (s->in_place ? 0 : s->by.rows)));
+              (GCKPTI_LINKS / 2 * (s->panel + (s->in_place ? 0 : s->by.rows)));
         fit = gckpti_min(fit, GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
         if (!s->keeps && fit < all && !t->c)
             s->keeps = 1, fit = -1;
-        else if (fit < 1 && s->by.cols > GCKPTI_PANEL)
-            s->by.cols = gckpti_multiple(s->by.cols / 2, GCKPTI_PANEL);
+        else if (fit < 1 && s->by.cols > s->panel)
+            s->by.cols = gckpti_multiple(s->by.cols / 2, s->panel);
         else if (fit < 1)
             s->by.rows = gckpti_multiple(s->by.rows / 2, GCKPTI_STRIP);
     }
@@ -12552,21 +12602,22 @@ GCKPTI_FN void gckpti_mixed_fast(const gckpt_call *call, const gckpti_product *t
     memset(&s, 0, sizeof s);
     s.by.call = call, s.by.t = t, s.by.piece = gckpti_mixed_piece;
     s.kernels = gckpti_kernels_of(call)->mixed;
-    s.in_place = t->a.bf16 && t->a.step == 1 && t->k % GCKPTI_LINKS == 0 && !t->run &&
-                 t->m >= s.kernels->tiles[0].rows && s.kernels->tiles[0].words == GCKPTI_WORDS_PAIRS;
+    s.panel = s.kernels->tiles[gckpti_is_chain(t)].columns;
+    s.in_place = gckpti_in_place(s.kernels, &t->a) && t->k % GCKPTI_LINKS == 0 && !t->run &&
+                 t->m >= s.kernels->tiles[0].unit;
     s.by.room = gckpti_mixed_room(t->m, t->n, t->k);
     if (s.by.room)
         gckpti_mixed_fit(&s, GCKPTI_MIXED_ROWS, t->c ? 2 * GCKPTI_NC : GCKPTI_NC, s.by.room);
     else
-        gckpti_mixed_fit(&s, 64, GCKPTI_PANEL, GCKPTI_SMALL_ROOM);
+        gckpti_mixed_fit(&s, 64, s.panel, GCKPTI_SMALL_ROOM);
     int64_t pieces = t->m * t->n * t->k < 65536 || call->threads < 2 ? 1 : 4 * call->threads;
     for (;;) {
         s.by.down = (t->m + s.by.rows - 1) / s.by.rows;
         s.by.across = (t->n + s.by.cols - 1) / s.by.cols;
         if (t->batch * s.by.down * s.by.across >= pieces)
             break;
-        if (s.by.cols > GCKPTI_PANEL && (s.in_place || s.by.cols > s.by.rows))
-            s.by.cols = gckpti_multiple(s.by.cols / 2, GCKPTI_PANEL);
+        if (s.by.cols > s.panel && (s.in_place || s.by.cols > s.by.rows))
+            s.by.cols = gckpti_multiple(s.by.cols / 2, s.panel);
         else if (s.by.rows > 64)
             s.by.rows = gckpti_multiple(s.by.rows / 2, GCKPTI_STRIP);
         else
@@ -12609,7 +12660,9 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
         for (int i = 0; i < N; i++) {
             b[i * K + p] = numbers[(3 * p + i) % 8];
             if (i < M)
-                a[i * K + p] = i < 4 ? numbers[(p * 3 + i + i / 5) % 8] : (uint16_t)(p & 1 ? 0x8000 : 0);
+                a[i * K + p] = (uint16_t)(i < 4   ? numbers[(p * 3 + i + i / 5) % 8]
+                                          : p & 1 ? 0x8000
+                                                  : 0);
         }
     for (int i = 0; i < N; i += 3)
         b[i * K] = 0x0080, b[i * K + 1] = 0x3f80, b[i * K + 2] = 0x9980, b[i * K + 48] = 0x8080;
@@ -12625,7 +12678,7 @@ static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t ru
     memset(&call, 0, sizeof call);
     call.threads = 1;
     s.by.call = &call, s.by.t = &t, s.by.rows = 32, s.by.cols = GCKPTI_PANEL, s.by.across = 1;
-    s.by.down = 1, s.kernels = kernels, s.blocks = 2;
+    s.by.down = 1, s.kernels = kernels, s.blocks = 2, s.panel = GCKPTI_PANEL;
     for (int i = 0; i < M * N; i++)
         c[i] = i / N > 3 ? -0.0f : i % 5 ? 1.0f / (float)(i - 300) : 1e-38f;
     float start[M * N];
@@ -13003,18 +13056,23 @@ static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
     const gckpti_heads *h = (const gckpti_heads *)context;
     const gckpt_call *call = h->call;
     const gckpti_kernels *by = gckpti_kernels_of(call);
+    const gckpti_mixed_kernels *mixed = gckpti_mixed_of(by);
     const int backward = call->grad_out || call->grad_out_bf16;
     float *room = (float *)call->work;
     room += worker * gckpti_attention_room(call, h->t, h->d, backward);
+    if (h->mixed)
+        gckpti_mixed_ready(mixed, 1);
     if (backward) {
-        (h->mixed ? gckpti_mixed_of(by)->attention_backward
-                  : by->attention_backward)(h, i / h->heads, i % h->heads, room);
+        (h->mixed ? mixed->attention_backward : by->attention_backward)(h, i / h->heads,
+                                                                        i % h->heads, room);
     } else {
         int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
         i /= h->blocks;
-        (h->mixed ? gckpti_mixed_of(by)->attention_forward : by->attention_forward)(
+        (h->mixed ? mixed->attention_forward : by->attention_forward)(
             h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, room);
     }
+    if (h->mixed)
+        gckpti_mixed_ready(mixed, 0);
 }
 
 static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_heads h)
@@ -13247,7 +13305,39 @@ GCKPTI_FN int gckpti_kernels_agree(const gckpti_kernels *kernels)
            !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
-/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
+#if GCKPTI_AMX && !defined(GCKPTI_TILES_HERE) /* as tests have it */
+/* AMX by cpuid and xgetbv, and the process's leave to use it (arch_prctl, ARCH_REQ_XCOMP_PERM),
+ * which Linux gives once and for all; not where a signal's stack is too small for tiles, say. */
+static int gckpti_tiles_here(void)
+{
+    unsigned a = 7, b, c = 0, d, high;
+    long answer;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    if ((d >> 22 & 5) != 5) /* AMX-BF16, AMX-TILE */
+        return 0;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
+    if ((a >> 17 & 3) != 3)
+        return 0;
+    __asm__ volatile("syscall"
+                     : "=a"(answer)
+                     : "a"(158L), "D"(0x1023L), "S"(18L)
+                     : "rcx", "r11", "memory");
+    return answer == 0;
+}
+#define GCKPTI_TILES_HERE() gckpti_tiles_here()
+#endif
+
+#if GCKPTI_AVX512
+static int gckpti_avx512_here(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#endif
+
+/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. Intel's
+ * VDPBF16PS has half the rate of fma. */
 GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
@@ -13264,16 +13354,18 @@ GCKPTI_FN const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
 #endif
 #if GCKPTI_AVX512
-    if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
-        __builtin_cpu_supports("fma")) {
+    if (isa == GCKPT_ISA_AVX512 && gckpti_avx512_here())
         kernels = &gckpti_kernels_avx512;
-#if GCKPTI_AVX512_BF16
-        if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
-            return &gckpti_kernels_bf16;
 #endif
-    }
+#if GCKPTI_AVX512_BF16
+    if (kernels == &gckpti_kernels_avx512 && __builtin_cpu_supports("avx512bf16") &&
+        !__builtin_cpu_is("intel") && gckpti_kernels_agree(&gckpti_kernels_bf16))
+        return &gckpti_kernels_bf16;
+#endif
+#if GCKPTI_AMX
+    if (isa == GCKPT_ISA_AMX && gckpti_avx512_here() && __builtin_cpu_supports("avx512bf16") &&
+        GCKPTI_TILES_HERE())
+        kernels = &gckpti_kernels_amx;
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
@@ -22443,7 +22535,7 @@ GCKPTI_COLD
 
 GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 {
-    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
+    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512", "amx" };
     return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
 }
 
@@ -22482,7 +22574,8 @@ GCKPTI_FN gckpt_result gckpti_choose_backend(gckpt_exec *e)
             gckpti_isa_left_out(wish), gckpt_isa_name(wish));
     gckpt_backend *on = &e->on.backend;
     if (!b) {
-        int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
+        const int most = gckpti_plan_rounds(p) ? GCKPT_ISA_AMX : GCKPT_ISA_AVX512;
+        int isa = wish == GCKPT_ISA_AUTO ? most : (int)wish;
         if (gckpti_debug(e) & GCKPT_DEBUG_PLAIN || p->made_for == GCKPTI_FOR_PLAIN)
             isa = GCKPT_ISA_PLAIN;
         const gckpt_backend *cpu = gckpti_cpu_backend((gckpt_isa)isa, &e->on.kernels);
@@ -30240,12 +30333,14 @@ GCKPTI_WARM /* since check */
 #undef GCKPTI_IF_BF16
 #undef GCKPTI_STORED
 #undef GCKPTI_AVX512_BF16
+#undef GCKPTI_AMX
 #undef GCKPTI_CURVES
 #undef GCKPTI_PAIRS
 #undef GCKPTI_RECURRENT_KERNELS
 #undef GCKPTI_IMAGE_KERNELS
 #undef GCKPTI_FAST_CLASSES
 #undef GCKPTI_FAST_ERRORS
+#undef GCKPTI_TILES_HERE
 #undef GCKPTI_NAMELESS
 #undef GCKPTI_PLAN_NUMBERS
 #undef GCKPTI_PLAN_ARRAYS
@@ -31599,19 +31694,25 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
     float wide[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
     float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     for (int64_t p = 0; p < t->blocks; p++) {
-        const int64_t links = p + 1 < t->blocks ? GCKPTI_LINKS : gckpti_multiple(t->last, 2);
+        const int64_t links =
+            p + 1 < t->blocks ? (int64_t)GCKPTI_LINKS : gckpti_multiple(t->last, 2);
         V(mixed_b)(t->b + p * (GCKPTI_LINKS / 2) * t->b_row, t->b_row, t->width, wide);
         for (int64_t i = 0; i < t->m; i += GCKPTI_TILE_ROWS) {
             const int64_t m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
-            const float *from = p ? t->c + i * t->c_row : t->from ? t->from + i * t->from_row : NULL;
-            for (int64_t r = 0; r < m; r++)
+            const float *from = p         ? t->c + i * t->c_row
+                                : t->from ? t->from + i * t->from_row
+                                          : NULL;
+            for (int64_t r = 0; r < m; r++) {
+                const uint16_t *a = t->a + (i + r) * t->a_row + p * GCKPTI_LINKS;
                 for (int64_t l = 0; l < GCKPTI_LINKS; l += W)
-                    V(store)(rows + r * GCKPTI_LINKS + l,
-                             V(flushed)(V(load_bf16)(t->a + (i + r) * t->a_row + p * GCKPTI_LINKS + l, W)));
-            gckpti_tile tile = { links, rows, GCKPTI_LINKS, 1, wide, t->width, from,
-                                 p ? t->c_row : t->from_row, t->c + i * t->c_row, t->c_row, W, rows };
+                    V(store)(rows + r * GCKPTI_LINKS + l, V(flushed)(V(load_bf16)(a + l, W)));
+            }
+            const int64_t from_row = p ? t->c_row : t->from_row;
+            float *c = t->c + i * t->c_row;
+            gckpti_tile tile = { links, rows,     GCKPTI_LINKS, 1,        wide, t->width,
+                                 from,  from_row, c,            t->c_row, W,    rows };
             gckpti_mixed_tile add = *t;
-            add.from_row = tile.from_row;
+            add.from_row = from_row;
             if (!chain)
                 tile.k = links / 2, tile.a_step = 2, tile.b_step = 2 * t->width, tile.from = NULL,
                 tile.c_row = GCKPTI_PANEL;
@@ -31619,14 +31720,14 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
                 const int64_t n = gckpti_min(t->width - j, ACROSS), v = n / W - 1;
                 for (int odd = 0; odd < 2 - chain; odd++) {
                     tile.a = rows + odd, tile.b = wide + odd * t->width + j;
-                    tile.c = chain ? t->c + i * t->c_row + j : sums[odd] + j;
+                    tile.c = chain ? c + j : sums[odd] + j;
                     tile.from = chain && from ? from + j : NULL;
                     tile.next = tile.c;
                     V(tiles)[v][m - 1](&tile);
                 }
             }
             if (!chain)
-                V(mixed_add)(&add, sums[0], sums[1], m, t->width, from, t->c + i * t->c_row);
+                V(mixed_add)(&add, sums[0], sums[1], m, t->width, from, c);
         }
     }
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
@@ -31651,13 +31752,10 @@ GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
     return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
 }
 
-/* Here and below, words of pairs alone. */
-static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words, uint16_t *d,
-                                          int64_t row)
+static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
 {
     const gckpti_factor *x = s->x;
     int64_t p = s->p, links;
-    (void)words;
     for (int64_t block = 0; block < s->blocks; block++, p += links, d += GCKPTI_LINKS) {
         const int64_t at = s->at + p * x->step;
         links = V(mixed_block)(s, p);
@@ -31681,6 +31779,7 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, int words
     }
 }
 
+/* Words are pairs. */
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
@@ -31708,8 +31807,11 @@ static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words
             }
     }
 }
+#endif
 
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
+/* >>kernels/dots */
+#if GCKPTI_AVX512_BF16 && GCKPTI_ISA == 3
+/* ---- bf16 with AVX-512's instructions for it ---- */
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
 #define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
@@ -31720,42 +31822,48 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
     memcpy(to, &words, sizeof words);
 }
 
-/* 4 rows of a tile, `vectors` (a constant) of columns: vdpbf16ps takes the upper halves first: c =
- * fma(l, l', fma(h, h', c)), subnormals flushed. (Named one by one, since gcc spills arrays; hence more than 60 lines.) */
-GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r, int vectors)
-{
-    static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    const int64_t row = t->a_row, b_row = t->b_row;
-    const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
-    const uint32_t *b = t->b;
-    int64_t from_row = t->from ? t->from_row : 0;
-    const float *from = t->from ? t->from + r * from_row : zeros;
-    float *c = t->c + r * t->c_row;
-    gckpti_fetch f = { NULL, 0, 0, 0, 0, 0 };
-    if (t->fetch)
-        f = *t->fetch;
+/* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so
+ * words of b are two links of a chain, the first in the upper half, and pairs of a are shuffled to
+ * such words. Of blocks, e are the chains of even words, o those of odd ones. (Named one by one,
+ * since gcc spills arrays; without the barrier it would keep what is shuffled, and spill, too.) */
 #define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
-#define GCKPTI_DOTS_START(i, at)                                                                   \
+#define GCKPTI_DOTS_ZERO(i, at)                                                                    \
     __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
     __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
-#define GCKPTI_DOTS_LINKS(i, at, chain)                                                            \
-    memcpy(&word, at, sizeof word);                                                                \
-    x = (__m512bh)_mm512_set1_epi32(word);                                                         \
-    l##chain##i = _mm512_dpbf16_ps(l##chain##i, x, (__m512bh)b0);                                  \
+#define GCKPTI_DOTS_FROM(i, at)                                                                    \
+    le##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
     if (vectors > 1)                                                                               \
-        m##chain##i = _mm512_dpbf16_ps(m##chain##i, x, (__m512bh)b1);                              \
+        me##i = _mm512_loadu_ps(from + (i)*from_row + 16);                                         \
     if (vectors > 2)                                                                               \
-        h##chain##i = _mm512_dpbf16_ps(h##chain##i, x, (__m512bh)b2);
-#define GCKPTI_DOTS_EVEN(i, at) GCKPTI_DOTS_LINKS(i, at, e)
-#define GCKPTI_DOTS_ODD(i, at)  GCKPTI_DOTS_LINKS(i, at, o)
+        he##i = _mm512_loadu_ps(from + (i)*from_row + 32);
+#define GCKPTI_DOTS_LINKS(i, at, which, order)                                                     \
+    memcpy(&four, at, sizeof four);                                                                \
+    x = (__m512bh)_mm512_shuffle_epi8(_mm512_set1_epi64(four), order);                             \
+    l##which##i = _mm512_dpbf16_ps(l##which##i, x, (__m512bh)b0);                                  \
+    if (vectors > 1)                                                                               \
+        m##which##i = _mm512_dpbf16_ps(m##which##i, x, (__m512bh)b1);                              \
+    if (vectors > 2)                                                                               \
+        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b2);
+#define GCKPTI_DOTS_FIRST(i, at)  GCKPTI_DOTS_LINKS(i, at, e, first)
+#define GCKPTI_DOTS_SECOND(i, at) GCKPTI_DOTS_LINKS(i, at, o, second)
+#define GCKPTI_DOTS_ON(i, at)     GCKPTI_DOTS_LINKS(i, at, e, second)
 #define GCKPTI_DOTS_WORDS(each)                                                                    \
     {                                                                                              \
         const __m512i b0 = _mm512_loadu_si512(words);                                              \
         const __m512i b1 = vectors > 1 ? _mm512_loadu_si512(words + 16) : b0;                      \
         const __m512i b2 = vectors > 2 ? _mm512_loadu_si512(words + 32) : b0;                      \
         GCKPTI_DOTS_EACH(each)                                                                     \
-        words += b_row, a += 2, a2 += 2;                                                           \
+        words += b_row;                                                                            \
     }
+#define GCKPTI_DOTS_FOUR                                                                           \
+    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)                                                           \
+    __asm__("" : "+r"(a), "+r"(a2));                                                               \
+    if (chain)                                                                                     \
+        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)                                                          \
+    else                                                                                           \
+        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)                                                      \
+    a += 4, a2 += 4;
+#define GCKPTI_DOTS_TWICE(what) what what
 #define GCKPTI_DOTS_END(i, at)                                                                     \
     _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
     if (vectors > 1)                                                                               \
@@ -31764,51 +31872,87 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int64_t r
     if (vectors > 2)                                                                               \
         _mm512_storeu_ps(c + (i)*c_row + 32,                                                       \
                          _mm512_loadu_ps(from + (i)*from_row + 32) + (he##i + ho##i));
-    const int64_t c_row = t->c_row;
-    for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
-        const uint32_t *words = b;
-        GCKPTI_DOTS_EACH(GCKPTI_DOTS_START)
-        for (int64_t l = blocks > 1 ? GCKPTI_LINKS : t->last; l > 0; l -= 4) {
-            __m512bh x;
-            int word;
-            if (f.rows > 0) {
-                __builtin_prefetch(f.x + f.at, 0, 2);
-                f.at += 64;
-                if (f.at >= f.width)
-                    f.at = 0, f.x += f.row, f.rows--;
-            }
-            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_EVEN)
-            GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ODD)
-        }
-        GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
-        from = c, from_row = c_row;
-    }
-#undef GCKPTI_DOTS_EACH
-#undef GCKPTI_DOTS_START
-#undef GCKPTI_DOTS_LINKS
-#undef GCKPTI_DOTS_EVEN
-#undef GCKPTI_DOTS_ODD
-#undef GCKPTI_DOTS_WORDS
-#undef GCKPTI_DOTS_END
-    for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
-        for (int64_t j = 0; j < 16 * vectors; j += 16)
-            gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
-    if (t->fetch)
-        *t->fetch = f;
-}
+#define GCKPTI_DOTS_STORE(i, at)                                                                   \
+    _mm512_storeu_ps(c + (i)*c_row, le##i);                                                        \
+    if (vectors > 1)                                                                               \
+        _mm512_storeu_ps(c + (i)*c_row + 16, me##i);                                               \
+    if (vectors > 2)                                                                               \
+        _mm512_storeu_ps(c + (i)*c_row + 32, he##i);
 
+/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). */
+GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
+{
+    static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
+    const __m512i first = _mm512_set1_epi64(chain ? 0x0100030201000302 : 0x0100050401000504);
+    const __m512i second = _mm512_set1_epi64(chain ? 0x0504070605040706 : 0x0302070603020706);
+    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row;
+    for (int64_t r = 0; r < t->m; r += 4) {
+        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
+        const uint32_t *b = t->b;
+        int64_t from_row = t->from ? t->from_row : 0;
+        const float *from = t->from ? t->from + r * from_row : zeros;
+        float *c = t->c + r * c_row;
+        for (int64_t i = 8; i < 12 && r + 12 <= t->more; i++)
+            for (int64_t j = 0; j < 16 * vectors; j += 16)
+                __builtin_prefetch(c + i * c_row + j);
+        for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
+            const uint32_t *words = b;
+            GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO)
+            if (chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
+            }
+            const int64_t links = blocks > 1 ? (int64_t)GCKPTI_LINKS : t->last;
+            long long four;
+            __m512bh x;
+            gckpti_fetch_some(t->fetch);
+            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* a loop takes 1.15 times */
+                GCKPTI_DOTS_TWICE(GCKPTI_DOTS_TWICE(GCKPTI_DOTS_TWICE(GCKPTI_DOTS_FOUR)))
+            } else {
+                for (int64_t l = 0; l < links; l += 4) {
+                    GCKPTI_DOTS_FOUR
+                }
+            }
+            if (chain) {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
+            } else {
+                GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
+            }
+            from = c, from_row = c_row;
+        }
+        for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
+            for (int64_t j = 0; j < 16 * vectors; j += 16)
+                gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
+    }
+}
+#undef GCKPTI_DOTS_EACH
+#undef GCKPTI_DOTS_ZERO
+#undef GCKPTI_DOTS_FROM
+#undef GCKPTI_DOTS_LINKS
+#undef GCKPTI_DOTS_FIRST
+#undef GCKPTI_DOTS_SECOND
+#undef GCKPTI_DOTS_ON
+#undef GCKPTI_DOTS_WORDS
+#undef GCKPTI_DOTS_FOUR
+#undef GCKPTI_DOTS_TWICE
+#undef GCKPTI_DOTS_END
+#undef GCKPTI_DOTS_STORE
+
+GCKPTI_INLINED_BF16 void gckpti_mixed_rows_bf16(const gckpti_mixed_tile *t, int chain)
+{
+    if (t->width > 32)
+        gckpti_mixed_dots(t, 3, chain);
+    else if (t->width > 16)
+        gckpti_mixed_dots(t, 2, chain);
+    else
+        gckpti_mixed_dots(t, 1, chain);
+}
 static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
 {
-    for (int64_t i = 0; i < 8 && t->next; i++)
-        for (int64_t j = 0; j < t->width; j += 16)
-            __builtin_prefetch(t->next + i * t->c_row + j);
-    for (int64_t r = 0; r < 8; r += 4)
-        if (t->width > 32)
-            gckpti_mixed_dots(t, r, 3);
-        else if (t->width > 16)
-            gckpti_mixed_dots(t, r, 2);
-        else
-            gckpti_mixed_dots(t, r, 1);
+    gckpti_mixed_rows_bf16(t, 0);
+}
+static GCKPTI_TARGET_BF16 void gckpti_mixed_chain_bf16(const gckpti_mixed_tile *t)
+{
+    gckpti_mixed_rows_bf16(t, 1);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
@@ -31880,10 +32024,12 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s
         all = _mm512_loadu_si512(x->bf16 + low);
     else if (whole == 2)
         all = _mm512_inserti64x4(
-            _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + low))),
+            _mm512_castsi256_si512(
+                _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + low))),
             _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + high)), 1);
     else if (whole)
-        all = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high), _mm512_loadu_ps(x->f32 + low));
+        all = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high),
+                                           _mm512_loadu_ps(x->f32 + low));
     else
         all = gckpti_mixed_load(x, low, high, first, second);
     if (!whole)
@@ -31954,19 +32100,21 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int word
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
         links = V(mixed_block)(s, p);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const gckpti_mixed_square_bf16 some = { x, s->at + i * x->row + p * x->step, s->n - i,
-                                                    links, gckpti_mixed_order[words], as_a };
+            const gckpti_mixed_square_bf16 some = {
+                x,     s->at + i * x->row + p * x->step, s->n - i,
+                links, gckpti_mixed_order[words],        as_a
+            };
             gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
         }
         d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
     }
 }
 
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, int words,
-                                                        uint16_t *d, int64_t row)
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
+                                                        int64_t row)
 {
     void *to = d;
-    gckpti_mixed_pack(s, words, 1, (uint32_t *)to, row / 2);
+    gckpti_mixed_pack(s, GCKPTI_WORDS_PAIRS, 1, (uint32_t *)to, row / 2);
 }
 
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
@@ -31977,7 +32125,6 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links
 
 #undef GCKPTI_TARGET_BF16
 #undef GCKPTI_INLINED_BF16
-#endif
 #endif
 
 /* >>kernels/sums */
@@ -32730,15 +32877,14 @@ static GCKPTI_TARGET void V(head_b)(const gckpti_mixed_kernels *by, const gckpti
     V(head_pack)(by, x, lanes, k, NULL, to);
 }
 
-/* A block's product: b's panel of n lanes, and where results rest, GCKPTI_BLOCK apart; a is
- * added. */
+/* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
 GCKPTI_INLINED gckpti_mixed_part V(head_part)(const gckpti_mixed_kernels *by, const uint32_t *b,
-                                              int64_t n, float *c)
+                                              int64_t n, float *c, int64_t row)
 {
     gckpti_mixed_part s;
     memset(&s, 0, sizeof s);
     s.by = by, s.n = gckpti_multiple(n, 16);
-    s.tile.b = b, s.tile.b_row = s.n, s.tile.c = c, s.tile.c_row = GCKPTI_BLOCK;
+    s.tile.b = b, s.tile.b_row = s.n, s.tile.c = c, s.tile.c_row = row;
     return s;
 }
 
@@ -32748,7 +32894,8 @@ static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part 
                                        const gckpti_factor *x, int64_t back, int64_t m,
                                        uint16_t *room)
 {
-    const int in_place = x->bf16 && h->d == h->deep && back + m >= s->by->tiles[0].rows;
+    const int in_place =
+        gckpti_in_place(s->by, x) && h->d == h->deep && back + m >= s->by->tiles[0].unit;
     s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
     if (!in_place)
@@ -32776,47 +32923,31 @@ static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
 static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
-    const int down = edge == GCKPTI_DOWN_TO || edge == GCKPTI_DOWN_FROM;
-    const int64_t size = down ? all->n : all->tile.m, rows = all->by->tiles[0].rows;
-    const int64_t step = !cut ? size : down ? GCKPTI_LINKS : rows < 16 ? 16 : rows;
+    const int64_t size = all->tile.m, unit = all->by->tiles[0].unit;
+    const int64_t step = !cut ? size : unit > 16 ? unit : 16;
     for (int64_t i = 0; i < size; i += step) {
-        const int64_t some = gckpti_min(step, size - i), to = i + some + diagonal;
+        const int64_t m = gckpti_min(step, size - i), to = i + m + diagonal;
         const int64_t from = i > diagonal ? i - diagonal : 0;
-        int64_t j = down ? i : 0, first = 0, end = k;
+        int64_t j = 0, first = 0, end = k;
         gckpti_mixed_part s = *all;
         gckpti_mixed_tile *tile = &s.tile;
-        if (down)
-            s.n = some;
-        else
-            tile->m = some, s.back += i, tile->a += i * tile->a_row, tile->c += i * tile->c_row;
         if (edge == GCKPTI_COLUMNS_FROM)
             j = from / 16 * 16, s.n -= j;
         else if (edge == GCKPTI_COLUMNS_TO)
             s.n = gckpti_min(s.n, to < 0 ? 0 : gckpti_multiple(to, 16));
-        else if (edge == GCKPTI_DOWN_FROM)
+        else if (edge == GCKPTI_LINKS_FROM)
             first = from / GCKPTI_LINKS * GCKPTI_LINKS;
         else
             end = gckpti_min(k, to);
         if (s.n <= 0 || first >= end)
             continue;
-        tile->a += first, tile->b += first / 2 * tile->b_row + j, tile->c += j;
+        tile->m = m, s.back += i, tile->a += i * tile->a_row + first;
+        tile->b += first / 2 * tile->b_row + j, tile->c += i * tile->c_row + j;
         tile->from = tile->from ? tile->c : NULL, tile->from_row = tile->c_row;
         tile->blocks = (end - first + GCKPTI_LINKS - 1) / GCKPTI_LINKS;
         tile->last = end - first - (tile->blocks - 1) * GCKPTI_LINKS;
         gckpti_mixed_multiply(&s);
     }
-}
-
-/* x, `wide` rows of GCKPTI_BLOCK, turned to y; and back. */
-static GCKPTI_TARGET void V(head_turn)(const float *x, int64_t wide, float *y)
-{
-    for (int64_t e = 0; e < wide; e += W)
-        V(transpose)(x + e * GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_BLOCK, y + e, wide);
-}
-static GCKPTI_TARGET void V(head_turn_back)(const float *y, int64_t wide, float *x)
-{
-    for (int64_t i = 0; i < GCKPTI_BLOCK; i += W)
-        V(transpose)(y + i * wide, wide, wide, x + i, GCKPTI_BLOCK);
 }
 
 /* A row of a result, x, in place or rounded. */
@@ -32830,18 +32961,19 @@ GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to
 
 /* ---- forward ---- */
 /* m queries of a head, n keys from j on: query r sees those to r + diagonal. Scores, then
- * exponentials are [key][query], results [d][query]. */
+ * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
+ * and then v. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
     int64_t m, j, n, diagonal;
     float *p, *out;
-    uint16_t *a;
+    uint32_t *q, *a;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
-    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+    uint16_t links[GCKPTI_BLOCK * GCKPTI_BLOCK] GCKPTI_ALIGNED;
 } V(queries);
 
-static GCKPTI_TARGET void V(queries_online)(V(queries) *s)
+static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
 {
     for (int64_t i = 0; i < s->m; i += W) {
         V(online_of)
@@ -32852,37 +32984,30 @@ static GCKPTI_TARGET void V(queries_online)(V(queries) *s)
     }
 }
 
-/* out = out * factor + v' p; v: [key][d] */
-static GCKPTI_TARGET void V(queries_values)(V(queries) *s, const gckpti_factor *v)
+/* out = out * factor + p' v */
+static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor *v)
 {
-    const int64_t d = s->h->d;
+    const int64_t d = s->h->d, wide = s->h->wide, row = gckpti_multiple(s->n, GCKPTI_LINKS);
     const int cut = s->diagonal + 1 < s->n;
-    for (int64_t i = 0; s->j && i < s->m; i += W) {
-        const FLOATS factor = V(load)(s->factor + i);
-        int same = 1;
-        for (int64_t r = i; r < i + W; r++)
-            same &= s->factor[r] == 1.0f;
-        for (int64_t e = 0; !same && e < d; e++)
-            V(store)(s->out + e * GCKPTI_BLOCK + i, V(load)(s->out + e * GCKPTI_BLOCK + i) * factor);
-    }
-    const gckpti_factor turned = gckpti_turned(v);
-    V(head_a)(s->by, &turned, d, s->n, s->a);
-    if (cut && !V(finite)(s->a, d * gckpti_multiple(s->n, GCKPTI_LINKS))) {
+    const gckpti_factor turned = gckpti_turned(v), p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
+    for (int64_t r = 0; s->j && r < s->m; r++)
+        V(rescale)(s->out + r * wide, s->factor[r], d);
+    V(head_b)(s->by, &turned, d, s->n, s->a);
+    if (cut && !V(finite)(s->a, row * wide)) {
         for (int64_t i = 0; i < s->m * d; i++) {
             const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
-            const gckpti_links p = { s->p + r, NULL, GCKPTI_BLOCK };
+            const gckpti_links x = { s->p + r, NULL, GCKPTI_BLOCK };
             const gckpti_links y = gckpti_links_of(v, e, v->row);
-            float *out = s->out + e * GCKPTI_BLOCK + r;
-            *out = gckpti_mixed_blocks(&p, &y, seen, s->j ? *out : 0.0f);
+            float *out = s->out + r * wide + e;
+            *out = gckpti_mixed_blocks(&x, &y, seen, s->j ? *out : 0.0f);
         }
         return;
     }
-    const gckpti_factor p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
-    V(head_b)(s->by, &p, s->m, s->n, s->words);
-    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->m, s->out);
-    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = gckpti_multiple(s->n, GCKPTI_LINKS);
+    V(head_a)(s->by, &p, s->m, s->n, s->links);
+    gckpti_mixed_part t = V(head_part)(s->by, s->a, d, s->out, wide);
+    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = s->j ? s->out : NULL;
-    V(head_multiply)(&t, GCKPTI_DOWN_TO, cut, s->diagonal, s->n);
+    V(head_multiply)(&t, GCKPTI_LINKS_TO, cut, s->diagonal, s->n);
 }
 
 /* As V(attention_forward). */
@@ -32895,19 +33020,17 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     V(queries) s;
     s.h = h, s.by = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_BLOCK);
     s.p = room, s.out = s.p + GCKPTI_BLOCK * GCKPTI_BLOCK;
-    float *rows = s.out + GCKPTI_BLOCK * h->wide; /* in the end, of q and a */
-    void *rest = rows;
-    uint32_t *q = (uint32_t *)rest;
-    rest = q + GCKPTI_BLOCK / 2 * h->deep, s.a = (uint16_t *)rest;
+    void *rest = s.out + GCKPTI_BLOCK * h->wide;
+    s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_BLOCK / 2 * h->deep, rest = s.a;
     const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
-    V(head_b)(s.by, &x, s.m, h->d, q);
+    V(head_b)(s.by, &x, s.m, h->d, s.q);
     for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
         const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
         const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);
-        gckpti_mixed_part t = V(head_part)(s.by, q, s.m, s.p);
+        gckpti_mixed_part t = V(head_part)(s.by, s.q, s.m, s.p, GCKPTI_BLOCK);
         s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
-        V(head_rows)(h, &t, &k, s.j, s.n, s.a);
+        V(head_rows)(h, &t, &k, s.j, s.n, (uint16_t *)rest);
         V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
         V(queries_online)(&s);
         if (call->out || call->out_bf16)
@@ -32916,17 +33039,20 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     V(head_end)(h, row, head, first, s.m, s.max, s.sum);
     if (!call->out && !call->out_bf16)
         return;
-    V(head_turn)(s.out, h->wide, rows);
-    for (int64_t r = 0; r < s.m; r++, rows += h->wide) {
+    for (int64_t r = 0; r < s.m; r++, s.out += h->wide) {
         const FLOATS sum = V(set1)(s.sum[r]);
         for (int64_t e = 0; e < h->d; e += W)
-            V(store)(rows + e, (V(load)(rows + e) + V(zero)()) / sum);
-        V(head_row)(h, rows, call->out ? call->out + at + r * c : NULL,
-                    call->out ? NULL : call->out_bf16 + at + r * c);
+            V(store)(s.out + e, (V(load)(s.out + e) + V(zero)()) / sum);
+        V(head_row)
+        (h, s.out, call->out ? call->out + at + r * c : NULL,
+         call->out ? NULL : call->out_bf16 + at + r * c);
     }
 }
+#endif
 
-/* ---- backward ---- */
+/* >>kernels/mixed_gradients */
+#ifndef GCKPT_NO_BF16
+/* ---- attention of bf16 plans, backward ---- */
 /* sum(g out) of a query, as gckpti_dot adds up; another one, `ahead` elements on, is fetched */
 GCKPTI_INLINED float V(head_delta)(const gckpti_heads *h, const gckpti_factor *g,
                                    const gckpti_factor *out, int64_t at, int64_t ahead)
@@ -32972,27 +33098,27 @@ static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *
     for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(x + e, V(load)(x + e) + V(zero)());
-        V(head_row)(h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
+        V(head_row)
+        (h, x, arg->grad ? arg->grad + at : NULL, arg->grad ? NULL : arg->grad_bf16 + at);
     }
 }
 
-/* A head: p, then exponentials, and ds are [query][key], dk and dv [d][key] of a block of keys, dq
+/* A head: p, then exponentials, and ds are [query][key], dk and dv [key][d] of a block of keys, dq
  * [query][d] of all queries (NULL: not wanted). Packed are k and v of the block (links: d), k once
- * more (links: keys), and what a product has as a; of ds its own. */
+ * more (links: keys), q or g of queries, and in `links` what a product has of p or ds. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
     gckpti_factor q, k, v, g; /* from the block's first row on */
     const float *lse;
-    float *p, *ds, *dk, *dv, *dq, *delta, *rows;
-    uint32_t *k_b, *v_b, *kt_b;
-    uint16_t *a, *ds_a;
+    float *p, *ds, *dk, *dv, *dq, *delta;
+    uint32_t *k_b, *v_b, *kt_b, *a;
+    uint16_t *links;
     int64_t head, i, m, j, n, diagonal;
-    int cut;
-    uint32_t words[GCKPTI_BLOCK / 2 * GCKPTI_BLOCK] GCKPTI_ALIGNED;
+    int cut, fresh[3]; /* these blocks of dq, dk and dv start at +0 */
 } V(keys);
 
-static GCKPTI_TARGET void V(keys_begin)(V(keys) *s, const gckpti_heads *h, int64_t head,
+static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int64_t head,
                                         float *room)
 {
     const gckpt_arg *in = h->call->in;
@@ -33002,19 +33128,19 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) *s, const gckpti_heads *h, int64
     s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
     float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + GCKPTI_BLOCK * h->wide;
     float *dq = dv + GCKPTI_BLOCK * h->wide;
-    s->delta = dq + all * h->wide, s->rows = s->delta + all; /* of k_b and v_b */
+    s->delta = dq + all * h->wide;
     s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
     s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
     s->dv = in[2].grad || in[2].grad_bf16 ? dv : NULL;
-    void *rest = s->rows;
+    void *rest = s->delta + all;
     s->k_b = (uint32_t *)rest, s->v_b = s->k_b + half, s->kt_b = s->v_b + half;
-    rest = s->kt_b + GCKPTI_BLOCK / 2 * h->wide;
-    s->a = (uint16_t *)rest, s->ds_a = s->a + 2 * half;
+    s->a = s->kt_b + GCKPTI_BLOCK / 2 * h->wide, rest = s->a + half;
+    s->links = (uint16_t *)rest;
 }
 
 /* Scores of query r of the block become p = exp(s scale - lse), its dp ds = p (dp - delta) scale;
  * +0 where it does not see the key. */
-GCKPTI_INLINED void V(keys_slopes)(const V(keys) *s, int64_t r)
+GCKPTI_INLINED void V(keys_slopes)(const V(keys) * s, int64_t r)
 {
     const FLOATS scale = V(set1)(s->h->scale), lse = V(set1)(s->lse[s->i + r]), zero = V(zero)();
     const FLOATS delta = V(set1)(s->delta[s->i + r]);
@@ -33033,7 +33159,7 @@ GCKPTI_INLINED void V(keys_slopes)(const V(keys) *s, int64_t r)
 }
 
 /* The block goes to one gradient, element by element. */
-static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk, float *dv)
+static GCKPTI_TARGET void V(keys_careful)(const V(keys) * s, float *dq, float *dk, float *dv)
 {
     const int64_t c = s->h->c;
     gckpti_mixed_square t;
@@ -33043,8 +33169,8 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk
         for (int64_t i = 0; i < s->m; i += GCKPTI_LINKS) {
             const int64_t at = i * GCKPTI_BLOCK + j;
             const gckpti_mixed_result rows = { dq ? dq + i * s->h->wide : NULL, s->h->wide, 1 };
-            const gckpti_mixed_result keys = { dk ? dk + j : NULL, 1, GCKPTI_BLOCK };
-            const gckpti_mixed_result values = { dv ? dv + j : NULL, 1, GCKPTI_BLOCK };
+            const gckpti_mixed_result keys = { dk ? dk + j * s->h->wide : NULL, s->h->wide, 1 };
+            const gckpti_mixed_result values = { dv ? dv + j * s->h->wide : NULL, s->h->wide, 1 };
             t.i = s->i + i, t.j = s->j + j;
             t.m = gckpti_min(s->m - i, GCKPTI_LINKS), t.n = gckpti_min(s->n - j, GCKPTI_LINKS);
             t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * c);
@@ -33056,57 +33182,64 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) *s, float *dq, float *dk
         }
 }
 
-/* dk += q' ds, or dv += g' p */
-static GCKPTI_TARGET void V(keys_down)(V(keys) *s, const gckpti_factor *x, const float *p, float *to)
+/* dk += ds' q, or dv += p' g */
+static GCKPTI_TARGET void V(keys_down)(V(keys) * s, const gckpti_factor *x, const float *p,
+                                       float *to, int fresh)
 {
     const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
-    const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS);
-    gckpti_mixed_part t = V(head_part)(s->by, s->words, s->n, to);
-    V(head_a)(s->by, &turned, s->h->d, s->m, s->a);
-    if (s->cut && !V(finite)(s->a, s->h->d * row)) {
+    const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS), wide = s->h->wide;
+    gckpti_mixed_part t = V(head_part)(s->by, s->a, s->h->d, to, wide);
+    V(head_b)(s->by, &turned, s->h->d, s->m, s->a);
+    if (s->cut && !V(finite)(s->a, row * wide)) {
+        if (fresh)
+            memset(to, 0, (size_t)(s->n * wide) * sizeof *to);
         V(keys_careful)(s, NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
         return;
     }
-    V(head_b)(s->by, &links, s->n, s->m, s->words);
-    t.tile.m = s->h->wide, t.tile.a = s->a, t.tile.a_row = row, t.tile.from = to;
-    V(head_multiply)(&t, GCKPTI_DOWN_FROM, s->cut, s->diagonal, s->m);
+    V(head_a)(s->by, &links, s->n, s->m, s->links);
+    t.tile.m = gckpti_multiple(s->n, 16), t.tile.a = s->links, t.tile.a_row = row;
+    t.tile.from = fresh ? NULL : to;
+    V(head_multiply)(&t, GCKPTI_LINKS_FROM, s->cut, s->diagonal, s->m);
 }
 
 /* dq += ds k */
-static GCKPTI_TARGET void V(keys_across)(V(keys) *s)
+static GCKPTI_TARGET void V(keys_across)(V(keys) * s)
 {
     const gckpti_factor ds = gckpti_matrix(s->ds, GCKPTI_BLOCK, 1);
-    const int64_t row = gckpti_multiple(s->n, GCKPTI_LINKS);
-    float *to = s->dq + s->i * s->h->wide;
-    gckpti_mixed_part t = V(head_part)(s->by, s->kt_b, s->h->d, to);
-    if (s->cut && !V(finite)(s->kt_b, row * s->h->wide)) {
+    const int64_t row = gckpti_multiple(s->n, GCKPTI_LINKS), wide = s->h->wide;
+    float *to = s->dq + s->i * wide;
+    gckpti_mixed_part t = V(head_part)(s->by, s->kt_b, s->h->d, to, wide);
+    if (s->cut && !V(finite)(s->kt_b, row * wide)) {
+        if (s->fresh[0])
+            memset(to, 0, (size_t)(s->m * wide) * sizeof *to);
         V(keys_careful)(s, to, NULL, NULL);
         return;
     }
-    V(head_a)(s->by, &ds, s->m, s->n, s->ds_a);
-    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->ds_a, t.tile.a_row = row;
-    t.tile.from = to, t.tile.c_row = s->h->wide;
+    V(head_a)(s->by, &ds, s->m, s->n, s->links);
+    t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
+    t.tile.from = s->fresh[0] ? NULL : to;
     V(head_multiply)(&t, GCKPTI_LINKS_TO, s->cut, s->diagonal, s->n);
 }
 
 /* The block of queries from i on meets that of keys. */
-static GCKPTI_TARGET void V(keys_meet)(V(keys) *s)
+static GCKPTI_TARGET void V(keys_meet)(V(keys) * s)
 {
     const gckpti_heads *h = s->h;
-    gckpti_mixed_part scores = V(head_part)(s->by, s->k_b, s->n, s->p);
-    gckpti_mixed_part slopes = V(head_part)(s->by, s->v_b, s->n, s->ds);
-    V(head_rows)(h, &scores, &s->q, s->i, s->m, s->a);
+    gckpti_mixed_part scores = V(head_part)(s->by, s->k_b, s->n, s->p, GCKPTI_BLOCK);
+    gckpti_mixed_part slopes = V(head_part)(s->by, s->v_b, s->n, s->ds, GCKPTI_BLOCK);
+    void *a = s->a;
+    V(head_rows)(h, &scores, &s->q, s->i, s->m, (uint16_t *)a);
     V(head_multiply)(&scores, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     if (s->dq || s->dk) {
-        V(head_rows)(h, &slopes, &s->g, s->i, s->m, s->a);
+        V(head_rows)(h, &slopes, &s->g, s->i, s->m, (uint16_t *)a);
         V(head_multiply)(&slopes, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     }
     for (int64_t r = 0; r < s->m; r++)
         V(keys_slopes)(s, r);
     if (s->dv)
-        V(keys_down)(s, &s->g, s->p, s->dv);
+        V(keys_down)(s, &s->g, s->p, s->dv, s->fresh[2]);
     if (s->dk)
-        V(keys_down)(s, &s->q, s->ds, s->dk);
+        V(keys_down)(s, &s->q, s->ds, s->dk, s->fresh[1]);
     if (s->dq)
         V(keys_across)(s);
 }
@@ -33121,26 +33254,28 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c, at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const int64_t c = h->c;
+    const int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
     V(keys_begin)(&s, h, row * h->heads + head, room);
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
-    if (s.dq)
+    if (s.dq && in[0].accumulate)
         V(head_open)(h, &in[0], at_q, h->t, s.dq);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
         const int64_t key = at_k + s.j * c, late = s.j - h->sight.ahead;
         float *const to[2] = { s.dk, s.dv };
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
-        for (int i = 0; i < 2; i++)
-            if (to[i] && in[1 + i].accumulate) {
-                V(head_open)(h, &in[1 + i], key, s.n, s.rows);
-                V(head_turn_back)(s.rows, h->wide, to[i]);
-            } else if (to[i]) {
-                memset(to[i], 0, (size_t)(GCKPTI_BLOCK * h->wide) * sizeof **to);
-            }
+        s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0;
+        const int64_t met = gckpti_min(s.i + GCKPTI_BLOCK, h->t) - late; /* by the first block */
+        s.fresh[0] = s.j == 0 && !in[0].accumulate;
+        for (int i = 0; i < 2; i++) {
+            s.fresh[1 + i] = met >= s.n && !in[1 + i].accumulate;
+            if (to[i] && !s.fresh[1 + i])
+                V(head_open)(h, &in[1 + i], key, s.n, to[i]);
+        }
         s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
         const gckpti_factor turned = gckpti_turned(&s.k);
         V(head_b)(s.by, &s.k, s.n, h->d, s.k_b);
@@ -33148,19 +33283,17 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
             V(head_b)(s.by, &s.v, s.n, h->d, s.v_b);
         if (s.dq)
             V(head_b)(s.by, &turned, h->d, s.n, s.kt_b);
-        for (s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0; s.i < h->t;
-             s.i += GCKPTI_BLOCK) {
+        for (; s.i < h->t; s.i += GCKPTI_BLOCK) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
             s.cut = s.diagonal + 1 < s.n;
             s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
             V(keys_meet)(&s);
+            s.fresh[1] = s.fresh[2] = 0;
         }
         for (int i = 0; i < 2; i++)
-            if (to[i]) {
-                V(head_turn)(to[i], h->wide, s.rows);
-                V(head_close)(h, &in[1 + i], key, s.n, s.rows);
-            }
+            if (to[i])
+                V(head_close)(h, &in[1 + i], key, s.n, to[i]);
     }
     if (s.dq)
         V(head_close)(h, &in[0], at_q, h->t, s.dq);
@@ -33168,8 +33301,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
 
 /* What gckpti_kernels has for bf16 plans. */
 static const gckpti_mixed_kernels V(mixed_kernels) = {
-    { { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
-      { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_tile) },
+      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    NULL,
+    2,
     V(mixed_pack_a),
     V(mixed_pack_b),
     V(widen),
@@ -33179,8 +33314,10 @@ static const gckpti_mixed_kernels V(mixed_kernels) = {
 };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
-    { { 8, GCKPTI_PANEL, 1, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
-      { 32, GCKPTI_PANEL, 0, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    { { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_APART, gckpti_mixed_tile_bf16 },
+      { 32, GCKPTI_PANEL, 8, GCKPTI_WORDS_TURNED, gckpti_mixed_chain_bf16 } },
+    NULL,
+    2,
     gckpti_mixed_pack_a_bf16,
     gckpti_mixed_pack_b_bf16,
     V(widen),
@@ -33189,6 +33326,115 @@ static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = {
     V(mixed_backward)
 };
 #endif
+#endif
+
+/* >>kernels/amx */
+#if GCKPTI_AMX && GCKPTI_ISA == 3
+/* ---- AMX: a tile register is 16 rows of 16 words, and tdpbf16ps a block of 32 links of 16 x 16
+ * elements: two chains from +0, the words' lower halves and the upper ones, whose sum is added to
+ * the element, subnormals being zeros; all as 5l has it, whatever MXCSR says. ---- */
+
+/* The instructions as AT&T and Intel write them; tests put an emulation in their place. (Those of
+ * compilers' headers do not say that they read memory.) */
+#ifndef GCKPTI_AMX_LOAD
+#define GCKPTI_AMX_SHAPES(at) __asm__ volatile("ldtilecfg {(%0)|[%0]}" ::"r"(at) : "memory")
+#define GCKPTI_AMX_RELEASE()  __asm__ volatile("tilerelease" ::: "memory")
+#define GCKPTI_AMX_ZERO(n)    __asm__ volatile("tilezero {%%|}tmm" #n ::)
+#define GCKPTI_AMX_LOAD(n, at, row)                                                                \
+    __asm__ volatile("tileloadd {(%0,%1,1), %%tmm" #n "|tmm" #n ", [%0+%1*1]}" ::"r"(at), "r"(row) \
+                     : "memory")
+#define GCKPTI_AMX_STORE(n, at, row)                                                               \
+    __asm__ volatile("tilestored {%%tmm" #n ", (%0,%1,1)|[%0+%1*1], tmm" #n "}" ::"r"(at),         \
+                     "r"(row)                                                                      \
+                     : "memory")
+#define GCKPTI_AMX_BLOCK(c, a, b)                                                                  \
+    __asm__ volatile("tdpbf16ps {%%tmm" #b ", %%tmm" #a ", %%tmm" #c "|tmm" #c ", tmm" #a          \
+                     ", tmm" #b "}" ::)
+#endif
+
+/* Of an item: all 8 registers whole before it, none in use after it. */
+static void gckpti_mixed_ready_amx(int on)
+{
+    static const struct {
+        uint8_t palette, start, none[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } whole = {
+        1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 }
+    };
+    if (on)
+        GCKPTI_AMX_SHAPES(&whole);
+    else
+        GCKPTI_AMX_RELEASE();
+}
+
+/* 16 or 32 rows, 16 or 32 columns: registers 0 to 3 are c's, 4 and 5 a's, 6 and 7 b's. */
+static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti_mixed_tile *t)
+{
+    const int low = t->m > 16, right = t->width > 16;
+    const int64_t a_row = 2 * t->a_row, b_row = 4 * t->b_row, c_row = 4 * t->c_row;
+    const uint16_t *a = t->a;
+    const uint32_t *b = t->b;
+    float *const c = t->c, *const c_low = t->c + 16 * t->c_row;
+    for (int64_t i = t->m; i < 2 * t->m && i < t->more; i++)
+        for (int64_t j = 0; j < t->width; j += 16)
+            __builtin_prefetch(c + i * t->c_row + j, 1);
+    if (t->from) {
+        const float *from = t->from, *from_low = from + 16 * t->from_row;
+        const int64_t row = 4 * t->from_row;
+        GCKPTI_AMX_LOAD(0, from, row);
+        if (right)
+            GCKPTI_AMX_LOAD(1, from + 16, row);
+        if (low)
+            GCKPTI_AMX_LOAD(2, from_low, row);
+        if (low && right)
+            GCKPTI_AMX_LOAD(3, from_low + 16, row);
+    } else {
+        GCKPTI_AMX_ZERO(0);
+        GCKPTI_AMX_ZERO(1);
+        GCKPTI_AMX_ZERO(2);
+        GCKPTI_AMX_ZERO(3);
+    }
+    t->fetch->pace = 8;
+    for (int64_t n = t->blocks; n > 0; n--, a += GCKPTI_LINKS, b += GCKPTI_LINKS / 2 * t->b_row) {
+        GCKPTI_AMX_LOAD(4, a, a_row);
+        GCKPTI_AMX_LOAD(6, b, b_row);
+        GCKPTI_AMX_BLOCK(0, 4, 6);
+        if (right) {
+            GCKPTI_AMX_LOAD(7, b + 16, b_row);
+            GCKPTI_AMX_BLOCK(1, 4, 7);
+        }
+        if (low) {
+            GCKPTI_AMX_LOAD(5, a + 16 * t->a_row, a_row);
+            GCKPTI_AMX_BLOCK(2, 5, 6);
+        }
+        if (low && right)
+            GCKPTI_AMX_BLOCK(3, 5, 7);
+        gckpti_fetch_some(t->fetch);
+    }
+    GCKPTI_AMX_STORE(0, c, c_row);
+    if (right)
+        GCKPTI_AMX_STORE(1, c + 16, c_row);
+    if (low)
+        GCKPTI_AMX_STORE(2, c_low, c_row);
+    if (low && right)
+        GCKPTI_AMX_STORE(3, c_low + 16, c_row);
+    for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
+        gckpti_mixed_narrow_bf16(c + i * t->c_row, t->c_bf16 + i * t->narrow_row, t->width);
+}
+
+static const gckpti_mixed_kernels gckpti_mixed_kernels_amx = {
+    { { 32, 32, 16, GCKPTI_WORDS_PAIRS, gckpti_mixed_tile_amx },
+      { 32, GCKPTI_PANEL, 1, GCKPTI_WORDS_PAIRS, V(mixed_chain) } },
+    gckpti_mixed_ready_amx,
+    64,
+    gckpti_mixed_pack_a_bf16,
+    gckpti_mixed_pack_b_bf16,
+    V(widen),
+    gckpti_mixed_narrow_bf16,
+    V(mixed_forward),
+    V(mixed_backward)
+};
 #endif
 
 /* >>kernels/losses */
@@ -33440,6 +33686,9 @@ GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
 GCKPTI_DATA const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(
     &gckpti_mixed_kernels_bf16) };
+#if GCKPTI_AMX
+GCKPTI_DATA const gckpti_kernels gckpti_kernels_amx = { GCKPTI_KERNELS(&gckpti_mixed_kernels_amx) };
+#endif
 #endif
 #undef GCKPTI_KERNELS
 

@@ -18,7 +18,7 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           590
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  2929
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3054
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
  *                 attention
@@ -2397,7 +2397,8 @@ ERRORS(binary_cross_entropy, GCKPTI_BINARY)
  * products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
- * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * register (of bf16 plans by blocks, in three), from its start to its end. Tiles go over rows and
+ * columns, never over k (manual, 5c).
  * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
  * is worked on, the others are on their way.
  *
@@ -2583,6 +2584,43 @@ __device__ __forceinline__ void links(float *o, float x, const float *y, bool wa
     UNROLL for (int n = 0; n < N; n++) o[n] = wanted ? d[n] : o[n];
 }
 
+/* A block of links of R x N elements (manual, 5l). MIXED: links go by turns to two chains, and
+ * their sum to the element when the block ends; else they go to the element. */
+template <int R, int N, bool MIXED> struct Block {
+    float chain[2][R][N];
+
+    __device__ __forceinline__ void begin()
+    {
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
+            chain[0][r][n] = chain[1][r][n] = 0.0f;
+    }
+    /* A link of row r of the elements, whose place in the block, `place`, is a constant, or whether
+     * it is odd is one. */
+    __device__ __forceinline__ void link(float (*element)[N], int place, int r, float x,
+                                         const float *y, bool wanted = true)
+    {
+        links<N, MIXED>(MIXED ? chain[place % 2][r] : element[r], x, y, wanted);
+    }
+    /* Before link `place`: a new block begins with each 32nd. */
+    __device__ __forceinline__ void turn(float (*element)[N], int place)
+    {
+        if (!MIXED || place % GCKPTI_LINKS || !place)
+            return;
+        end(element);
+        begin();
+    }
+    /* plus: a zero is to be +0. */
+    __device__ __forceinline__ void end(float (*element)[N], bool plus = false)
+    {
+        UNROLL for (int r = 0; r < R && MIXED; r++) UNROLL for (int n = 0; n < N; n++)
+        {
+            float sum = gckpti_flush(chain[0][r][n] + chain[1][r][n]);
+            element[r][n] = gckpti_flush(element[r][n] + sum);
+            element[r][n] = plus ? element[r][n] + 0.0f : element[r][n];
+        }
+    }
+};
+
 /* >>exact/products */
 /* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
  * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
@@ -2679,9 +2717,62 @@ constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
+/* A product's links go to a thread's elements; MIXED: in blocks (manual, 5l). Where all are one
+ * chain from the element on, it is the first one of a block that they fill, and -0, which changes
+ * no sum, is in the other one and in the element's place. */
+template <int TM, int TN, bool MIXED> struct Links {
+    float c[TM][TN];
+    Block<TM, TN, MIXED> block;
+    bool one, odd;  /* one chain; the next link goes to the second one */
+    int rest, left; /* links until the entry, the block ends */
+
+    __device__ __forceinline__ void begin(const gckpti_product &t)
+    {
+        one = MIXED && gckpti_is_chain(&t), odd = false;
+        rest = (int)(t.run ? t.run - t.before % t.run : t.k);
+        left = one ? (int)t.k : min(rest, (int)GCKPTI_LINKS);
+        block.begin();
+        UNROLL for (int i = 0; i < TM && one; i++) UNROLL for (int j = 0; j < TN; j++)
+        {
+            block.chain[0][i][j] = c[i][j];
+            block.chain[1][i][j] = c[i][j] = -0.0f;
+        }
+    }
+    /* Links of all elements. */
+    __device__ __forceinline__ void add(bool second, const float *x, const float *y)
+    {
+        UNROLL for (int i = 0; i < TM && !second; i++) block.link(c, 0, i, x[i], y);
+        UNROLL for (int i = 0; i < TM && second; i++) block.link(c, 1, i, x[i], y);
+    }
+    /* So many were added. */
+    __device__ __forceinline__ void passed(int n, const gckpti_product &t)
+    {
+        left -= n;
+        odd = MIXED && odd != (n % 2 && !one);
+        if (!MIXED || left)
+            return;
+        block.end(c);
+        block.begin();
+        odd = false;
+        rest = rest > GCKPTI_LINKS ? rest - GCKPTI_LINKS : (int)t.run;
+        left = min(rest, (int)GCKPTI_LINKS);
+    }
+    /* The next link goes to the first one: that sum has no order. */
+    __device__ __forceinline__ void turn()
+    {
+        UNROLL for (int i = 0; i < TM && odd; i++) UNROLL for (int j = 0; j < TN; j++)
+        {
+            float first = block.chain[0][i][j];
+            block.chain[0][i][j] = block.chain[1][i][j];
+            block.chain[1][i][j] = first;
+        }
+        odd = false;
+    }
+};
+
 /* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
  * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a
- * -0. */
+ * -0; so do those of a stage within which a block ends. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
 __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
@@ -2695,8 +2786,9 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
     float *ring = (float *)stages;
     const gckpti_product &t = q.t;
     Here here(t, (int)threadIdx.x, (int)blockIdx.x);
-    float c[TM][TN];
-    product_start<BM, BN, TM, TN, MIXED>(t, c);
+    Links<TM, TN, MIXED> l;
+    product_start<BM, BN, TM, TN, MIXED>(t, l.c);
+    l.begin(t);
 
     PanelA a;
     PanelB b;
@@ -2725,7 +2817,8 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
             b.fetch(q.b, free + B, unread);
         }
         gckpti_cp_async_commit();
-        if (left >= DEPTH) {
+        const bool whole = left >= DEPTH && (!MIXED || l.left >= DEPTH);
+        if (whole) {
             UNROLL for (int p = 0; p < DEPTH; p++)
             {
                 if (p + 1 < DEPTH) {
@@ -2734,21 +2827,24 @@ __global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *
                     below = line + B + (p + 1) * PanelB::LINE;
                     fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
                 }
-                UNROLL for (int i = 0; i < TM; i++) links<TN, MIXED>(c[i], x[p % 2][i], y[p % 2]);
+                l.add(MIXED && p % 2 && !l.one, x[p % 2], y[p % 2]);
             }
+            l.passed(DEPTH, t);
         }
-        for (int p = 0; p < left && left < DEPTH; p++) {
+        for (int p = 0; !whole && p < left && p < DEPTH; p++) {
             fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
             fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
-            UNROLL for (int i = 0; i < TM; i++) links<TN, MIXED>(c[i], x[0][i], y[0]);
+            l.add(l.odd, x[0], y[0]);
+            l.passed(1, t);
         }
+        l.turn();
         if (unread > 0) {
             a.put(q.a, free);
             b.put(q.b, free + B);
         }
     }
     gckpti_cp_async_wait<0>();
-    product_end<BM, BN, TM, TN, MIXED>(q, c);
+    product_end<BM, BN, TM, TN, MIXED>(q, l.c);
 }
 
 /* ASYNCS: of both factors, of b, or of none. */
@@ -2780,9 +2876,10 @@ const Tile EXACT_TILES[] = {
     { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
     { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
-/* Flushing takes three slots more for each fma, beside which the rest does not count. */
+/* Flushing takes three slots more for each fma, beside which the rest does not count; an element
+ * has three registers. */
 const Tile MIXED_TILES[] = {
-    { 64, 64, 23, run_tile<64, 64, 4, 8, true> },
+    { 64, 64, 22, run_tile<64, 64, 4, 4, true> },
     { 32, 32, 19, run_tile<32, 32, 4, 4, true> },
 };
 
@@ -3512,7 +3609,7 @@ void soft_cross_entropy_backward(const gckpt_call *call) { cross_entropy_with_ba
 enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct HeadParts {
-    int64_t rows, classes; /* at a time */
+    int64_t rows, classes; /* at a time, at most */
     /* in floats: where what is behind the logits begins in work, the forward's state and losses or
      * the backward's dx; all */
     int64_t state, losses, dx, size;
@@ -3532,13 +3629,14 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     return p;
 }
 
-/* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
- * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
-void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+/* A block of rows, from `row` on, of which it gives the number: logits = x w', the losses' rows;
+ * backward: dx += d w, dw += d' x. In bf16 plans dx has its elements in work, since it is rounded
+ * once, when all classes are added. */
+int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
-    const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
+    const int64_t rows = gckpti_loss_rows(call, row, parts->rows);
     float *work = (float *)call->work, *aux = (float *)call->aux;
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
@@ -3554,6 +3652,7 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
         l.n = gckpti_min(v - l.first, parts->classes);
         const gckpti_factor d = { work, NULL, l.n, 1, 0 };
         gckpti_product t;
+        t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
         if (!backward)
@@ -3565,28 +3664,30 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
             gckpti_product_to(call, products, &t, rows, c, l.n, dx, x->accumulate || l.first > 0);
         t.b = gckpti_factor_of(x, at, c, 1, 0);
         t.a = gckpti_turned(&d), t.b = gckpti_turned(&t.b);
+        t.run = gckpti_entry_rows(&x->shape), t.before = row % t.run;
         if (dw)
             gckpti_product_to(call, products, &t, l.n, c, rows, dw + l.first * c,
                               w->accumulate || row > 0);
     }
     if (grad)
         narrow(call, dx, grad, rows * c);
+    return rows;
 }
 
 void linear_cross_entropy_forward(const gckpt_call *call)
 {
     const HeadParts parts = head_parts(call, 0);
     int64_t rows = gckpti_rows(&call->in[0].shape);
-    for (int64_t row = 0; row < rows; row += parts.rows)
-        head_block(call, &parts, row, 0);
+    for (int64_t row = 0; row < rows;)
+        row += head_block(call, &parts, row, 0);
     add_losses(call, (float *)call->work + parts.losses, call->in[2].index, rows, 1);
 }
 
 void linear_cross_entropy_backward(const gckpt_call *call)
 {
     const HeadParts parts = head_parts(call, 1);
-    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape); row += parts.rows)
-        head_block(call, &parts, row, 1);
+    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape);)
+        row += head_block(call, &parts, row, 1);
 }
 
 /* >>exact/scores */
@@ -3599,7 +3700,8 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
  * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads).
  * Beyond 128 a block has a slice of 128 columns of the result and computes all scores for it.
- * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
+ * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush and go by
+ * blocks, of which a tile has whole ones. An element's three registers leave room for R 4. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
 /* gckpti_attention_keys; of a cache at position 0, and where to read what the position adds. */
@@ -3671,17 +3773,21 @@ __device__ float part(const float4 &f, int k)
     return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
 }
 
-/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. */
+/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. MIXED: up
+ * to 3 more, which are zeros: they change but signs of zeros, on which nothing depends. */
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
     constexpr int ROW = WIDTH + 4, STEP = TILE / R;
+    Block<R, 4, MIXED> block;
     a += threadIdx.x / 16 * ROW;
     b += threadIdx.x % 16 * ROW;
-    n = n < WIDTH ? n : WIDTH;
+    n = min(MIXED ? (n + 3) / 4 * 4 : n, WIDTH);
+    block.begin();
     int e = 0;
 #pragma unroll 1
     for (; e + 4 <= n; e += 4) {
+        block.turn(s, e);
         float4 y[4];
 #pragma unroll
         for (int c = 0; c < 4; c++)
@@ -3692,16 +3798,17 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const float z[4] = { part(y[0], k), part(y[1], k), part(y[2], k), part(y[3], k) };
-                links<4, MIXED>(s[r], part(x, k), z);
+                block.link(s, k, r, part(x, k), z);
             }
         }
     }
-    for (; e < n; e++) {
+    for (; !MIXED && e < n; e++) {
         const float *z = b + e, w[4] = { z[0], z[16 * ROW], z[32 * ROW], z[48 * ROW] };
 #pragma unroll
         for (int r = 0; r < R; r++)
-            links<4, MIXED>(s[r], a[STEP * r * ROW + e], w);
+            block.link(s, 0, r, a[STEP * r * ROW + e], w);
     }
+    block.end(s);
 }
 
 /* Column n of a thread: four in a row, the next four 64 further on. */
@@ -3722,14 +3829,16 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
 template <int R, int N, bool MIXED>
 __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
 {
-    constexpr int ROW = 16 * N + 4;
-    constexpr int STEP = TILE / R;
+    constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
     const int row = (int)threadIdx.x / 16;
+    Block<R, N, MIXED> block;
     float y[N];
     int j = 0;
     p += row * SCORES;
+    block.begin();
 #pragma unroll 1
     for (const int common = min(keys, sight + 1); j + 4 <= common; j += 4) {
+        block.turn(o, j);
         float4 x[R];
 #pragma unroll
         for (int r = 0; r < R; r++)
@@ -3739,17 +3848,25 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
             columns(y, v + (j + k) * ROW);
 #pragma unroll
             for (int r = 0; r < R; r++)
-                links<N, MIXED>(o[r], part(x[r], k), y);
+                block.link(o, k, r, part(x[r], k), y);
         }
     }
-    for (; j < keys; j++) {
-        columns(y, v + j * ROW);
+#pragma unroll 1
+    for (; j < keys; j += PAIR) {
+        block.turn(o, j);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            float x = p[STEP * r * SCORES + j];
-            links<N, MIXED>(o[r], x, y, j <= row + STEP * r + sight);
+        for (int k = 0; k < PAIR; k++) {
+            if (j + k >= keys)
+                break;
+            columns(y, v + (j + k) * ROW);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                float x = p[STEP * r * SCORES + j + k];
+                block.link(o, k, r, x, y, j + k <= row + STEP * r + sight);
+            }
         }
     }
+    block.end(o, true);
 }
 
 /* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
@@ -3758,23 +3875,32 @@ template <int R, int N, bool MIXED>
 __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
                                  int sight)
 {
-    constexpr int ROW = 16 * N + 4;
+    constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16 * R;
     const bool all = sight >= TILE - 1;
+    Block<R, N, MIXED> block;
     p += row;
-#pragma unroll 4
-    for (int i = 0; i < queries; i++) {
-        float x[R], y[N];
+    block.begin();
+#pragma unroll(MIXED ? 1 : 4)
+    for (int i0 = 0; i0 < queries; i0 += PAIR) {
+        block.turn(o, i0);
 #pragma unroll
-        for (int r = 0; r < R; r += 4) {
-            float4 f = *(const float4 *)(p + i * SCORES + r);
-            x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
+        for (int k = 0, i = i0; k < PAIR; k++, i++) {
+            if (i >= queries)
+                break;
+            float x[R], y[N];
+#pragma unroll
+            for (int r = 0; r < R; r += 4) {
+                float4 f = *(const float4 *)(p + i * SCORES + r);
+                x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
+            }
+            columns(y, g + i * ROW);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                block.link(o, k, r, x[r], y, all || i + sight >= row + r);
         }
-        columns(y, g + i * ROW);
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            links<N, MIXED>(o[r], x[r], y, all || i + sight >= row + r);
     }
+    block.end(o, true);
 }
 
 /* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
@@ -3861,9 +3987,9 @@ __device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
- * blocks share a multiprocessor. */
+ * blocks share a multiprocessor; of bf16 plans two, or one if heads are wide. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDTH > 64))
     attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
@@ -3978,8 +4104,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
 
 /* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
-    attention_dq_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
@@ -4136,7 +4261,7 @@ void attention_both(const gckpt_call *call)
         attention_delta(call, (float *)call->work);
     const bool mixed = call->precision != GCKPT_FP32;
     if (a.d <= 64 || !wide_fits(call))
-        mixed ? attention_run<8, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
+        mixed ? attention_run<4, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
 }

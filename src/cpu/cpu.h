@@ -144,10 +144,10 @@ typedef struct {
 
 enum { /* of a square that a diagonal cuts (query i sees keys to i + d), of row i is needed: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_LINKS_TO,     /* links 0..i + d */
-       GCKPTI_LINKS_FROM,   /* links from i - d on */
-       GCKPTI_COLUMNS_TO,   /* columns 0..i + d */
-       GCKPTI_COLUMNS_FROM  /* columns from i - d on */
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_TO,  /* columns 0..i + d */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
 typedef struct {
@@ -183,18 +183,18 @@ typedef struct {
 } gckpti_tile;
 
 /* Products of bf16 plans (manual, 5l). Factors are packed: of a, rows of bf16, blocks of 32 links
- * side by side; of b, panels of words of two links, a block being 16 rows of as many as the panel is
- * wide: what the two halves of word q hold is the kernels' choice. What is missing of a block goes
- * as -0 x +0, which changes no chain, not even one at -0. */
+ * side by side; of b, panels of words of two links, a block being 16 rows of as many as the panel
+ * is wide: what the two halves of word q hold is the kernels' choice. What is missing of a block
+ * goes as -0 x +0, which changes no chain, not even one at -0. */
 enum gckpti_words {
     GCKPTI_WORDS_PAIRS, /* links 2 q (lower half) and 2 q + 1 */
     GCKPTI_WORDS_APART, /* q even: 2 q + 2 (lower) and 2 q; odd: 2 q + 1 (lower) and 2 q - 1 */
     GCKPTI_WORDS_TURNED /* 2 q + 1 (lower), 2 q */
 };
 
-/* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row. Elements
- * start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end they are
- * rounded there instead. `last`: links of the last block, behind which it may stop. */
+/* m rows of c, `width` columns (16, 32 or 48), `blocks` blocks: row i of a at a + i * a_row.
+ * Elements start at from[i * from_row + j], or at +0, and rest in c; c_bf16: or NULL: in the end
+ * they are rounded there instead. `last`: links of the last block, behind which it may stop. */
 typedef struct {
     int64_t m, blocks, last, a_row, width, b_row, from_row, c_row, narrow_row;
     const uint16_t *a;
@@ -203,7 +203,7 @@ typedef struct {
     float *c;
     uint16_t *c_bf16;
     int64_t more;        /* rows of c that are fetched meanwhile, counted from here on, as */
-    gckpti_fetch *fetch; /* is this, or NULL */
+    gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
 /* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns
@@ -252,7 +252,8 @@ static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_f
 
 /* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
- * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet. */
+ * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet.
+ * */
 typedef struct {
     const gckpti_mixed_kernels *by;
     gckpti_mixed_tile tile;
@@ -425,8 +426,9 @@ static inline const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 /* Those of bf16 plans; without these all are NULL. */
 static inline const gckpti_mixed_kernels *gckpti_mixed_of(const gckpti_kernels *kernels)
 {
-    static const gckpti_mixed_kernels none = { { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } },
-                                                NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL };
+    static const gckpti_mixed_kernels none = {
+        { { 0, 0, 0, 0, NULL }, { 0, 0, 0, 0, NULL } }, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL
+    };
     return GCKPTI_WITH_BF16 ? kernels->mixed : &none;
 }
 

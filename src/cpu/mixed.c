@@ -2,7 +2,8 @@
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
- * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ---- */
+ * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ----
+ * */
 
 #if GCKPTI_X86
 /* Between the two, subnormals are zeros; nothing is computed on the wrong side. */
@@ -83,8 +84,8 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
 }
 
 /* Rows r.. of columns j.. (`columns` of them, n of which exist): where there are fewer than a tile
- * takes, or c has no floats, it works in `rest`. Of an a in place that ends too early it begins with
- * rows before these. start: as s->start, for these. */
+ * takes, or c has no floats, it works in `rest`. Of an a in place that ends too early it begins
+ * with rows before these. start: as s->start, for these. */
 static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
                               gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
@@ -140,7 +141,8 @@ GCKPTI_FN void gckpti_mixed_multiply(gckpti_mixed_part *s)
             t.c_bf16 = t.c_bf16 ? t.c_bf16 + r * t.narrow_row + j : NULL;
             t.more = t.c ? all->more - r : 0;
             t.fetch = t.fetch && t.fetch->rows > 0 ? t.fetch : &s->ahead;
-            gckpti_mixed_rows(s, by, exact, &t, n, s->start ? s->start + r * t.narrow_row + j : NULL);
+            gckpti_mixed_rows(s, by, exact, &t, n,
+                              s->start ? s->start + r * t.narrow_row + j : NULL);
         }
     s->back = back;
     gckpti_flushing_end(mode);
@@ -218,7 +220,8 @@ static int64_t gckpti_mixed_end(const gckpti_mixed_job *s, int64_t p, gckpti_mix
 {
     const gckpti_product *t = s->by.t;
     for (tile->blocks = 0; tile->blocks < s->blocks && p < t->k; tile->blocks++) {
-        tile->last = gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
+        tile->last =
+            gckpti_is_chain(t) ? gckpti_min(t->k - p, GCKPTI_LINKS) : gckpti_block_at(t, p);
         p += tile->last;
     }
     return p;
@@ -243,7 +246,9 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
     gckpti_mixed_ready(s->kernels, 1);
     tile->b = (const uint32_t *)b;
     for (; w.p < t->k; w.p = w.end) {
-        gckpti_mixed_links of_a = { t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0 };
+        gckpti_mixed_links of_a = {
+            t, &t->a, w.matrix * t->a.next + w.i * t->a.row, tile->m, w.p, 0
+        };
         w.end = gckpti_mixed_end(s, w.p, tile);
         of_a.blocks = tile->blocks, w.part.least = 0;
         tile->a = (const uint16_t *)a, tile->a_row = 2 * deep, w.part.back = 0;
@@ -253,8 +258,8 @@ static void gckpti_mixed_piece(const gckpti_products *by, const gckpti_rectangle
             s->kernels->pack_a(&of_a, (uint16_t *)a, tile->a_row);
         w.part.ahead = gckpti_mixed_ahead(s, &w, at->item);
         for (w.j = at->j0; w.j < at->j1; w.j += w.part.n) {
-            gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row, 0, w.p,
-                                        tile->blocks };
+            gckpti_mixed_links of_b = { t, &t->b, w.matrix * t->b.next + w.j * t->b.row,
+                                        0, w.p,   tile->blocks };
             of_b.n = w.part.n = gckpti_min(at->j1 - w.j, s->panel);
             tile->b_row = gckpti_multiple(w.part.n, 16);
             w.rest = s->keeps ? rest + s->by.rows * (w.j - at->j0) : NULL;

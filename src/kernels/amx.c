@@ -64,8 +64,7 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
         GCKPTI_AMX_ZERO(2);
         GCKPTI_AMX_ZERO(3);
     }
-    if (t->fetch)
-        t->fetch->pace = 8;
+    t->fetch->pace = 8;
     for (int64_t n = t->blocks; n > 0; n--, a += GCKPTI_LINKS, b += GCKPTI_LINKS / 2 * t->b_row) {
         GCKPTI_AMX_LOAD(4, a, a_row);
         GCKPTI_AMX_LOAD(6, b, b_row);
@@ -80,8 +79,7 @@ static __attribute__((target("prfchw"))) void gckpti_mixed_tile_amx(const gckpti
         }
         if (low && right)
             GCKPTI_AMX_BLOCK(3, 5, 7);
-        if (t->fetch)
-            gckpti_fetch_some(t->fetch);
+        gckpti_fetch_some(t->fetch);
     }
     GCKPTI_AMX_STORE(0, c, c_row);
     if (right)

@@ -85,15 +85,20 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
         V(mixed_b)(t->b + p * (GCKPTI_LINKS / 2) * t->b_row, t->b_row, t->width, wide);
         for (int64_t i = 0; i < t->m; i += GCKPTI_TILE_ROWS) {
             const int64_t m = gckpti_min(t->m - i, GCKPTI_TILE_ROWS);
-            const float *from = p ? t->c + i * t->c_row : t->from ? t->from + i * t->from_row : NULL;
-            for (int64_t r = 0; r < m; r++)
+            const float *from = p         ? t->c + i * t->c_row
+                                : t->from ? t->from + i * t->from_row
+                                          : NULL;
+            for (int64_t r = 0; r < m; r++) {
+                const uint16_t *a = t->a + (i + r) * t->a_row + p * GCKPTI_LINKS;
                 for (int64_t l = 0; l < GCKPTI_LINKS; l += W)
-                    V(store)(rows + r * GCKPTI_LINKS + l,
-                             V(flushed)(V(load_bf16)(t->a + (i + r) * t->a_row + p * GCKPTI_LINKS + l, W)));
-            gckpti_tile tile = { links, rows, GCKPTI_LINKS, 1, wide, t->width, from,
-                                 p ? t->c_row : t->from_row, t->c + i * t->c_row, t->c_row, W, rows };
+                    V(store)(rows + r * GCKPTI_LINKS + l, V(flushed)(V(load_bf16)(a + l, W)));
+            }
+            const int64_t from_row = p ? t->c_row : t->from_row;
+            float *c = t->c + i * t->c_row;
+            gckpti_tile tile = { links, rows,     GCKPTI_LINKS, 1,        wide, t->width,
+                                 from,  from_row, c,            t->c_row, W,    rows };
             gckpti_mixed_tile add = *t;
-            add.from_row = tile.from_row;
+            add.from_row = from_row;
             if (!chain)
                 tile.k = links / 2, tile.a_step = 2, tile.b_step = 2 * t->width, tile.from = NULL,
                 tile.c_row = GCKPTI_PANEL;
@@ -101,14 +106,14 @@ GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
                 const int64_t n = gckpti_min(t->width - j, ACROSS), v = n / W - 1;
                 for (int odd = 0; odd < 2 - chain; odd++) {
                     tile.a = rows + odd, tile.b = wide + odd * t->width + j;
-                    tile.c = chain ? t->c + i * t->c_row + j : sums[odd] + j;
+                    tile.c = chain ? c + j : sums[odd] + j;
                     tile.from = chain && from ? from + j : NULL;
                     tile.next = tile.c;
                     V(tiles)[v][m - 1](&tile);
                 }
             }
             if (!chain)
-                V(mixed_add)(&add, sums[0], sums[1], m, t->width, from, t->c + i * t->c_row);
+                V(mixed_add)(&add, sums[0], sums[1], m, t->width, from, c);
         }
     }
     for (int64_t i = 0; t->c_bf16 && i < t->m; i++)
@@ -188,313 +193,4 @@ static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words
             }
     }
 }
-
-#if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16
-#define GCKPTI_TARGET_BF16                                                                         \
-    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
-#define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
-/* As gckpti_to_bf16: subnormals become zeros, NaN stays NaN. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
-{
-    const __m256i words = (__m256i)_mm512_cvtneps_pbh(x);
-    memcpy(to, &words, sizeof words);
-}
-
-/* 4 rows of a tile after the other, `vectors` of columns (a constant, as is chain). vdpbf16ps takes
- * the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed; so words of b are two links of a chain,
- * the first in the upper half, and pairs of a are shuffled to such words. (Named one by one, since
- * gcc spills arrays; hence more than 60 lines.) */
-GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vectors, int chain)
-{
-    static const float zeros[GCKPTI_PANEL] GCKPTI_ALIGNED = { 0.0f };
-    const __m512i first = _mm512_set1_epi64(chain ? 0x0100030201000302 : 0x0100050401000504);
-    const __m512i second = _mm512_set1_epi64(chain ? 0x0504070605040706 : 0x0302070603020706);
-    const int64_t row = t->a_row, b_row = t->b_row, c_row = t->c_row;
-#define GCKPTI_DOTS_EACH(X) X(0, a) X(1, a + row) X(2, a2) X(3, a2 + row)
-#define GCKPTI_DOTS_ZERO(i, at)                                                                    \
-    __m512 le##i = _mm512_setzero_ps(), me##i = le##i, he##i = le##i;                              \
-    __m512 lo##i = le##i, mo##i = le##i, ho##i = le##i;
-#define GCKPTI_DOTS_FROM(i, at)                                                                    \
-    le##i = _mm512_loadu_ps(from + (i)*from_row);                                                  \
-    if (vectors > 1)                                                                               \
-        me##i = _mm512_loadu_ps(from + (i)*from_row + 16);                                         \
-    if (vectors > 2)                                                                               \
-        he##i = _mm512_loadu_ps(from + (i)*from_row + 32);
-#define GCKPTI_DOTS_LINKS(i, at, which, order)                                                     \
-    memcpy(&four, at, sizeof four);                                                                \
-    x = (__m512bh)_mm512_shuffle_epi8(_mm512_set1_epi64(four), order);                             \
-    l##which##i = _mm512_dpbf16_ps(l##which##i, x, (__m512bh)b0);                                  \
-    if (vectors > 1)                                                                               \
-        m##which##i = _mm512_dpbf16_ps(m##which##i, x, (__m512bh)b1);                              \
-    if (vectors > 2)                                                                               \
-        h##which##i = _mm512_dpbf16_ps(h##which##i, x, (__m512bh)b2);
-#define GCKPTI_DOTS_FIRST(i, at)  GCKPTI_DOTS_LINKS(i, at, e, first)
-#define GCKPTI_DOTS_SECOND(i, at) GCKPTI_DOTS_LINKS(i, at, o, second)
-#define GCKPTI_DOTS_ON(i, at)     GCKPTI_DOTS_LINKS(i, at, e, second)
-#define GCKPTI_DOTS_WORDS(each)                                                                    \
-    {                                                                                              \
-        const __m512i b0 = _mm512_loadu_si512(words);                                              \
-        const __m512i b1 = vectors > 1 ? _mm512_loadu_si512(words + 16) : b0;                      \
-        const __m512i b2 = vectors > 2 ? _mm512_loadu_si512(words + 32) : b0;                      \
-        GCKPTI_DOTS_EACH(each)                                                                     \
-        words += b_row;                                                                            \
-    }
-#define GCKPTI_DOTS_FOUR                                                                           \
-    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)                                                           \
-    __asm__("" : "+r"(a), "+r"(a2));                                                               \
-    if (chain)                                                                                     \
-        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)                                                          \
-    else                                                                                           \
-        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)                                                      \
-    a += 4, a2 += 4;
-#define GCKPTI_DOTS_END(i, at)                                                                     \
-    _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
-    if (vectors > 1)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 16,                                                       \
-                         _mm512_loadu_ps(from + (i)*from_row + 16) + (me##i + mo##i));             \
-    if (vectors > 2)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 32,                                                       \
-                         _mm512_loadu_ps(from + (i)*from_row + 32) + (he##i + ho##i));
-#define GCKPTI_DOTS_STORE(i, at)                                                                   \
-    _mm512_storeu_ps(c + (i)*c_row, le##i);                                                        \
-    if (vectors > 1)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 16, me##i);                                               \
-    if (vectors > 2)                                                                               \
-        _mm512_storeu_ps(c + (i)*c_row + 32, he##i);
-    for (int64_t r = 0; r < t->m; r += 4) {
-        const uint16_t *a = t->a + r * row, *a2 = a + 2 * row;
-        const uint32_t *b = t->b;
-        int64_t from_row = t->from ? t->from_row : 0;
-        const float *from = t->from ? t->from + r * from_row : zeros;
-        float *c = t->c + r * c_row;
-        for (int64_t i = 8; i < 12 && r + 12 <= t->more; i++)
-            for (int64_t j = 0; j < 16 * vectors; j += 16)
-                __builtin_prefetch(c + i * c_row + j);
-        for (int64_t blocks = t->blocks; blocks > 0; blocks--, b += GCKPTI_LINKS / 2 * b_row) {
-            const uint32_t *words = b;
-            GCKPTI_DOTS_EACH(GCKPTI_DOTS_ZERO)
-            if (chain) {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_FROM)
-            }
-            const int64_t links = blocks > 1 ? (int64_t)GCKPTI_LINKS : t->last;
-            long long four;
-            __m512bh x;
-            gckpti_fetch_some(t->fetch);
-            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* a loop takes 1.15 times */
-                GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
-                GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR GCKPTI_DOTS_FOUR
-            } else {
-                for (int64_t l = 0; l < links; l += 4) {
-                    GCKPTI_DOTS_FOUR
-                }
-            }
-            if (chain) {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
-            } else {
-                GCKPTI_DOTS_EACH(GCKPTI_DOTS_END)
-            }
-            from = c, from_row = c_row;
-        }
-        for (int64_t i = 0; t->c_bf16 && i < 4; i++, c += c_row)
-            for (int64_t j = 0; j < 16 * vectors; j += 16)
-                gckpti_mixed_store(t->c_bf16 + (r + i) * t->narrow_row + j, _mm512_loadu_ps(c + j));
-    }
-#undef GCKPTI_DOTS_EACH
-#undef GCKPTI_DOTS_ZERO
-#undef GCKPTI_DOTS_FROM
-#undef GCKPTI_DOTS_LINKS
-#undef GCKPTI_DOTS_FIRST
-#undef GCKPTI_DOTS_SECOND
-#undef GCKPTI_DOTS_ON
-#undef GCKPTI_DOTS_WORDS
-#undef GCKPTI_DOTS_FOUR
-#undef GCKPTI_DOTS_END
-#undef GCKPTI_DOTS_STORE
-}
-
-GCKPTI_INLINED_BF16 void gckpti_mixed_rows_bf16(const gckpti_mixed_tile *t, int chain)
-{
-    if (t->width > 32)
-        gckpti_mixed_dots(t, 3, chain);
-    else if (t->width > 16)
-        gckpti_mixed_dots(t, 2, chain);
-    else
-        gckpti_mixed_dots(t, 1, chain);
-}
-static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(const gckpti_mixed_tile *t)
-{
-    gckpti_mixed_rows_bf16(t, 0);
-}
-static GCKPTI_TARGET_BF16 void gckpti_mixed_chain_bf16(const gckpti_mixed_tile *t)
-{
-    gckpti_mixed_rows_bf16(t, 1);
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_narrow_bf16(const float *x, uint16_t *y, int64_t n)
-{
-    for (; n >= 16; n -= 16, x += 16, y += 16)
-        gckpti_mixed_store(y, _mm512_loadu_ps(x));
-    V(narrow)(x, y, n);
-}
-
-/* 16 elements from x[low] where `mask` says so, then 16 from x[high]; 0 for the others. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t low, int64_t high,
-                                              __mmask16 mask, __mmask16 high_mask)
-{
-    if (x->bf16)
-        return _mm512_inserti64x4(
-            _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, x->bf16 + low)),
-            _mm256_maskz_loadu_epi16(high_mask, x->bf16 + high), 1);
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high_mask, x->f32 + high),
-                                        _mm512_maskz_loadu_ps(mask, x->f32 + low));
-}
-
-GCKPTI_INLINED_BF16 __mmask16 gckpti_mixed_mask(int64_t n)
-{
-    return n >= 16 ? (__mmask16)0xffff : n > 0 ? (__mmask16)((1u << n) - 1u) : (__mmask16)0;
-}
-
-/* Which links the words of a block have, as gckpti_words says. */
-static const uint16_t gckpti_mixed_order[3][32] = {
-    { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31 },
-    { 2,  0,  3,  1,  6,  4,  7,  5,  10, 8,  11, 9,  14, 12, 15, 13,
-      18, 16, 19, 17, 22, 20, 23, 21, 26, 24, 27, 25, 30, 28, 31, 29 },
-    { 1,  0,  3,  2,  5,  4,  7,  6,  9,  8,  11, 10, 13, 12, 15, 14,
-      17, 16, 19, 18, 21, 20, 23, 22, 25, 24, 27, 26, 29, 28, 31, 30 }
-};
-
-/* A block of 16 lanes, of which `lanes` exist, from element `at` on: `links` of its links do. */
-typedef struct {
-    const gckpti_factor *x;
-    int64_t at, lanes, links;
-    const uint16_t *order;
-    int as_a;
-} gckpti_mixed_square_bf16;
-
-/* Words of two links of it: those of lane i, or (`across`: lanes lie side by side) word i of each
- * lane. across, whole (all exist; in bf16: 2): constants. */
-GCKPTI_INLINED_BF16 __m512i gckpti_mixed_words(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                               int whole)
-{
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i pair = _mm512_add_epi32(_mm512_or_si512(lane, _mm512_slli_epi32(lane, 16)),
-                                          _mm512_set1_epi32(16 << 16));
-    const __m512i order = across ? pair : _mm512_loadu_si512(s->order);
-    const gckpti_factor *x = s->x;
-    int64_t low = s->at + i * x->row, high = low + 16;
-    __mmask16 first = (__mmask16)0xffff, second = first;
-    if (across) {
-        low = s->at + s->order[2 * i] * x->step, high = s->at + s->order[2 * i + 1] * x->step;
-        if (!whole) {
-            first = s->order[2 * i] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
-            second = s->order[2 * i + 1] < s->links ? gckpti_mixed_mask(s->lanes) : (__mmask16)0;
-        }
-    } else if (!whole) {
-        first = i < s->lanes ? gckpti_mixed_mask(s->links) : (__mmask16)0;
-        second = i < s->lanes ? gckpti_mixed_mask(s->links - 16) : (__mmask16)0;
-    }
-    __m512i all;
-    if (whole == 2 && !across)
-        all = _mm512_loadu_si512(x->bf16 + low);
-    else if (whole == 2)
-        all = _mm512_inserti64x4(
-            _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + low))),
-            _mm256_loadu_si256((const __m256i *)(const void *)(x->bf16 + high)), 1);
-    else if (whole)
-        all = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x->f32 + high), _mm512_loadu_ps(x->f32 + low));
-    else
-        all = gckpti_mixed_load(x, low, high, first, second);
-    if (!whole)
-        all = _mm512_mask_blend_epi16((__mmask32)first | (__mmask32)second << 16,
-                                      _mm512_set1_epi16(s->as_a ? (short)0x8000 : (short)0), all);
-    return _mm512_permutexvar_epi16(order, all);
-}
-
-/* Words i..i+3 of it, turned: v[w], 128 bits q: their places 4 q + w. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_four(const gckpti_mixed_square_bf16 *s, int i, int across,
-                                           int whole, __m512i *v)
-{
-    const __m512i r0 = gckpti_mixed_words(s, i, across, whole);
-    const __m512i r1 = gckpti_mixed_words(s, i + 1, across, whole);
-    const __m512i r2 = gckpti_mixed_words(s, i + 2, across, whole);
-    const __m512i r3 = gckpti_mixed_words(s, i + 3, across, whole);
-    const __m512i l01 = _mm512_unpacklo_epi32(r0, r1), h01 = _mm512_unpackhi_epi32(r0, r1);
-    const __m512i l23 = _mm512_unpacklo_epi32(r2, r3), h23 = _mm512_unpackhi_epi32(r2, r3);
-    v[0] = _mm512_unpacklo_epi64(l01, l23), v[1] = _mm512_unpackhi_epi64(l01, l23);
-    v[2] = _mm512_unpacklo_epi64(h01, h23), v[3] = _mm512_unpackhi_epi64(h01, h23);
-}
-
-/* All 16 of them, to rows of `row` words: as they are, or turned. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_put_as(const gckpti_mixed_square_bf16 *s, int across,
-                                             int whole, uint32_t *d, int64_t row)
-{
-    __m512i v[4], u[4], y[4], z[4];
-    if (s->as_a != across) {
-        GCKPTI_UNROLL
-        for (int i = 0; i < 16; i++) /* as they are */
-            if (whole || across || i < s->lanes)
-                _mm512_storeu_si512(d + i * row, gckpti_mixed_words(s, i, across, whole));
-        return;
-    }
-    gckpti_mixed_four(s, 0, across, whole, v), gckpti_mixed_four(s, 4, across, whole, u);
-    gckpti_mixed_four(s, 8, across, whole, y), gckpti_mixed_four(s, 12, across, whole, z);
-    GCKPTI_UNROLL
-    for (int i = 0; i < 4; i++, d += row) {
-        const __m512i l01 = _mm512_shuffle_i32x4(v[i], u[i], 0x44);
-        const __m512i h01 = _mm512_shuffle_i32x4(v[i], u[i], 0xee);
-        const __m512i l23 = _mm512_shuffle_i32x4(y[i], z[i], 0x44);
-        const __m512i h23 = _mm512_shuffle_i32x4(y[i], z[i], 0xee);
-        _mm512_storeu_si512(d, _mm512_shuffle_i32x4(l01, l23, 0x88));
-        _mm512_storeu_si512(d + 4 * row, _mm512_shuffle_i32x4(l01, l23, 0xdd));
-        _mm512_storeu_si512(d + 8 * row, _mm512_shuffle_i32x4(h01, h23, 0x88));
-        _mm512_storeu_si512(d + 12 * row, _mm512_shuffle_i32x4(h01, h23, 0xdd));
-    }
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *s, uint32_t *d,
-                                                int64_t row)
-{
-    const int across = s->x->row == 1;
-    if (s->lanes < 16 || s->links < GCKPTI_LINKS)
-        gckpti_mixed_put_as(s, across, 0, d, row);
-    else if (s->x->bf16)
-        across ? gckpti_mixed_put_as(s, 1, 2, d, row) : gckpti_mixed_put_as(s, 0, 2, d, row);
-    else
-        across ? gckpti_mixed_put_as(s, 1, 1, d, row) : gckpti_mixed_put_as(s, 0, 1, d, row);
-}
-
-/* Blocks of s, each 16 lanes at a time: a's to rows of `row` words, b's to panels of as many. */
-GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
-                                           uint32_t *d, int64_t row)
-{
-    const gckpti_factor *x = s->x;
-    int64_t p = s->p, links;
-    for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        links = V(mixed_block)(s, p);
-        for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
-            const gckpti_mixed_square_bf16 some = { x, s->at + i * x->row + p * x->step, s->n - i,
-                                                    links, gckpti_mixed_order[words], as_a };
-            gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
-        }
-        d += as_a ? GCKPTI_LINKS / 2 : GCKPTI_LINKS / 2 * row;
-    }
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_a_bf16(const gckpti_mixed_links *s, uint16_t *d,
-                                                        int64_t row)
-{
-    void *to = d;
-    gckpti_mixed_pack(s, GCKPTI_WORDS_PAIRS, 1, (uint32_t *)to, row / 2);
-}
-
-static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_b_bf16(const gckpti_mixed_links *s, int words,
-                                                        uint32_t *d, int64_t width)
-{
-    gckpti_mixed_pack(s, words, 0, d, width);
-}
-
-#undef GCKPTI_TARGET_BF16
-#undef GCKPTI_INLINED_BF16
-#endif
 #endif

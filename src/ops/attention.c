@@ -141,7 +141,8 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
     const int64_t t = h->t, c = h->c, d = h->d, column = head % h->heads * d;
-    const int64_t at_q = head / h->heads * t * c + column, at_k = head / h->heads * h->s * c + column;
+    const int64_t at_q = head / h->heads * t * c + column,
+                  at_k = head / h->heads * h->s * c + column;
     float score[KEYS], dp[KEYS];
     if (h->mixed) {
         gckpti_mixed_gradients(h, head, rest);

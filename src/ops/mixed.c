@@ -95,8 +95,8 @@ GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *
 /* ---- attention (see ops/attention): places in a block count from the first key (query) on. What
  * ends as a zero becomes +0, since a backend may let links that are not seen take part as zeros. */
 /* Element (i, j) of a b'. */
-static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_factor *b, int64_t j,
-                                int64_t d)
+static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_factor *b,
+                                int64_t j, int64_t d)
 {
     const gckpti_links x = gckpti_links_of(a, i * a->row, 1), y = gckpti_links_of(b, j * b->row, 1);
     return gckpti_mixed_blocks(&x, &y, d, 0.0f);
@@ -202,9 +202,8 @@ static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint1
         const float lse = ((const float *)call->aux)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && slopes) /* delta: sum(g out) */
-            delta = gckpti_dot(
-                gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
-                gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
+            delta = gckpti_dot(gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
+                               gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
         for (int64_t j = 0; j < n; j++) {
             const float score = gckpti_mixed_score(&s->q, r, &s->k, j, d);
             const float x = gckpti_exp(gckpti_mul(score, h->scale) - lse);
@@ -261,8 +260,8 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     memset(&s, 0, sizeof s);
     s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
-    float *dq = gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS,
-                                  &s.dq.row);
+    float *dq =
+        gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS, &s.dq.row);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
         const int64_t key = at_k + s.j * c;
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);

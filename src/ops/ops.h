@@ -61,7 +61,9 @@ GCKPTI_WARM /* since graph */
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
-enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
+    enum {
+        GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20
+    };
 #undef GCKPTI_OWN
 
 #ifdef GCKPTI_ROOMS
@@ -306,8 +308,8 @@ GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64
                                          int64_t step, int64_t next);
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
 
-/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place of the sizes
- * is more code, which firmware notices.) */
+/* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
+ * of the sizes is more code, which firmware notices.) */
 GCKPTI_FN void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, gckpti_product *t,
                                  int64_t m, int64_t n, int64_t k, float *c, int accumulate);
 
@@ -400,11 +402,7 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
  * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
 GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
 
-/* The same of bf16 plans (ops/mixed), whose gradients in f32 have begun, too. */
 #ifndef GCKPT_NO_BF16
-GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
-GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
-
 /* Where rows of a gradient are; NULL: it is not wanted. */
 typedef struct {
     float *x;
@@ -421,16 +419,6 @@ typedef struct {
 } gckpti_mixed_square;
 
 GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s);
-#else
-static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest)
-{
-    (void)h, (void)first, (void)end, (void)rest;
-}
-static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
-{
-    (void)h, (void)head, (void)rest;
-}
 #endif
 
 /* ---- ops/rotary.c ---- */

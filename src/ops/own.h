@@ -90,6 +90,23 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
                                           : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
+/* ---- ops/mixed.c ---- */
+/* gckpti_attention_queries and _gradients of bf16 plans. */
+#ifndef GCKPT_NO_BF16
+GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
+GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
+#else
+static inline void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end,
+                                        float *rest)
+{
+    (void)h, (void)first, (void)end, (void)rest;
+}
+static inline void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest)
+{
+    (void)h, (void)head, (void)rest;
+}
+#endif
+
 /* ---- ops/losses.c ---- */
 /* Where chunks of bf16 logits are widened. */
 enum { GCKPTI_LOSS_WIDE = GCKPTI_WITH_BF16 ? GCKPTI_LOSS_CHUNK : 1 };

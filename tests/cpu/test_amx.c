@@ -1,6 +1,7 @@
-/* The kernels of AMX where their six instructions are functions of this file, as Intel's manual has them: test_bf16 by
- * these, wherever there is AVX512-BF16. Whatever MXCSR says, and apart from anything in src/: links are computed in
- * doubles. (The instructions themselves: test_bf16, where the processor has them.) */
+/* The kernels of AMX where their six instructions are functions of this file, as Intel's manual has
+ * them: test_bf16 by these, wherever there is AVX512-BF16. Whatever MXCSR says, and apart from
+ * anything in src/: links are computed in doubles. (The instructions themselves: test_bf16, where
+ * the processor has them.) */
 #include "num/num.h"
 #include "store/store.h"
 #include "ops/ops.h"
@@ -16,11 +17,11 @@
 struct tile {
     uint32_t word[16][16];
 };
-static __thread struct tile tmm[8]; /* a thread's own, as registers are */
+static __thread struct tile tmm[8];       /* a thread's own, as registers are */
 static __thread unsigned char shapes[64]; /* by ldtilecfg; all 0: none is in use */
 static __thread int blocks_done;
-/* A processor that differs: 1: one chain; 2: the first one begins at the element; 3: what is below 2^-126 is rounded
- * as subnormals are, before it is flushed. */
+/* A processor that differs: 1: one chain; 2: the first one begins at the element; 3: what is below
+ * 2^-126 is rounded as subnormals are, before it is flushed. */
 static int differs;
 
 static float float_at(uint32_t u)
@@ -102,8 +103,8 @@ static void tile_block(int to, int left, int right)
 #define GCKPTI_AMX_LOAD(n, at, row)  tile_load(n, at, row)
 #define GCKPTI_AMX_STORE(n, at, row) tile_store(n, at, row)
 #define GCKPTI_AMX_BLOCK(c, a, b)    tile_block(c, a, b)
-#define GCKPTI_TILES_HERE()           1
-#define main test_bf16
+#define GCKPTI_TILES_HERE()          1
+#define main                         test_bf16
 #include "cpu/test_bf16.c"
 #undef main
 #include "cpu/kernels.c"

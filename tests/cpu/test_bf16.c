@@ -62,8 +62,9 @@ static void test_conversions(void)
     CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
 }
 
-/* ---- a link in integers (manual, 5l): a b + c exactly, a of bf16, in units of 2^-300, then 24 bits of
- * it as if exponents had no lower limit; what is less than 2^-126 then is a zero, as are such operands ---- */
+/* ---- a link in integers (manual, 5l): a b + c exactly, a of bf16, in units of 2^-300, then 24
+ * bits of it as if exponents had no lower limit; what is less than 2^-126 then is a zero, as are
+ * such operands ---- */
 static float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
 
 enum { INTEGER_WORDS = 20 };
@@ -130,7 +131,8 @@ static float exact_link(float a, float b, float c)
     return (float)(negative ? -kept : kept);
 }
 
-/* n links to d, the first of them `before` links into an entry of `run` (0: there are no entries). */
+/* n links to d, the first of them `before` links into an entry of `run` (0: there are no entries).
+ * */
 static float exact_element(float d, const float *a, const float *b, int n, int run, int before)
 {
     float two[2] = { 0, 0 };
@@ -214,7 +216,8 @@ static void test_links(void)
             if (!product_by(isa, &t))
                 continue;
             for (int i = 0; i < N * N; i++)
-                CHECK_MSG(bits_of(got[i]) == bits_of(want[i]) || (got[i] != got[i] && want[i] != want[i]),
+                CHECK_MSG(bits_of(got[i]) == bits_of(want[i]) ||
+                              (got[i] != got[i] && want[i] != want[i]),
                           "kernels %d: %04x %04x %08x became %08x, not %08x", isa, a[i / N],
                           b[i % N], bits_of(start[i]), bits_of(got[i]), bits_of(want[i]));
         }
@@ -329,8 +332,9 @@ static float linked(float a, float b, float c)
     return fabsf(end) > ldexpf(1, -126) ? end : exact_link(a, b, c);
 }
 
-/* An element (manual, 5l) that goes on from d: links of rounded factors, s and t apart, in blocks that
- * are cut anew after each `run` (0: never); of less than 32 one chain. Those before `from` take no part. */
+/* An element (manual, 5l) that goes on from d: links of rounded factors, s and t apart, in blocks
+ * that are cut anew after each `run` (0: never); of less than 32 one chain. Those before `from`
+ * take no part. */
 static float element(float d, const float *a, int s, const float *b, int t, int from, int n,
                      int run)
 {
@@ -618,7 +622,7 @@ static void test_products(void)
      * the scratch is taken */
     static const uint32_t given[9][3] = { { 120, 96, 801 }, { 120, 96, 305 }, { 30, 60, 513 },
                                           { 15, 90, 273 },  { 7, 20, 64 },    { 15, 130, 305 },
-                                          { 48, 180, 513 }, { 64, 60, 417 }, { 33, 50, 259 } };
+                                          { 48, 180, 513 }, { 64, 60, 417 },  { 33, 50, 259 } };
     const int drawn = check_tries(600);
     for (int i = 0; i < 609 + 18; i++) {
         if (i >= drawn && i < 600)
@@ -638,7 +642,8 @@ static void test_products(void)
         const uint32_t any = large ? below(32) | (uint32_t)i % 2 << 5 : below(64);
         const uint32_t which = odd ? (any & ~1u) | 4 : any;
         const uint32_t count[3] = { m * k, n * k, m * n };
-        /* factors to the byte, so that sanitizers see what is read beyond them; or in cache lines */
+        /* factors to the byte, so that sanitizers see what is read beyond them; or in cache lines
+         * */
         char *room_of[2];
         void *whole[2];
         for (uint32_t j = 0; j < 3; j++)
@@ -906,7 +911,7 @@ static void attended_draw(attended *a, int kind)
 {
     for (int i = 0; i < 8; i++)
         for (int at = 0; at < KN; at++) {
-            a->half[i][at] = i < 5               ? odd_number(kind < 3 ? kind : 0)
+            a->half[i][at] = i < 5                  ? odd_number(kind < 3 ? kind : 0)
                              : kind % 2 || kind > 2 ? 0x8000
                                                     : odd_number(0);
             if (kind > 2 && i == 2)
@@ -965,8 +970,8 @@ static void test_attention_kernels(void)
 }
 
 /* What a query does not see does not count: keys and values that are NaN or infinite from the last
- * but `bad` on change no query before them; queries like that, and what comes in for them, no key or
- * value that only others see, nor what others get. Of s keys the last t are the queries' own. */
+ * but `bad` on change no query before them; queries like that, and what comes in for them, no key
+ * or value that only others see, nor what others get. Of s keys the last t are the queries' own. */
 static void unseen(int isa, int t, int s, int bad)
 {
     enum { D = 40 };
@@ -1175,8 +1180,8 @@ static void test_same_bits(gckpt_precision precision, int quick)
     }
 }
 
-/* ---- entries of t rows, whose gradients of weights are cut into blocks: the same weights and losses
- * for any split, number of threads and kernels ---- */
+/* ---- entries of t rows, whose gradients of weights are cut into blocks: the same weights and
+ * losses for any split, number of threads and kernels ---- */
 static uint64_t entries_trained(int t, int leaves, int micro, int threads, int plain)
 {
     enum { ENTRIES = 4, MOST_T = 100, IN = 5, WIDTH = 20, CLASSES = 41 };
@@ -1240,9 +1245,9 @@ static void test_entries(void)
     }
 }
 
-/* Whose rows an entry has: all of a's for a b that serves all, else those of a matrix. Large numbers
- * cancel in one chain (rows by turns), or in each of two (pairs of rows by turns), and overflow in
- * the other way; b is one number. */
+/* Whose rows an entry has: all of a's for a b that serves all, else those of a matrix. Large
+ * numbers cancel in one chain (rows by turns), or in each of two (pairs of rows by turns), and
+ * overflow in the other way; b is one number. */
 static void test_rows_of_entries(void)
 {
     static const int rows[3] = { 10, 20, 32 };
@@ -1471,8 +1476,8 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     return 1;
 }
 
-/* As many bytes, but fewer elements: a fetched gradient (floats) that must not take the place of the
- * gradient that is passed on beside it. 0: slim + wide, 1: wide + slim, 2: slim - wide. */
+/* As many bytes, but fewer elements: a fetched gradient (floats) that must not take the place of
+ * the gradient that is passed on beside it. 0: slim + wide, 1: wide + slim, 2: slim - wide. */
 static uint64_t fetched(int which, int fetch)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -1571,7 +1576,8 @@ static void test_rest(void)
     CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
 }
 
-/* The loss's products add to a gradient that another user of x has begun: plain and fast, any split. */
+/* The loss's products add to a gradient that another user of x has begun: plain and fast, any
+ * split. */
 static void test_two_users(void)
 {
     static const int rows[3] = { 32, 8, 5 };
@@ -1608,8 +1614,8 @@ static void test_two_users(void)
 }
 
 /* What goes over bf16 in portions, element by element or row by row (and rows that are too long for
- * that), or itself (embed, cross_entropy), after a step: `how` is 0 with f32 copies, as backends get
- * them; 1 plain; 2 AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
+ * that), or itself (embed, cross_entropy), after a step: `how` is 0 with f32 copies, as backends
+ * get them; 1 plain; 2 AVX2; 3 and 4 the fastest, by 1 and 3 threads. */
 static uint64_t portions(int how, gckpt_precision precision, int64_t width, int64_t micro)
 {
     static const gckpt_backend copies = { .name = "copies" };
@@ -1683,8 +1689,8 @@ static void test_portions(void)
  * that are recomputed, ops with indices, copies ---- */
 static const gckpt_backend f32_copies = { .name = "copies" };
 
-/* 0: a gain of the batch; 1: the same, which is fetched; 2: as many elements in a bias as in what it
- * is added to; 3: one gradient for two. `how`: as portions() has it. */
+/* 0: a gain of the batch; 1: the same, which is fetched; 2: as many elements in a bias as in what
+ * it is added to; 3: one gradient for two. `how`: as portions() has it. */
 static uint64_t sums(int how, int which)
 {
     const gckpt_init normal = { 0.5f, 0, 0 };
@@ -1742,10 +1748,9 @@ static void test_of_parameters(void)
         gckpt_tensor *w = gckpt_matmul(a, gckpt_param(g, "b", gckpt_shape2(N, N), normal));
         gckpt_term term = { gckpt_sum_loss(gckpt_linear(in, w, NULL)), 1, 0 };
         const gckpt_pick pick = { w, 0 };
-        gckpt_plan_desc desc = { .precision = i ? GCKPT_BF16 : GCKPT_FP32,
-                                 .fetch = &pick,
-                                 .fetches = 1,
-                                 .plain = i == 2 };
+        gckpt_plan_desc desc = {
+            .precision = i ? GCKPT_BF16 : GCKPT_FP32, .fetch = &pick, .fetches = 1, .plain = i == 2
+        };
         gckpt_hyper still = gckpt_hyper_lr(0);
         const gckpt_feed feed = { gckpt_id(in), x };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
@@ -1776,8 +1781,8 @@ static void drift(const gckpt_call *call)
 static void indexed(const gckpt_call *call)
 {
     for (int64_t i = 0; i < count_of(&call->shape); i++) {
-        const int32_t sum = call->in[4].index[i] + 2 * call->in[5].index[i] +
-                            4 * call->in[6].index[i];
+        const int32_t sum =
+            call->in[4].index[i] + 2 * call->in[5].index[i] + 4 * call->in[6].index[i];
         call->out[i] = call->in[0].data[i] + call->in[1].data[i] + call->in[2].data[i] +
                        call->in[3].data[i] + (float)sum;
     }
@@ -1849,7 +1854,8 @@ static void test_ops_of_users(void)
 static void test_copies(void)
 {
     const int narrow = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
-    unsigned char rounding[3] = { (unsigned char)narrow, (unsigned char)narrow, (unsigned char)narrow };
+    unsigned char rounding[3] = { (unsigned char)narrow, (unsigned char)narrow,
+                                  (unsigned char)narrow };
     unsigned char active[3] = { 1, 0, 1 };
     gckpt_plan_desc desc = { .precision = GCKPT_BF16 };
     gckpt_op op = { .needs = { GCKPT_IN(1), GCKPT_OUT } };
