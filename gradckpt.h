@@ -467,7 +467,7 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    2
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         2  /* version of the numeric contract (manual, 5) */
+#define GCKPT_CONTRACT         3  /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      12 /* version of saved and printed plans */
 
 /* What cannot be without what is left out (manual, 4). */

@@ -20,8 +20,8 @@
 #endif
 
 /* Of the small GPT below, on every machine: a change is a change of the contract (manual, 5l). */
-#define GOLDEN            UINT64_C(0x6e723063331fcb55)
-#define GOLDEN_STOCHASTIC UINT64_C(0x3cd14e131953d425)
+#define GOLDEN            UINT64_C(0x081572b9bcf4dc08)
+#define GOLDEN_STOCHASTIC UINT64_C(0xaa46f8d8e53fc495)
 
 /* ---- conversions ---- */
 
