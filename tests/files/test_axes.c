@@ -154,7 +154,7 @@ static void test_refused(void)
 {
     static const char *const metadata[] = {
         NULL, "\"format\":\"pt\"", "\"convolution_axes\":\"OIHW\"",
-        "\"format\":\"gradckpt\",\"contract\":\"2\",\"step\":\"0\","
+        "\"format\":\"gradckpt\",\"contract\":\"3\",\"step\":\"0\","
         "\"seed\":\"0\",\"optimiser\":\"0\","
         "\"convolution_axes\":\"unsaid\""
     };
