@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3323
+ *     >>kernels   what is done with an item, for each instruction set                         3313
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -32854,8 +32854,8 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
  * meets an infinity or NaN, that product goes element by element (ops/mixed). ---- */
 
 /* Lanes of x, of k links each, as rows of a or as a panel of b. */
-GCKPTI_INLINED void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
-                                 int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
+static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                       int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
 {
     gckpti_product t;
     memset(&t, 0, sizeof t);
@@ -32865,16 +32865,6 @@ GCKPTI_INLINED void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_fa
         by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
     else
         by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
-}
-static GCKPTI_TARGET void V(head_a)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
-                                    int64_t lanes, int64_t k, uint16_t *to)
-{
-    V(head_pack)(by, x, lanes, k, to, NULL);
-}
-static GCKPTI_TARGET void V(head_b)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
-                                    int64_t lanes, int64_t k, uint32_t *to)
-{
-    V(head_pack)(by, x, lanes, k, NULL, to);
 }
 
 /* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
@@ -32899,7 +32889,7 @@ static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part 
     s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
     if (!in_place)
-        V(head_a)(s->by, x, m, h->d, room);
+        V(head_pack)(s->by, x, m, h->d, room, NULL);
 }
 
 /* Whether none of n bf16 (whole vectors of them) is an infinity or NaN. */
@@ -32992,7 +32982,7 @@ static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor 
     const gckpti_factor turned = gckpti_turned(v), p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
     for (int64_t r = 0; s->j && r < s->m; r++)
         V(rescale)(s->out + r * wide, s->factor[r], d);
-    V(head_b)(s->by, &turned, d, s->n, s->a);
+    V(head_pack)(s->by, &turned, d, s->n, NULL, s->a);
     if (cut && !V(finite)(s->a, row * wide)) {
         for (int64_t i = 0; i < s->m * d; i++) {
             const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
@@ -33003,7 +32993,7 @@ static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor 
         }
         return;
     }
-    V(head_a)(s->by, &p, s->m, s->n, s->links);
+    V(head_pack)(s->by, &p, s->m, s->n, s->links, NULL);
     gckpti_mixed_part t = V(head_part)(s->by, s->a, d, s->out, wide);
     t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = s->j ? s->out : NULL;
@@ -33024,7 +33014,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_BLOCK / 2 * h->deep, rest = s.a;
     const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
-    V(head_b)(s.by, &x, s.m, h->d, s.q);
+    V(head_pack)(s.by, &x, s.m, h->d, NULL, s.q);
     for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
         const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
         const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);
@@ -33189,14 +33179,14 @@ static GCKPTI_TARGET void V(keys_down)(V(keys) * s, const gckpti_factor *x, cons
     const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
     const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS), wide = s->h->wide;
     gckpti_mixed_part t = V(head_part)(s->by, s->a, s->h->d, to, wide);
-    V(head_b)(s->by, &turned, s->h->d, s->m, s->a);
+    V(head_pack)(s->by, &turned, s->h->d, s->m, NULL, s->a);
     if (s->cut && !V(finite)(s->a, row * wide)) {
         if (fresh)
             memset(to, 0, (size_t)(s->n * wide) * sizeof *to);
         V(keys_careful)(s, NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
         return;
     }
-    V(head_a)(s->by, &links, s->n, s->m, s->links);
+    V(head_pack)(s->by, &links, s->n, s->m, s->links, NULL);
     t.tile.m = gckpti_multiple(s->n, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = fresh ? NULL : to;
     V(head_multiply)(&t, GCKPTI_LINKS_FROM, s->cut, s->diagonal, s->m);
@@ -33215,7 +33205,7 @@ static GCKPTI_TARGET void V(keys_across)(V(keys) * s)
         V(keys_careful)(s, to, NULL, NULL);
         return;
     }
-    V(head_a)(s->by, &ds, s->m, s->n, s->links);
+    V(head_pack)(s->by, &ds, s->m, s->n, s->links, NULL);
     t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = s->fresh[0] ? NULL : to;
     V(head_multiply)(&t, GCKPTI_LINKS_TO, s->cut, s->diagonal, s->n);
@@ -33278,11 +33268,11 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
         }
         s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
         const gckpti_factor turned = gckpti_turned(&s.k);
-        V(head_b)(s.by, &s.k, s.n, h->d, s.k_b);
+        V(head_pack)(s.by, &s.k, s.n, h->d, NULL, s.k_b);
         if (s.dq || s.dk)
-            V(head_b)(s.by, &s.v, s.n, h->d, s.v_b);
+            V(head_pack)(s.by, &s.v, s.n, h->d, NULL, s.v_b);
         if (s.dq)
-            V(head_b)(s.by, &turned, h->d, s.n, s.kt_b);
+            V(head_pack)(s.by, &turned, h->d, s.n, NULL, s.kt_b);
         for (; s.i < h->t; s.i += GCKPTI_BLOCK) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;

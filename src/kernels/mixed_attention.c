@@ -4,8 +4,8 @@
  * meets an infinity or NaN, that product goes element by element (ops/mixed). ---- */
 
 /* Lanes of x, of k links each, as rows of a or as a panel of b. */
-GCKPTI_INLINED void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
-                                 int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
+static GCKPTI_TARGET void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
+                                       int64_t lanes, int64_t k, uint16_t *a, uint32_t *b)
 {
     gckpti_product t;
     memset(&t, 0, sizeof t);
@@ -15,16 +15,6 @@ GCKPTI_INLINED void V(head_pack)(const gckpti_mixed_kernels *by, const gckpti_fa
         by->pack_a(&s, a, gckpti_multiple(k, GCKPTI_LINKS));
     else
         by->pack_b(&s, by->tiles[0].words, b, gckpti_multiple(lanes, 16));
-}
-static GCKPTI_TARGET void V(head_a)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
-                                    int64_t lanes, int64_t k, uint16_t *to)
-{
-    V(head_pack)(by, x, lanes, k, to, NULL);
-}
-static GCKPTI_TARGET void V(head_b)(const gckpti_mixed_kernels *by, const gckpti_factor *x,
-                                    int64_t lanes, int64_t k, uint32_t *to)
-{
-    V(head_pack)(by, x, lanes, k, NULL, to);
 }
 
 /* A block's product: b's panel of n lanes, and where results rest, in rows of `row`; a is added. */
@@ -49,7 +39,7 @@ static GCKPTI_TARGET void V(head_rows)(const gckpti_heads *h, gckpti_mixed_part 
     s->tile.m = in_place ? m : gckpti_multiple(m, 16), s->back = in_place ? back : 0;
     s->tile.a = in_place ? x->bf16 : room, s->tile.a_row = in_place ? x->row : h->deep;
     if (!in_place)
-        V(head_a)(s->by, x, m, h->d, room);
+        V(head_pack)(s->by, x, m, h->d, room, NULL);
 }
 
 /* Whether none of n bf16 (whole vectors of them) is an infinity or NaN. */
@@ -142,7 +132,7 @@ static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor 
     const gckpti_factor turned = gckpti_turned(v), p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
     for (int64_t r = 0; s->j && r < s->m; r++)
         V(rescale)(s->out + r * wide, s->factor[r], d);
-    V(head_b)(s->by, &turned, d, s->n, s->a);
+    V(head_pack)(s->by, &turned, d, s->n, NULL, s->a);
     if (cut && !V(finite)(s->a, row * wide)) {
         for (int64_t i = 0; i < s->m * d; i++) {
             const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
@@ -153,7 +143,7 @@ static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor 
         }
         return;
     }
-    V(head_a)(s->by, &p, s->m, s->n, s->links);
+    V(head_pack)(s->by, &p, s->m, s->n, s->links, NULL);
     gckpti_mixed_part t = V(head_part)(s->by, s->a, d, s->out, wide);
     t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = s->j ? s->out : NULL;
@@ -174,7 +164,7 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_BLOCK / 2 * h->deep, rest = s.a;
     const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
-    V(head_b)(s.by, &x, s.m, h->d, s.q);
+    V(head_pack)(s.by, &x, s.m, h->d, NULL, s.q);
     for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
         const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
         const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);

@@ -136,14 +136,14 @@ static GCKPTI_TARGET void V(keys_down)(V(keys) * s, const gckpti_factor *x, cons
     const gckpti_factor turned = gckpti_turned(x), links = gckpti_matrix(p, 1, GCKPTI_BLOCK);
     const int64_t row = gckpti_multiple(s->m, GCKPTI_LINKS), wide = s->h->wide;
     gckpti_mixed_part t = V(head_part)(s->by, s->a, s->h->d, to, wide);
-    V(head_b)(s->by, &turned, s->h->d, s->m, s->a);
+    V(head_pack)(s->by, &turned, s->h->d, s->m, NULL, s->a);
     if (s->cut && !V(finite)(s->a, row * wide)) {
         if (fresh)
             memset(to, 0, (size_t)(s->n * wide) * sizeof *to);
         V(keys_careful)(s, NULL, to == s->dk ? to : NULL, to == s->dv ? to : NULL);
         return;
     }
-    V(head_a)(s->by, &links, s->n, s->m, s->links);
+    V(head_pack)(s->by, &links, s->n, s->m, s->links, NULL);
     t.tile.m = gckpti_multiple(s->n, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = fresh ? NULL : to;
     V(head_multiply)(&t, GCKPTI_LINKS_FROM, s->cut, s->diagonal, s->m);
@@ -162,7 +162,7 @@ static GCKPTI_TARGET void V(keys_across)(V(keys) * s)
         V(keys_careful)(s, to, NULL, NULL);
         return;
     }
-    V(head_a)(s->by, &ds, s->m, s->n, s->links);
+    V(head_pack)(s->by, &ds, s->m, s->n, s->links, NULL);
     t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
     t.tile.from = s->fresh[0] ? NULL : to;
     V(head_multiply)(&t, GCKPTI_LINKS_TO, s->cut, s->diagonal, s->n);
@@ -225,11 +225,11 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
         }
         s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
         const gckpti_factor turned = gckpti_turned(&s.k);
-        V(head_b)(s.by, &s.k, s.n, h->d, s.k_b);
+        V(head_pack)(s.by, &s.k, s.n, h->d, NULL, s.k_b);
         if (s.dq || s.dk)
-            V(head_b)(s.by, &s.v, s.n, h->d, s.v_b);
+            V(head_pack)(s.by, &s.v, s.n, h->d, NULL, s.v_b);
         if (s.dq)
-            V(head_b)(s.by, &turned, h->d, s.n, s.kt_b);
+            V(head_pack)(s.by, &turned, h->d, s.n, NULL, s.kt_b);
         for (; s.i < h->t; s.i += GCKPTI_BLOCK) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
