@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """speed.py - fills in the section of docs/speed.md on the processor that it runs on.
 
-    make speed                            some 15 minutes
-    make speed SPEED=--quick              one short round without compiling, into build/speed.md only
-    make speed PYTHON=venv/bin/python3    by a python3 that has PyTorch 2
+    make speed                          some 15 minutes
+    make speed SPEED=--quick            one short round, nothing compiled, into build/speed.md only
+    make speed PYTHON=venv/bin/python3  by a python3 that has PyTorch 2
     python3 tests/bench/speed.py --help
 
-For each model build/bench (fp32, bf16) and PyTorch (eager and compiled; fp32, bf16 weights, autocast)
+For each model build/bench (fp32, bf16) and PyTorch (eager, compiled; fp32, bf16 weights, autocast)
 take turns, round by round, each in a process of its own. What is told is medians of the rounds, and
 of what PyTorch takes beside what build/bench took in the same round. PyTorch runs with the settings
-that peer_torch.py mostly finds best: MKL as on Intel, malloc kept, fused AdamW, sdpa. A way of bf16 that
-so far took 1.25 times as long as the better of its kind is left out of a round.
-Without PyTorch its columns stay empty.
+that peer_torch.py mostly finds best: MKL as on Intel, malloc kept, fused AdamW, sdpa. A way of bf16
+that so far took 1.25 times as long as the better of its kind is left out of a round, and what is
+compiled of every second one: compiling takes longest. Without PyTorch its columns stay empty.
 """
 import argparse
 import datetime
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 
+sys.dont_write_bytecode = True
 import peer_torch
 
 PAGE, COPY = os.path.join("docs", "speed.md"), os.path.join("build", "speed.md")
@@ -70,11 +71,11 @@ def seconds(runs):
 
 
 class Row:
-    """One model: all runs of ours, and of PyTorch by (kind, way), a round each; None: failed, or left out."""
+    """A model: runs of ours, and of PyTorch by (kind, way), one a round; None: left out, failed."""
     def __init__(self, model):
         self.model, self.ours, self.theirs, self.profile = model, {p: [] for p in OURS}, {}, ""
 
-    def round(self, runner, kinds, setting):
+    def round(self, runner, kinds, setting, compiled):
         for precision, options in OURS.items():
             run = runner.ours(self.model, options)
             if run is None:
@@ -86,13 +87,14 @@ class Row:
                 for way in ways if kind[0] == precision else ():
                     runs = self.theirs.setdefault((kind, way), [])
                     asked = dict(setting, model=self.model, precision=way, compile=kind[1])
-                    wanted = not runs or seconds(runs) <= 1.25 * seconds(self.better(kind)[1])
+                    good = not runs or seconds(runs) <= 1.25 * seconds(self.better(kind)[1])
+                    wanted = good and (compiled or kind in EAGER)
                     runs.append(runner.torch(asked) if wanted else None)
 
     def better(self, kind):
-        """The way of that kind that is faster, and its runs."""
+        """The way of that kind that was not left out, or is faster, and its runs."""
         found = [(way, runs) for (k, way), runs in self.theirs.items() if k == kind]
-        return min(found, key=lambda f: seconds(f[1])) if found else ("", [])
+        return min(found, key=lambda f: (f[1].count(None), seconds(f[1]))) if found else ("", [])
 
     def beside(self, kind):
         """PyTorch's time over ours of the same round, and its ms."""
@@ -186,13 +188,13 @@ def main():
     parser.add_argument("--seconds", type=float, default=4, help="of steps a run (default 4)")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--quick", action="store_true",
-                        help="one round of a second a run, nothing compiled, the page left as it is")
+                        help="one round of a second a run, nothing compiled; only build/speed.md")
     options = parser.parse_args()
     if options.rounds < 1 or options.threads < 1 or options.seconds <= 0:
         parser.error("--rounds, --threads and --seconds must be above 0")
     if options.quick:
         options.rounds, options.seconds = 1, 1
-    kinds = dict(EAGER, **({} if options.quick or options.no_compile else COMPILED))
+    kinds = EAGER if options.quick or options.no_compile else {**EAGER, **COMPILED}
     try:
         torch = peer_torch.versions()
     except SystemExit as missing:
@@ -210,7 +212,7 @@ def main():
             if n > 0 and since + last - begun > 60 * options.minutes:
                 break
             for row in rows:
-                row.round(runner, kinds, best)
+                row.round(runner, kinds, best, n % 2 == 0)
                 print("round %d, %s: %s ms fp32, %s bf16; eager %s, %s; compiled %s, %s" % (
                     (n + 1, row.model) + tuple(row.ms(p, False) for p in OURS) +
                     tuple(row.beside(k) or "-" for k in list(EAGER) + list(COMPILED))), flush=True)
@@ -220,7 +222,7 @@ def main():
     text = section(rows, kind, name, torch, options)
     with open(COPY, "w") as f:
         f.write(text)
-    print("\n" + text + "\n%.0f minutes" % ((time.time() - begun) / 60))
+    print("\n" + text + "\n%.1f minutes" % ((time.time() - begun) / 60))
     if not options.quick:
         write(PAGE, kind, text)
 
