@@ -226,7 +226,8 @@ static void test_links(void)
 }
 
 /* A factor. kind 0: usual; 1: of products around 2^-126; 2: zeros, infinities, NaN, subnormal and
- * least numbers among usual ones; 3: any; 4: of sums that cancel; 5: to what is below 2^-126. */
+ * least numbers among usual ones; 3: any; 4: of sums that cancel; 5: to what is below 2^-126;
+ * 7: of products that are multiples of 2^-126. */
 static uint16_t factor_of(int kind, int which)
 {
     static const uint16_t odd[16] = {
@@ -240,7 +241,9 @@ static uint16_t factor_of(int kind, int which)
         return odd[below(16)];
     if (kind == 3)
         return (uint16_t)(sign | below(32768));
-    if (kind >= 4)
+    if (kind == 7)
+        return (uint16_t)(sign | 71 << 7 | below(128));
+    if (kind == 4 || kind == 5)
         return (uint16_t)(which ? 0x3f80
                                 : sign | (kind == 5 ? 0x80 + below(128) : 0x3f80 + below(2)));
     return gckpt_to_bf16(((float)below(2001) - 1000) / 333);
@@ -284,30 +287,42 @@ static void blocks_look(const gckpti_product *t, int kind)
     }
 }
 
+/* Kind 6: of a, the first row is usual, the others are small. Kind 7: starts that the first link
+ * takes away, but for their last bits, which may be below 2^-126. */
+static void blocks_fill(const gckpti_product *t, int kind)
+{
+    const int64_t m = t->m, n = t->n, k = t->k;
+    for (int64_t e = 0; e < m * k; e++) {
+        const int small = kind == 6 && (t->a.row == 1 ? e % m : e / k) > 0;
+        blocks_f32[0][e] = gckpt_from_bf16(blocks_a[e] = factor_of(small ? 1 : kind, 0));
+    }
+    for (int64_t e = 0; e < n * k; e++)
+        blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = factor_of(kind == 6 ? 1 : kind, 1));
+    for (int64_t e = 0; e < m * n; e++) { /* of the size of a link, or anything */
+        const float first = blocks_f32[0][e / n * t->a.row] * blocks_f32[1][e % n * t->b.row];
+        blocks_start[e] =
+            kind == 7  ? -first * (1 + (float)below(4) * ldexpf(1, -23))
+            : below(4) ? gckpt_from_bf16(factor_of(kind, 0)) * gckpt_from_bf16(factor_of(kind, 1))
+                       : float_of(below(1 << 16) << 16 | below(1 << 16));
+    }
+}
+
 static void test_blocks(void)
 {
     static const uint32_t runs[12] = { 0, 0, 0, 1, 7, 31, 32, 33, 64, 77, 100, 200 };
-    for (int i = 0, end = check_tries(180); i < end; i++) {
+    for (int i = 0, end = check_tries(240); i < end; i++) {
         const uint32_t run = runs[below(12)], blocks = (run + 31) / 32, ways = below(16);
         const uint32_t before = run < 32 ? 0 : 32 * below(blocks), m = 1 + below(BLOCKS_M);
         const uint32_t k = run ? run * (1 + below(3)) - before : 1 + below(i % 4 ? 90 : 400);
         const uint32_t n = 1 + below(BLOCKS_N);
-        const int kind = i % 6;
-        for (uint32_t e = 0; e < m * k; e++)
-            blocks_f32[0][e] = gckpt_from_bf16(blocks_a[e] = factor_of(kind, 0));
-        for (uint32_t e = 0; e < n * k; e++)
-            blocks_f32[1][e] = gckpt_from_bf16(blocks_b[e] = factor_of(kind, 1));
-        for (uint32_t e = 0; e < m * n; e++) /* of the size of a link, or anything */
-            blocks_start[e] =
-                below(4) ? gckpt_from_bf16(factor_of(kind, 0)) * gckpt_from_bf16(factor_of(kind, 1))
-                         : float_of(below(1 << 16) << 16 | below(1 << 16));
         gckpti_product t = { .batch = 1, .m = m, .n = n, .k = k, .run = run, .before = before };
-        t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.bf16 = t.a.f32 ? NULL : blocks_a;
-        t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.bf16 = t.b.f32 ? NULL : blocks_b;
         t.a.row = ways & 4 ? k : 1, t.a.step = ways & 4 ? 1 : m;
         t.b.row = ways & 8 ? k : 1, t.b.step = ways & 8 ? 1 : n;
         t.accumulate = 1, t.c = blocks_got, t.room = blocks_room;
-        blocks_look(&t, kind);
+        blocks_fill(&t, i % 8);
+        t.a.f32 = ways & 1 ? blocks_f32[0] : NULL, t.a.bf16 = t.a.f32 ? NULL : blocks_a;
+        t.b.f32 = ways & 2 ? blocks_f32[1] : NULL, t.b.bf16 = t.b.f32 ? NULL : blocks_b;
+        blocks_look(&t, i % 8);
     }
 }
 
