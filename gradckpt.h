@@ -39,7 +39,7 @@
  *     >>ops       an op: shape rule, forward, backward, row, builder                          4783
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2032
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2047
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
@@ -12332,14 +12332,15 @@ static uint32_t gckpti_least_exponent(const uint16_t *x, int64_t n)
 }
 
 /* Whether no link can end below 2^-126, as where processors are not told to flush the tiles need:
- * chains are multiples of the two least exponents' last bits. */
+ * what starts at +0 goes on in multiples of the two least exponents' last bits. */
 static int gckpti_never_flushes(gckpti_mixed_part *s)
 {
     const gckpti_mixed_tile *t = &s->tile;
     const void *words = t->b;
     if (GCKPTI_X86)
         return 1;
-    for (int64_t i = 0; !s->least && i < t->m; i++) {
+    const int known = s->least != 0;
+    for (int64_t i = 0; !known && i < t->m; i++) {
         const uint32_t e = gckpti_least_exponent(t->a + i * t->a_row, t->blocks * GCKPTI_LINKS);
         s->least = i == 0 || e < s->least ? e : s->least;
     }
@@ -12369,6 +12370,18 @@ static void gckpti_mixed_careful(const gckpti_mixed_tile *t, int chain)
             }
             t->c[i * t->c_row + j] = d;
         }
+}
+
+/* Nor can where chains do not start at +0, but at n columns of these. */
+static int gckpti_starts_high(const gckpti_mixed_tile *t, int64_t n)
+{
+    int high = 1;
+    for (int64_t i = 0; t->from && i < t->m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            const uint32_t size = gckpti_bits(t->from[i * t->from_row + j]) << 1;
+            high = high && (!size || size >> 24 >= 127 + 23 - 126);
+        }
+    return high;
 }
 
 /* n columns of m rows, from one array of rows to another. */
@@ -12402,6 +12415,8 @@ static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_til
         s->by->widen(start + i * all.narrow_row, (t->c == rest ? at : t->c) + i * t->c_row, n);
     if (start)
         t->from = t->c, t->from_row = t->c_row;
+    if (!GCKPTI_X86 && s->chain)
+        exact = exact && gckpti_starts_high(t, n);
     if (whole)
         t->m = by->unit, t->a -= skip * t->a_row;
     if (edge || !exact)
