@@ -1,4 +1,4 @@
-/* cuda_golden.c - the golden hash (test_hash.c) on the CUDA backend: for modes and splits, and with updates in
+/* cuda_golden.c - the golden hashes (test_hash.c) on the CUDA backend: for modes and splits, and with updates in
  * the backward. Steps after the first two repeat recorded micro-batches. */
 #define main hash_main
 #include "whole/test_hash.c"
@@ -25,6 +25,11 @@ int main(void)
         budget = 1250000 + (size_t)part * 100000;
         CHECK(train(GCKPT_OPTIMAL, 2, 1, 0, &loss) == GOLDEN && loss == first);
         CHECK(offloaded > 0);
+    }
+    budget = 0, precision = GCKPT_BF16;
+    for (int i = 0; i < 2 && backend; i++) {
+        uint64_t hash = train(modes[i], BATCH - i, 1, 0, &loss);
+        CHECK_MSG(hash == GOLDEN_BF16, "bf16, %d rows at a time: %016llx", BATCH - i, (unsigned long long)hash);
     }
     return check_report("cuda golden");
 }

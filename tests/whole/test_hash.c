@@ -11,7 +11,8 @@
 #include "attend.h"
 #include "check.h"
 
-#define GOLDEN UINT64_C(0x226066a7e94b0b8b)
+#define GOLDEN      UINT64_C(0x226066a7e94b0b8b)
+#define GOLDEN_BF16 UINT64_C(0xf7e5630a0c19d425) /* of a plan in bf16 */
 /* Of plans under budgets: what the planner finds may change with every improvement of it, but never
  * with the machine. After such a change run this test and put the number it prints here. */
 #define PLANS UINT64_C(0x02c7d0a88cbb0601)
@@ -57,8 +58,9 @@ static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
 }
 
 static gckpt_isa kernels = GCKPT_ISA_AUTO; /* that trainings use */
-static const gckpt_backend *backend; /* NULL: the processor */
-static size_t budget, offloaded;     /* 0: none; what the last plan offloads */
+static const gckpt_backend *backend;       /* NULL: the processor */
+static gckpt_precision precision = GCKPT_FP32;
+static size_t budget, offloaded; /* 0: none; what the last plan offloads */
 
 static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in_backward,
                       double *loss)
@@ -99,6 +101,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.threads = threads;
     desc.update_in_backward = update_in_backward;
     desc.backend = backend;
+    desc.precision = precision;
     desc.budget = budget;
     desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* copies as if they cost next to nothing */
     desc.offload_work = 1;
@@ -220,9 +223,25 @@ static uint64_t plans(int threads)
     return hash;
 }
 
-int main(int argc, char **argv)
+/* All kernels that this build and machine have: other plans, splits and numbers of threads. */
+static void by_all_kernels(uint64_t golden, double first)
 {
     static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    double loss;
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        for (int threads = 1; threads <= 3 && gckpt_isa_available((gckpt_isa)isa); threads++) {
+            kernels = (gckpt_isa)isa;
+            uint64_t got = train(modes[threads - 1], threads, threads, 0, &loss);
+            CHECK_MSG(got == golden && loss == first,
+                      "golden hash of %s, precision %d, %d threads: %016llx, loss %.17g",
+                      gckpt_isa_name(kernels), (int)precision, threads, (unsigned long long)got,
+                      loss);
+        }
+    kernels = GCKPT_ISA_AUTO;
+}
+
+int main(int argc, char **argv)
+{
     double loss, first, clipped;
     if (argc > 1 && argv[1][0] == 'p') {
         uint64_t one = plans(1), two = plans(2), three = plans(3);
@@ -241,14 +260,15 @@ int main(int argc, char **argv)
     CHECK(loss == first);
     CHECK_MSG(hash == GOLDEN, "golden hash: %016llx, expected %016llx", (unsigned long long)hash,
               (unsigned long long)GOLDEN);
-    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
-        for (int threads = 1; threads <= 3 && gckpt_isa_available((gckpt_isa)isa); threads++) {
-            kernels = (gckpt_isa)isa;
-            uint64_t got = train(modes[threads - 1], threads, threads, 0, &loss);
-            CHECK_MSG(got == GOLDEN && loss == clipped,
-                      "golden hash of %s, %d threads: %016llx, loss %.17g", gckpt_isa_name(kernels),
-                      threads, (unsigned long long)got, loss);
-        }
+    by_all_kernels(GOLDEN, clipped);
+#ifndef GCKPT_NO_BF16
+    precision = GCKPT_BF16;
+    hash = train(GCKPT_STORE_ALL, BATCH, 1, 0, &first);
+    CHECK_MSG(hash == GOLDEN_BF16, "golden hash of bf16: %016llx, expected %016llx",
+              (unsigned long long)hash, (unsigned long long)GOLDEN_BF16);
+    by_all_kernels(GOLDEN_BF16, first);
+    precision = GCKPT_FP32;
+#endif
     hash = plans(0);
     CHECK_MSG(hash == PLANS, "hash of plans: %016llx, expected %016llx", (unsigned long long)hash,
               (unsigned long long)PLANS);
