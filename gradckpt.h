@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3313
+ *     >>kernels   what is done with an item, for each instruction set                         3316
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -31780,6 +31780,9 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
             for (int64_t l = links; l < GCKPTI_LINKS; l++)
                 d[i * row + l] = 0x8000;
         }
+        for (int64_t i = s->n; i < gckpti_multiple(s->n, 16); i++) /* tiles may take them, too */
+            for (int64_t l = 0; l < GCKPTI_LINKS; l++)
+                d[i * row + l] = 0x8000;
         for (int64_t i = 0; i < s->n && x->step != 1; i += 16)
             for (int64_t l = 0; l < links; l++) {
                 const int64_t lanes = gckpti_min(s->n - i, 16);

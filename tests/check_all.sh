@@ -306,7 +306,7 @@ run_check()
         hash "$@" -O1 || return 1
         case $1 in
         wide-*) tests=$(test_of save table numerics alloc golden bf16 kernels) ;; # C's kernels, or NEON's
-        *aarch64*) tests=$(test_of kernels) ;;                                   # NEON's
+        *aarch64*) tests=$(test_of kernels bf16) ;;                              # NEON's
         *s390x*) tests=$(test_of save table) ;;                                  # the other byte order
         *) tests=$(test_of save) ;;
         esac

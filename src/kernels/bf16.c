@@ -151,6 +151,9 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
             for (int64_t l = links; l < GCKPTI_LINKS; l++)
                 d[i * row + l] = 0x8000;
         }
+        for (int64_t i = s->n; i < gckpti_multiple(s->n, 16); i++) /* tiles may take them, too */
+            for (int64_t l = 0; l < GCKPTI_LINKS; l++)
+                d[i * row + l] = 0x8000;
         for (int64_t i = 0; i < s->n && x->step != 1; i += 16)
             for (int64_t l = 0; l < links; l++) {
                 const int64_t lanes = gckpti_min(s->n - i, 16);
