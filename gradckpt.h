@@ -36,10 +36,10 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4783
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4781
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2047
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2045
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
@@ -6691,9 +6691,7 @@ GCKPTI_WARM /* since graph */
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
-    enum {
-        GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20
-    };
+enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
 #undef GCKPTI_OWN
 
 #if GCKPTI_HAS_FAST /* in cpu */
@@ -11661,8 +11659,7 @@ static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_f
 
 /* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
- * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet.
- * */
+ * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0 before. */
 typedef struct {
     const gckpti_mixed_kernels *by;
     gckpti_mixed_tile tile;
@@ -12298,8 +12295,7 @@ GCKPTI_FN void gckpti_fast_matmul_backward(const gckpt_call *call)
 /* >>cpu/mixed */
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
- * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ----
- * */
+ * time, a is packed, unless its rows can be read in place, and then b, panel by panel. ---- */
 
 #if GCKPTI_X86
 /* Between the two, subnormals are zeros; nothing is computed on the wrong side. */

@@ -252,8 +252,7 @@ static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_f
 
 /* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
- * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0: not known yet.
- * */
+ * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0 before. */
 typedef struct {
     const gckpti_mixed_kernels *by;
     gckpti_mixed_tile tile;

@@ -2,8 +2,7 @@
 
 #if GCKPTI_HAS_FAST && !defined(GCKPT_NO_BF16)
 /* ---- products of bf16 plans: an item is some rows and columns of c. Some blocks of links at a
- * time, a is packed, unless its rows can be read where they are, and then b, panel by panel. ----
- * */
+ * time, a is packed, unless its rows can be read in place, and then b, panel by panel. ---- */
 
 #if GCKPTI_X86
 /* Between the two, subnormals are zeros; nothing is computed on the wrong side. */

@@ -61,9 +61,7 @@ GCKPTI_WARM /* since graph */
 
 /* The flag of this header's own rows. */
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
-    enum {
-        GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20
-    };
+enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
 #undef GCKPTI_OWN
 
 #ifdef GCKPTI_ROOMS
