@@ -131,8 +131,7 @@ static float exact_link(float a, float b, float c)
     return (float)(negative ? -kept : kept);
 }
 
-/* n links to d, the first of them `before` links into an entry of `run` (0: there are no entries).
- * */
+/* n links to d, the first of them `before` links into an entry of `run` (0: there are none). */
 static float exact_element(float d, const float *a, const float *b, int n, int run, int before)
 {
     float two[2] = { 0, 0 };
