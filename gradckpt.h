@@ -6883,8 +6883,8 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
- * rows x GCKPTI_NC columns rest, if there are more links. */
+/* The same of a bf16 plan (344 KiB at most; a block of links is the least): a's rows and a panel of
+ * b as bf16, for some links; if there are more, where elements of rows x GCKPTI_NC columns rest. */
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
@@ -6903,7 +6903,7 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
-/* Links of the block that begins at link p of t, or of its chain: all. */
+/* Whether each element of t is one chain; if not: links of the block that begins at link p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
     return t->run > 0 && t->run < GCKPTI_LINKS;
@@ -11492,8 +11492,8 @@ typedef struct {
     int64_t i0, i1, j0, j1, matrix, item;
 } gckpti_rectangle;
 
-/* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
- * f32 products `pace` lines before each tile, of bf16 products before each block of 4 rows. */
+/* What is worked on next, fetched to L2 line by line from `at` on: `rows` of `width` bytes, `pace`
+ * lines each tile (f32), block of 4 rows (AVX512-BF16) or block of a tile (AMX, which sets it). */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
@@ -11609,12 +11609,12 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t more;        /* rows of c that are fetched meanwhile, counted from here on, as */
+    int64_t more;        /* rows that c has from here on: some past the tile may be fetched, as */
     gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns
- * (of b's panels, too) at most; how words of b are packed. */
+/* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
+ * columns at a time (panels of b may be wider: b_row); how words of b are packed. */
 typedef struct {
     int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -11629,8 +11629,8 @@ typedef struct {
 } gckpti_mixed_links;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
- * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row,
- * up to a multiple of 16 lanes; pack_b: a panel of `width` lanes. */
+ * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row;
+ * up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0 past n. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);
@@ -11657,7 +11657,7 @@ static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_f
            (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
 }
 
-/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
+/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: not read; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
  * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0 before. */
 typedef struct {
@@ -12388,9 +12388,9 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
         memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
 }
 
-/* Rows r.. of columns j.. (`columns` of them, n of which exist): where there are fewer than a tile
- * takes, or c has no floats, it works in `rest`. Of an a in place that ends too early it begins
- * with rows before these. start: as s->start, for these. */
+/* Tile t, of whose columns n exist: where it has fewer rows or columns than tiles take, or c has no
+ * floats, it works in `rest`. Of an a in place that ends too early it begins with rows before t's.
+ * start: as s->start, for t. */
 static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
                               gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
@@ -12657,8 +12657,8 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
 
 /* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
  * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
- * the least normal number and half a unit below it, which is a zero; what would be +0, were a
- * missing link not there; an infinity. */
+ * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
+ * be +0 if missing links were +0 x +0; an infinity. */
 static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run)
 {
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };
@@ -31686,7 +31686,7 @@ static GCKPTI_TARGET void V(mixed_add)(const gckpti_mixed_tile *t, const float *
     }
 }
 
-/* Factors of a block as floats: b (32 links, `width` columns), of a m rows. */
+/* Factors of a block of b as floats: link after link, `width` columns each. */
 static GCKPTI_TARGET void V(mixed_b)(const uint32_t *b, int64_t row, int64_t width, float *d)
 {
     for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, b += row, d += 2 * width)
@@ -32627,8 +32627,8 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
 #endif
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
- * exponentials. Column i sees the rows 0..i+diagonal only, and has +0 in the others. (max, sum and
- * factor are W of three rows that the caller keeps, which no struct has side by side.) */
+ * exponentials. Column i sees the rows 0..i+diagonal only, and has a zero in the others (if none of
+ * the W sees any, x stays). (max, sum, factor: W of three rows of the caller's, in no struct.) */
 GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
                                  float *max, float *sum, float *factor)
 {
@@ -32922,8 +32922,8 @@ static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
     return !(all & 0x80008000u);
 }
 
-/* Of s, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
- * cpu/cpu.h), in whole vectors and blocks; cut: it is not all. */
+/* Of `all`, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
+ * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal leaves some of it out. */
 static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
@@ -32983,7 +32983,7 @@ static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
         V(online_of)
         (s->p + i, s->n, s->diagonal + i, s->h->scale, s->j == 0, s->max + i, s->sum + i,
          s->factor + i);
-        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* see there */
+        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* it returned at once */
             V(store)(s->p + r * GCKPTI_BLOCK + i, V(zero)());
     }
 }

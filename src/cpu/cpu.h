@@ -85,8 +85,8 @@ typedef struct {
     int64_t i0, i1, j0, j1, matrix, item;
 } gckpti_rectangle;
 
-/* What is worked on next, fetched into L2 line by line from `at` on: `rows` of `width` bytes; of
- * f32 products `pace` lines before each tile, of bf16 products before each block of 4 rows. */
+/* What is worked on next, fetched to L2 line by line from `at` on: `rows` of `width` bytes, `pace`
+ * lines each tile (f32), block of 4 rows (AVX512-BF16) or block of a tile (AMX, which sets it). */
 typedef struct {
     const char *x;
     int64_t row, rows, width, at, pace;
@@ -202,12 +202,12 @@ typedef struct {
     const float *from;
     float *c;
     uint16_t *c_bf16;
-    int64_t more;        /* rows of c that are fetched meanwhile, counted from here on, as */
+    int64_t more;        /* rows that c has from here on: some past the tile may be fetched, as */
     gckpti_fetch *fetch; /* is this */
 } gckpti_mixed_tile;
 
-/* How it is done, for blocks or for a chain: of how many rows (in multiples of `unit`) and columns
- * (of b's panels, too) at most; how words of b are packed. */
+/* How it is done, for blocks or for a chain: at most how many rows (in multiples of `unit`) and
+ * columns at a time (panels of b may be wider: b_row); how words of b are packed. */
 typedef struct {
     int rows, columns, unit, words;
     void (*run)(const gckpti_mixed_tile *t);
@@ -222,8 +222,8 @@ typedef struct {
 } gckpti_mixed_links;
 
 /* Of bf16 plans. tiles: for blocks, for a chain; ready: NULL, or called before (1) and after (0)
- * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row,
- * up to a multiple of 16 lanes; pack_b: a panel of `width` lanes. */
+ * an item's; align: of rows of an a that lies in place, in bytes. pack_a: lane i's at d + i * row;
+ * up to a multiple of 16 lanes may be written; pack_b: a panel of `width` lanes, +0 past n. */
 typedef struct {
     gckpti_mixed_tiles tiles[2];
     void (*ready)(int on);
@@ -250,7 +250,7 @@ static inline int gckpti_in_place(const gckpti_mixed_kernels *by, const gckpti_f
            (int64_t)((uintptr_t)x->bf16 & 63) % by->align == 0;
 }
 
-/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: the panel's; c NULL:
+/* c (m,n) of packed factors (fields of `tile`: those of all of it, width: not read; c NULL:
  * c_bf16 alone). a may lie in place: then `back` rows before it may be read, too. start: NULL, or
  * bf16 in rows as c_bf16's, at which elements start. least: of a's exponents, or 0 before. */
 typedef struct {

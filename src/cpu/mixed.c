@@ -95,9 +95,9 @@ static void gckpti_copy_rows(const float *x, int64_t x_row, float *y, int64_t y_
         memcpy(y + i * y_row, x + i * x_row, (size_t)n * sizeof *y);
 }
 
-/* Rows r.. of columns j.. (`columns` of them, n of which exist): where there are fewer than a tile
- * takes, or c has no floats, it works in `rest`. Of an a in place that ends too early it begins
- * with rows before these. start: as s->start, for these. */
+/* Tile t, of whose columns n exist: where it has fewer rows or columns than tiles take, or c has no
+ * floats, it works in `rest`. Of an a in place that ends too early it begins with rows before t's.
+ * start: as s->start, for t. */
 static void gckpti_mixed_rows(const gckpti_mixed_part *s, const gckpti_mixed_tiles *by, int exact,
                               gckpti_mixed_tile *t, int64_t n, const uint16_t *start)
 {
@@ -364,8 +364,8 @@ static int gckpti_narrow_agrees(const gckpti_mixed_kernels *kernels)
 
 /* A small product of blocks (two, the second one of 17 links) or of a chain: instructions that
  * round, order or flush in another way would show here. Rows: usual numbers; through subnormals; to
- * the least normal number and half a unit below it, which is a zero; what would be +0, were a
- * missing link not there; an infinity. */
+ * the least normal number and half a unit below it, which is a zero; a chain at -0, which would
+ * be +0 if missing links were +0 x +0; an infinity. */
 static int gckpti_product_agrees(const gckpti_mixed_kernels *kernels, int64_t run)
 {
     enum { M = 8, N = 16, K = 49, ROOM = 2 * 16 * (GCKPTI_PANEL + 32) };

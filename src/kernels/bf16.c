@@ -61,7 +61,7 @@ static GCKPTI_TARGET void V(mixed_add)(const gckpti_mixed_tile *t, const float *
     }
 }
 
-/* Factors of a block as floats: b (32 links, `width` columns), of a m rows. */
+/* Factors of a block of b as floats: link after link, `width` columns each. */
 static GCKPTI_TARGET void V(mixed_b)(const uint32_t *b, int64_t row, int64_t width, float *d)
 {
     for (int64_t q = 0; q < GCKPTI_LINKS / 2; q++, b += row, d += 2 * width)

@@ -58,8 +58,8 @@ static GCKPTI_TARGET int V(finite)(const void *x, int64_t n)
     return !(all & 0x80008000u);
 }
 
-/* Of s, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
- * cpu/cpu.h), in whole vectors and blocks; cut: it is not all. */
+/* Of `all`, k links deep, what is needed where query i sees the keys to i + diagonal (`edge`: see
+ * cpu/cpu.h), in whole vectors and blocks; cut: the diagonal leaves some of it out. */
 static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edge, int cut,
                                            int64_t diagonal, int64_t k)
 {
@@ -119,7 +119,7 @@ static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
         V(online_of)
         (s->p + i, s->n, s->diagonal + i, s->h->scale, s->j == 0, s->max + i, s->sum + i,
          s->factor + i);
-        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* see there */
+        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* it returned at once */
             V(store)(s->p + r * GCKPTI_BLOCK + i, V(zero)());
     }
 }

@@ -3,8 +3,8 @@
 #endif
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
- * exponentials. Column i sees the rows 0..i+diagonal only, and has +0 in the others. (max, sum and
- * factor are W of three rows that the caller keeps, which no struct has side by side.) */
+ * exponentials. Column i sees the rows 0..i+diagonal only, and has a zero in the others (if none of
+ * the W sees any, x stays). (max, sum, factor: W of three rows of the caller's, in no struct.) */
 GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
                                  float *max, float *sum, float *factor)
 {

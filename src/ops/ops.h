@@ -262,8 +262,8 @@ GCKPTI_FN int64_t gckpti_multiple(int64_t n, int64_t unit);
  * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
 GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 
-/* The same of a bf16 plan: a's rows and a panel of b for some links, as bf16; where the chains of
- * rows x GCKPTI_NC columns rest, if there are more links. */
+/* The same of a bf16 plan (344 KiB at most; a block of links is the least): a's rows and a panel of
+ * b as bf16, for some links; if there are more, where elements of rows x GCKPTI_NC columns rest. */
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
@@ -282,7 +282,7 @@ typedef struct {
 GCKPTI_FN gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call); /* linear: a is x, b is w */
 typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_product *t);
 
-/* Links of the block that begins at link p of t, or of its chain: all. */
+/* Whether each element of t is one chain; if not: links of the block that begins at link p. */
 GCKPTI_INLINE int gckpti_is_chain(const gckpti_product *t)
 {
     return t->run > 0 && t->run < GCKPTI_LINKS;
