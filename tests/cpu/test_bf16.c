@@ -882,8 +882,9 @@ static uint16_t odd_number(int kind)
     return odd[below(kind == 1 ? 5 : 12)];
 }
 
-/* Forward and backward on the memory of `a`; of keys that are not there at first, half are in the
- * forward. narrow: bits of what is bf16; accumulate, wanted: bits of dq, dk and dv. */
+/* Forward and backward on the memory of `a`; or, where of keys that come later half are there (odd
+ * t), the forward alone: a backward has seen the forward's keys. narrow: bits of what is bf16;
+ * accumulate, wanted: bits of dq, dk and dv. */
 static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
                           int64_t c, unsigned narrow, unsigned wanted, unsigned accumulate)
 {
@@ -891,7 +892,7 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.inputs = 3, call.attributes = o, call.precision = GCKPT_BF16, call.threads = 1;
-    call.position = o->causal > 1 ? (o->causal - 1) / 2 : 0;
+    call.position = o->causal > 1 ? (o->causal - 1) / (1 + (int)(t % 2)) : 0;
     call.plain = isa == GCKPT_ISA_PLAIN;
     call.kernels = call.plain ? NULL : kernels_or_without(isa);
     for (int i = 0; i < 3; i++) {
@@ -907,8 +908,9 @@ static void run_attention(attended *a, const gckpti_attention *o, int isa, int64
     call.out = narrow >> 3 & 1 ? NULL : a->f32[3],
     call.out_bf16 = narrow >> 3 & 1 ? a->half[3] : NULL;
     (call.plain ? gckpti_attention_forward : gckpti_fast_attention_forward)(&call);
+    if (call.position < o->causal - 1)
+        return;
     memset(work, 0xff, sizeof work);
-    call.position = o->causal > 1 ? o->causal - 1 : 0;
     call.grad_out = narrow >> 4 & 1 ? NULL : a->f32[4];
     call.grad_out_bf16 = narrow >> 4 & 1 ? a->half[4] : NULL;
     for (int i = 0; i < 3; i++)
