@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3316
+ *     >>kernels   what is done with an item, for each instruction set                         3307
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -12595,7 +12595,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     for (s->keeps = 0, fit = -1; fit < 1;) {
         fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
               (GCKPTI_LINKS / 2 * (s->panel + (s->in_place ? 0 : s->by.rows)));
-        fit = gckpti_min(fit, GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
+        fit = gckpti_min(fit, (int)GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
         if (!s->keeps && fit < all && !t->c)
             s->keeps = 1, fit = -1;
         else if (fit < 1 && s->by.cols > s->panel)
@@ -31701,8 +31701,8 @@ static GCKPTI_TARGET void V(mixed_b)(const uint32_t *b, int64_t row, int64_t wid
 /* A tile by fma, GCKPTI_TILE_ROWS rows at a time. */
 GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
-    enum { ACROSS = GCKPTI_TILE_VECTORS * W };
-    float wide[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
+    enum { ACROSS = GCKPTI_TILE_VECTORS * W, WIDE = (int)GCKPTI_LINKS * GCKPTI_PANEL };
+    float wide[WIDE] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
     float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     for (int64_t p = 0; p < t->blocks; p++) {
         const int64_t links =
@@ -31869,15 +31869,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
         GCKPTI_DOTS_EACH(each)                                                                     \
         words += b_row;                                                                            \
     }
-#define GCKPTI_DOTS_FOUR                                                                           \
-    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)                                                           \
-    __asm__("" : "+r"(a), "+r"(a2));                                                               \
-    if (chain)                                                                                     \
-        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)                                                          \
-    else                                                                                           \
-        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)                                                      \
-    a += 4, a2 += 4;
-#define GCKPTI_DOTS_TWICE(what) what what
 #define GCKPTI_DOTS_END(i, at)                                                                     \
     _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
     if (vectors > 1)                                                                               \
@@ -31919,12 +31910,14 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
             long long four;
             __m512bh x;
             gckpti_fetch_some(t->fetch);
-            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* a loop takes 1.15 times */
-                GCKPTI_DOTS_TWICE(GCKPTI_DOTS_TWICE(GCKPTI_DOTS_TWICE(GCKPTI_DOTS_FOUR)))
-            } else {
-                for (int64_t l = 0; l < links; l += 4) {
-                    GCKPTI_DOTS_FOUR
-                }
+            for (int64_t l = 0; l < links; l += 4) {
+                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
+                __asm__("" : "+r"(a), "+r"(a2));
+                if (chain)
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
+                else
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
+                a += 4, a2 += 4;
             }
             if (chain) {
                 GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
@@ -31946,8 +31939,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
 #undef GCKPTI_DOTS_SECOND
 #undef GCKPTI_DOTS_ON
 #undef GCKPTI_DOTS_WORDS
-#undef GCKPTI_DOTS_FOUR
-#undef GCKPTI_DOTS_TWICE
 #undef GCKPTI_DOTS_END
 #undef GCKPTI_DOTS_STORE
 

@@ -302,7 +302,7 @@ static void gckpti_mixed_fit(gckpti_mixed_job *s, int64_t rows, int64_t cols, in
     for (s->keeps = 0, fit = -1; fit < 1;) {
         fit = (room - (s->keeps ? s->by.rows * s->by.cols : 0)) /
               (GCKPTI_LINKS / 2 * (s->panel + (s->in_place ? 0 : s->by.rows)));
-        fit = gckpti_min(fit, GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
+        fit = gckpti_min(fit, (int)GCKPTI_MIXED_LINKS / GCKPTI_LINKS);
         if (!s->keeps && fit < all && !t->c)
             s->keeps = 1, fit = -1;
         else if (fit < 1 && s->by.cols > s->panel)

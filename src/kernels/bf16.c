@@ -76,8 +76,8 @@ static GCKPTI_TARGET void V(mixed_b)(const uint32_t *b, int64_t row, int64_t wid
 /* A tile by fma, GCKPTI_TILE_ROWS rows at a time. */
 GCKPTI_INLINED void V(mixed_tile_of)(const gckpti_mixed_tile *t, int chain)
 {
-    enum { ACROSS = GCKPTI_TILE_VECTORS * W };
-    float wide[GCKPTI_LINKS * GCKPTI_PANEL] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
+    enum { ACROSS = GCKPTI_TILE_VECTORS * W, WIDE = (int)GCKPTI_LINKS * GCKPTI_PANEL };
+    float wide[WIDE] GCKPTI_ALIGNED, rows[GCKPTI_TILE_ROWS * GCKPTI_LINKS];
     float sums[2][GCKPTI_TILE_ROWS * GCKPTI_PANEL] GCKPTI_ALIGNED;
     for (int64_t p = 0; p < t->blocks; p++) {
         const int64_t links =

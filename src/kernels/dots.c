@@ -43,15 +43,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
         GCKPTI_DOTS_EACH(each)                                                                     \
         words += b_row;                                                                            \
     }
-#define GCKPTI_DOTS_FOUR                                                                           \
-    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)                                                           \
-    __asm__("" : "+r"(a), "+r"(a2));                                                               \
-    if (chain)                                                                                     \
-        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)                                                          \
-    else                                                                                           \
-        GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)                                                      \
-    a += 4, a2 += 4;
-#define GCKPTI_DOTS_TWICE(what) what what
 #define GCKPTI_DOTS_END(i, at)                                                                     \
     _mm512_storeu_ps(c + (i)*c_row, _mm512_loadu_ps(from + (i)*from_row) + (le##i + lo##i));       \
     if (vectors > 1)                                                                               \
@@ -93,12 +84,14 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
             long long four;
             __m512bh x;
             gckpti_fetch_some(t->fetch);
-            if (vectors == 2 && !chain && links == GCKPTI_LINKS) { /* a loop takes 1.15 times */
-                GCKPTI_DOTS_TWICE(GCKPTI_DOTS_TWICE(GCKPTI_DOTS_TWICE(GCKPTI_DOTS_FOUR)))
-            } else {
-                for (int64_t l = 0; l < links; l += 4) {
-                    GCKPTI_DOTS_FOUR
-                }
+            for (int64_t l = 0; l < links; l += 4) {
+                GCKPTI_DOTS_WORDS(GCKPTI_DOTS_FIRST)
+                __asm__("" : "+r"(a), "+r"(a2));
+                if (chain)
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_ON)
+                else
+                    GCKPTI_DOTS_WORDS(GCKPTI_DOTS_SECOND)
+                a += 4, a2 += 4;
             }
             if (chain) {
                 GCKPTI_DOTS_EACH(GCKPTI_DOTS_STORE)
@@ -120,8 +113,6 @@ GCKPTI_INLINED_BF16 void gckpti_mixed_dots(const gckpti_mixed_tile *t, int vecto
 #undef GCKPTI_DOTS_SECOND
 #undef GCKPTI_DOTS_ON
 #undef GCKPTI_DOTS_WORDS
-#undef GCKPTI_DOTS_FOUR
-#undef GCKPTI_DOTS_TWICE
 #undef GCKPTI_DOTS_END
 #undef GCKPTI_DOTS_STORE
 
