@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3307
+ *     >>kernels   what is done with an item, for each instruction set                         3311
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -31828,7 +31828,11 @@ static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words
 /* ---- bf16 with AVX-512's instructions for it ---- */
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
+#if GCKPTI_OPTIMISED
 #define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
+#else
+#define GCKPTI_INLINED_BF16 static inline GCKPTI_TARGET_BF16
+#endif
 /* As gckpti_to_bf16: subnormals become zeros, NaN stays NaN. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
 {

@@ -2,7 +2,11 @@
 /* ---- bf16 with AVX-512's instructions for it ---- */
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
+#if GCKPTI_OPTIMISED
 #define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
+#else
+#define GCKPTI_INLINED_BF16 static inline GCKPTI_TARGET_BF16
+#endif
 /* As gckpti_to_bf16: subnormals become zeros, NaN stays NaN. */
 GCKPTI_INLINED_BF16 void gckpti_mixed_store(uint16_t *to, __m512 x)
 {
