@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4882
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4886
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2045
@@ -9496,8 +9496,12 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t turned = desc->turned ? desc->turned : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
-    const gckpti_rotary o = { desc->heads, desc->base == 0.0f ? 10000.0f : desc->base,
-                              (int)gckpti_min(desc->first, INT32_MAX), 0, scale, f != NULL };
+    const gckpti_rotary o = { desc->heads,
+                              desc->base == 0.0f ? 10000.0f : desc->base,
+                              (int)gckpti_min(desc->first, INT32_MAX),
+                              0,
+                              scale,
+                              f != NULL };
     size_t bytes = desc->first ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
     if (desc->first < 0 || desc->first > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",

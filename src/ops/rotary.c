@@ -104,8 +104,12 @@ GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_de
     const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
     const int64_t turned = desc->turned ? desc->turned : d;
     const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
-    const gckpti_rotary o = { desc->heads, desc->base == 0.0f ? 10000.0f : desc->base,
-                              (int)gckpti_min(desc->first, INT32_MAX), 0, scale, f != NULL };
+    const gckpti_rotary o = { desc->heads,
+                              desc->base == 0.0f ? 10000.0f : desc->base,
+                              (int)gckpti_min(desc->first, INT32_MAX),
+                              0,
+                              scale,
+                              f != NULL };
     size_t bytes = desc->first ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
     if (desc->first < 0 || desc->first > INT32_MAX)
         return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
