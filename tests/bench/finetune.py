@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""finetune.py - fine-tuning GPT-2 by examples/finetune.c and by PyTorch + peft, taking turns.
+"""finetune.py - fine-tuning by examples/finetune.c and by PyTorch + peft, taking turns.
 
     make build/finetune
     python3 tests/bench/finetune.py             GPT-2 124M, context 1,024, 20 steps, two rounds
+    python3 tests/bench/finetune.py --shape smollm2-135m --context 512
     python3 tests/bench/finetune.py --steps 2 --context 64 --rounds 1 --runs torch:lora lora:1e9
 
 Both begin with the same weights (random ones of the real shapes), the same adapter and the same
@@ -24,8 +25,27 @@ import time
 import peer_torch
 
 LR, DECAY, RANK, ALPHA = 1e-4, 0.1, 8, 16
-RUNS = ("torch:full", "full:2e9", "full:1.81e9", "torch:lora", "lora:2e9", "lora:1e9",
-        "lora:0.75e9")
+# torch:METHOD, METHOD:BUDGET, METHOD+STORE:BUDGET (frozen matrices kept as bf16 or int8)
+RUNS = {"gpt2": ("torch:full", "full:2e9", "full:1.81e9", "torch:lora", "lora:2e9", "lora:1e9",
+                 "lora:0.75e9"),
+        "smollm2-135m": ("torch:lora", "lora:1e9", "lora+int8:0.4e9"),
+        "llama-3.2-1b": ("lora+int8:1.4e9",)}
+# Of these models' config.json.
+SHAPES = {
+    "smollm2-135m": dict(num_hidden_layers=30, hidden_size=576, intermediate_size=1536,
+                         num_attention_heads=9, num_key_value_heads=3, vocab_size=49152,
+                         max_position_embeddings=8192, rms_norm_eps=1e-5,
+                         tie_word_embeddings=True,
+                         rope_parameters={"rope_type": "default", "rope_theta": 100000.0}),
+    "llama-3.2-1b": dict(num_hidden_layers=16, hidden_size=2048, intermediate_size=8192,
+                         num_attention_heads=32, num_key_value_heads=8, head_dim=64,
+                         vocab_size=128256, max_position_embeddings=131072, rms_norm_eps=1e-5,
+                         tie_word_embeddings=True,
+                         rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0,
+                                          "factor": 32.0, "low_freq_factor": 1.0,
+                                          "high_freq_factor": 4.0,
+                                          "original_max_position_embeddings": 8192}),
+}
 
 
 # ---- in processes of their own -------------------------------------------------------------------
@@ -37,14 +57,17 @@ def make(o):
     torch.manual_seed(1)
     weights, adapter = os.path.join(o.folder, "model"), os.path.join(o.folder, "adapter")
     if not os.path.exists(os.path.join(weights, "config.json")):
-        config = transformers.GPT2Config(n_layer=o.layers, n_head=o.heads, n_embd=o.dim,
-                                         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-        transformers.GPT2LMHeadModel(config).save_pretrained(weights)
+        config = (transformers.LlamaConfig(**SHAPES[o.shape]) if o.shape in SHAPES else
+                  transformers.GPT2Config(n_layer=o.layers, n_head=o.heads, n_embd=o.dim,
+                                          resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(weights)
     make_tokenizer(weights)
     if not os.path.exists(os.path.join(adapter, "adapter_config.json")):
-        model = transformers.GPT2LMHeadModel.from_pretrained(weights)
+        model = transformers.AutoModelForCausalLM.from_pretrained(weights)
+        llama = o.shape in SHAPES
         lora = peft.LoraConfig(task_type="CAUSAL_LM", r=RANK, lora_alpha=ALPHA,
-                               fan_in_fan_out=True, target_modules=["c_attn"])
+                               fan_in_fan_out=not llama,
+                               target_modules=["q_proj", "v_proj"] if llama else ["c_attn"])
         peft.get_peft_model(model, lora).save_pretrained(adapter)
     with open(o.data, "rb") as file:
         text = file.read(o.steps * o.batch * o.context + 1)
@@ -75,7 +98,8 @@ def train(o):
     torch.set_num_threads(o.threads)
     torch.ones(256, 256) @ torch.ones(256, 256)
     base = peer_torch.status("VmHWM")
-    model = transformers.GPT2LMHeadModel.from_pretrained(os.path.join(o.folder, "model"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(o.folder, "model"),
+                                                              dtype=torch.float32)
     if o.child == "lora":
         model = peft.PeftModel.from_pretrained(model, os.path.join(o.folder, "adapter"),
                                                is_trainable=True)
@@ -133,12 +157,15 @@ def run_torch(o, method, environment):
 
 
 def run_ours(o, method, budget):
+    method, _, store = method.partition("+")
     command = [o.binary, "--model", os.path.join(o.folder, "model"), "--method", method,
                "--data", os.path.join(o.folder, "tokens.bin"), "--in-order",
                "--context", str(o.context), "--batch", str(o.batch),
                "--steps", str(o.steps), "--lr", str(LR), "--warmup", "0", "--clip", "0",
                "--weight-decay", str(DECAY), "--eval-every", "0",
                "--threads", str(o.threads), "--budget", str(int(budget)), "--json", "-"]
+    if store:
+        command += ["--store", store]
     if method == "lora":
         command += ["--adapter", os.path.join(o.folder, "adapter")]
     lines, peak = wait_for(command, dict(os.environ, OMP_WAIT_POLICY="passive"))
@@ -150,17 +177,20 @@ def run_ours(o, method, budget):
 
 
 def print_table(o, results):
-    print("\n| run | bytes of the plan | resident peak | beyond imports | s a step | of PyTorch's "
-          "time | greatest difference of a loss |\n|---|---|---|---|---|---|---|")
+    print("\n| run | bytes of the plan | resident peak | of PyTorch's | beyond imports | s a "
+          "step | of PyTorch's time | greatest difference of a loss |\n"
+          "|---|---|---|---|---|---|---|---|")
     for name, runs in results.items():
-        theirs, method = name.startswith("torch"), name.split(":")[name.startswith("torch")]
+        theirs = name.startswith("torch")
+        method = name.split(":")[theirs].split("+")[0]
         peer = results.get("torch:" + method, [])
         seconds = statistics.median([t for r in runs for t in r["times"][1:]])
         apart = [abs(a - b) / b for r in runs for p in peer[:1]
                  for a, b in zip(r["losses"], p["losses"])]
-        print("| %s | %s | %.0f MB | %.0f MB | %.3f | %s | %s |" % (
-            name, "" if theirs else "%.0f MB" % (runs[0]["bytes"] / 1e6),
-            max(r["resident"] for r in runs) / 1e6,
+        resident = max(r["resident"] for r in runs)
+        print("| %s | %s | %.0f MB | %s | %.0f MB | %.3f | %s | %s |" % (
+            name, "" if theirs else "%.0f MB" % (runs[0]["bytes"] / 1e6), resident / 1e6,
+            "%.2f" % (resident / max(r["resident"] for r in peer)) if peer else "",
             max(r["resident"] - r.get("base", 0) for r in runs) / 1e6, seconds,
             "%.2f" % (seconds / statistics.median([t for r in peer for t in r["times"][1:]]))
             if peer else "", "%.1e" % max(apart) if apart else ""))
@@ -170,17 +200,19 @@ def print_table(o, results):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    a.add_argument("--folder", default=os.path.join("build", "finetune-124M"),
-                   help="made if missing")
+    a.add_argument("--shape", choices=RUNS, default="gpt2")
+    a.add_argument("--folder", help="made if missing; build/finetune-SHAPE")
     a.add_argument("--binary", default=os.path.join("build", "finetune"))
     a.add_argument("--data", default="gradckpt.h", help="a text")
-    a.add_argument("--runs", nargs="*", default=RUNS, help="torch:METHOD, or METHOD:BUDGET")
+    a.add_argument("--runs", nargs="*", help="torch:METHOD, METHOD:BUDGET, METHOD+STORE:BUDGET")
     a.add_argument("--json", help="all that was measured, into a file")
     a.add_argument("--child", choices=("make", "full", "lora"), help=argparse.SUPPRESS)
     for name, value in (("layers", 12), ("heads", 12), ("dim", 768), ("context", 1024),
                         ("batch", 1), ("steps", 20), ("rounds", 2), ("threads", os.cpu_count())):
         a.add_argument("--" + name, type=int, default=value)
     o = a.parse_args()
+    o.runs = o.runs or RUNS[o.shape]
+    o.folder = o.folder or os.path.join("build", "finetune-" + o.shape)
     if o.child:
         return make(o) if o.child == "make" else train(o)
     if not os.path.exists(o.binary):
