@@ -4,6 +4,7 @@
     make build/finetune
     python3 tests/bench/finetune.py             GPT-2 124M, context 1,024, 20 steps, two rounds
     python3 tests/bench/finetune.py --shape smollm2-135m --context 512
+    python3 tests/bench/finetune.py --least     models of several shapes: least bytes, peaks
     python3 tests/bench/finetune.py --steps 2 --context 64 --rounds 1 --runs torch:lora lora:1e9
 
 Both begin with the same weights (random ones of the real shapes), the same adapter and the same
@@ -29,23 +30,32 @@ LR, DECAY, RANK, ALPHA = 1e-4, 0.1, 8, 16
 RUNS = {"gpt2": ("torch:full", "full:2e9", "full:1.81e9", "torch:lora", "lora:2e9", "lora:1e9",
                  "lora:0.75e9"),
         "smollm2-135m": ("torch:lora", "lora:1e9", "lora+int8:0.4e9"),
-        "llama-3.2-1b": ("lora+int8:1.4e9",)}
-# Of these models' config.json.
+        "smollm2-360m": ("torch:lora", "lora:2e9", "lora+int8:0.8e9"),
+        "qwen2.5-0.5b": ("torch:lora", "lora:2.5e9", "lora+int8:1e9"),
+        "llama-3.2-1b": ("torch:lora", "lora+int8:1.4e9")}
+# Of these models' config.json; what they share is in shape_of.
 SHAPES = {
-    "smollm2-135m": dict(num_hidden_layers=30, hidden_size=576, intermediate_size=1536,
-                         num_attention_heads=9, num_key_value_heads=3, vocab_size=49152,
-                         max_position_embeddings=8192, rms_norm_eps=1e-5,
-                         tie_word_embeddings=True,
-                         rope_parameters={"rope_type": "default", "rope_theta": 100000.0}),
-    "llama-3.2-1b": dict(num_hidden_layers=16, hidden_size=2048, intermediate_size=8192,
-                         num_attention_heads=32, num_key_value_heads=8, head_dim=64,
-                         vocab_size=128256, max_position_embeddings=131072, rms_norm_eps=1e-5,
-                         tie_word_embeddings=True,
-                         rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0,
-                                          "factor": 32.0, "low_freq_factor": 1.0,
-                                          "high_freq_factor": 4.0,
-                                          "original_max_position_embeddings": 8192}),
+    "smollm2-135m": ("llama", 30, 576, 1536, 9, 3, 49152, 1e5, {}),
+    "smollm2-360m": ("llama", 32, 960, 2560, 15, 5, 49152, 1e5, {}),
+    "qwen2.5-0.5b": ("qwen2", 24, 896, 4864, 14, 2, 151936, 1e6, {"rms_norm_eps": 1e-6}),
+    "llama-3.2-1b": ("llama", 16, 2048, 8192, 32, 8, 128256, 5e5, {
+        "head_dim": 64, "max_position_embeddings": 131072, "rope": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+                                 "high_freq_factor": 4.0,
+                                 "original_max_position_embeddings": 8192}}),
 }
+
+
+def shape_of(name):
+    """The configuration of a model of this name, by transformers."""
+    import transformers
+    kind, layers, width, inner, heads, key_heads, vocabulary, theta, more = SHAPES[name]
+    more = dict(more)
+    rope = dict({"rope_type": "default", "rope_theta": theta}, **more.pop("rope", {}))
+    return transformers.AutoConfig.for_model(kind, **dict(dict(
+        num_hidden_layers=layers, hidden_size=width, intermediate_size=inner,
+        num_attention_heads=heads, num_key_value_heads=key_heads, vocab_size=vocabulary,
+        max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters=rope), **more))
 
 
 # ---- in processes of their own -------------------------------------------------------------------
@@ -57,7 +67,7 @@ def make(o):
     torch.manual_seed(1)
     weights, adapter = os.path.join(o.folder, "model"), os.path.join(o.folder, "adapter")
     if not os.path.exists(os.path.join(weights, "config.json")):
-        config = (transformers.LlamaConfig(**SHAPES[o.shape]) if o.shape in SHAPES else
+        config = (shape_of(o.shape) if o.shape in SHAPES else
                   transformers.GPT2Config(n_layer=o.layers, n_head=o.heads, n_embd=o.dim,
                                           resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(weights)
@@ -176,6 +186,38 @@ def run_ours(o, method, budget):
             "times": [e["seconds"] for e in steps]}
 
 
+def least(o, store):
+    """The least budget, which a budget of 1 byte names."""
+    command = [o.binary, "--model", os.path.join(o.folder, "model"), "--method", "lora",
+               "--data", os.path.join(o.folder, "tokens.bin"), "--context", str(o.context),
+               "--batch", "1", "--threads", str(o.threads), "--store", store, "--plan",
+               "--eval-every", "0", "--targets", "q_proj,v_proj", "--budget", "1"]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    if "at least" not in said:
+        sys.exit("%s\n%s" % (" ".join(command), said))
+    return int(said.split("at least ")[1].split(",")[0])
+
+
+def print_least(o):
+    """Each model with 512 and 2,048 tokens a step: resident peaks in the least budgets, two steps
+    each, and that of PyTorch + peft."""
+    print("| model | tokens | floats: plan | resident | int8: plan | resident | PyTorch + peft: "
+          "resident |\n|---|--:|--:|--:|--:|--:|--:|")
+    for o.shape in SHAPES:
+        for o.context in (512, 2048):
+            o.folder, o.steps, o.batch = os.path.join("build", "finetune-" + o.shape), 2, 1
+            os.makedirs(o.folder, exist_ok=True)
+            wait_for([sys.executable, os.path.abspath(__file__), "--child", "make", "--shape",
+                      o.shape, "--context", str(o.context), "--steps", "2"],
+                     dict(os.environ, HF_HUB_OFFLINE="1"))
+            cells = []
+            for store in ("f32", "int8"):
+                r = run_ours(o, "lora+" + store, least(o, store))
+                cells += ["%.0f MB" % (n / 1e6) for n in (r["bytes"], r["resident"])]
+            cells.append("%.0f MB" % (run_torch(o, "lora", {})["resident"] / 1e6))
+            print("| %s | %d | %s |" % (o.shape, o.context, " | ".join(cells)), flush=True)
+
+
 def print_table(o, results):
     print("\n| run | bytes of the plan | resident peak | of PyTorch's | beyond imports | s a "
           "step | of PyTorch's time | greatest difference of a loss |\n"
@@ -201,6 +243,7 @@ def print_table(o, results):
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--shape", choices=RUNS, default="gpt2")
+    a.add_argument("--least", action="store_true", help="only resident peaks in least budgets")
     a.add_argument("--folder", help="made if missing; build/finetune-SHAPE")
     a.add_argument("--binary", default=os.path.join("build", "finetune"))
     a.add_argument("--data", default="gradckpt.h", help="a text")
@@ -217,6 +260,8 @@ def main():
         return make(o) if o.child == "make" else train(o)
     if not os.path.exists(o.binary):
         sys.exit("no %s: make build/finetune" % o.binary)
+    if o.least:
+        return print_least(o)
     os.makedirs(o.folder, exist_ok=True)
     wait_for([sys.executable, os.path.abspath(__file__), "--child", "make"] + sys.argv[1:],
              dict(os.environ, HF_HUB_OFFLINE="1"))
