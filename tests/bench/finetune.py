@@ -39,9 +39,9 @@ SHAPES = {
     "smollm2-360m": ("llama", 32, 960, 2560, 15, 5, 49152, 1e5, {}),
     "qwen2.5-0.5b": ("qwen2", 24, 896, 4864, 14, 2, 151936, 1e6, {"rms_norm_eps": 1e-6}),
     "llama-3.2-1b": ("llama", 16, 2048, 8192, 32, 8, 128256, 5e5, {
-        "head_dim": 64, "max_position_embeddings": 131072, "rope": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
-                                 "high_freq_factor": 4.0,
-                                 "original_max_position_embeddings": 8192}}),
+        "head_dim": 64, "max_position_embeddings": 131072,
+        "rope": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+                 "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}}),
 }
 
 
