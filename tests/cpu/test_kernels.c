@@ -508,7 +508,7 @@ static void test_products(void)
 static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
                       int style)
 {
-    gckpti_attention o = { heads, causal };
+    gckpti_attention o = { heads, causal, 0 };
     problem p = { .op = &gckpti_op_attention,
                   .attributes = &o,
                   .style = style,
