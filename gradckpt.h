@@ -36,10 +36,10 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4886
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4995
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2045
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2047
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3311
+ *     >>kernels   what is done with an item, for each instruction set                         3322
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -885,6 +885,18 @@ GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
  * one sees all; keys from a gckpt_cache: all that are there by then. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal);
+typedef struct {
+    int heads;
+    int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
+    int causal;
+    gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
+} gckpt_attention_desc;
+/* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
+ * row sees its first `lengths` keys and, causal, of these 0..S-T+t: what stands behind changes
+ * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0. No lengths with
+ * keys of a gckpt_cache (E_ARG). */
+GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                             const gckpt_attention_desc *desc);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
  * base^(-2i/D). base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
@@ -6902,9 +6914,11 @@ GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here. Plain
- * kernels need less: in a bf16 plan rows of what is narrow. */
-GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
+ * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here, as do dk
+ * and dv of s keys where heads share them (0: they do not). Plain kernels need less: in a bf16 plan
+ * rows of what is narrow. */
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
+                                        int backward);
 
 /* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
 GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate);
@@ -7012,6 +7026,7 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
+    int key_heads; /* 0: as many as heads; then left out, as in a slice */
 } gckpti_attention;
 
 /* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
@@ -7026,20 +7041,17 @@ typedef struct { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
     int64_t wide, deep;                /* D in whole vectors; in whole blocks of links */
-    gckpti_sight sight;
+    gckpti_sight sight;                /* of the row that is under way: see gckpti_heads_see */
     int mixed;
     float scale;
+    int64_t kc, group, shared; /* columns of k and v; heads that share one of these; S, if any do */
 } gckpti_heads;
 
-GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call);
+/* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
+GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward);
 
-/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
-GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest);
-
-/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
- * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
-GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
+/* Turns to a row, of which it returns the number of keys; 0: it is done. */
+GCKPTI_FN int64_t gckpti_heads_see(gckpti_heads *h, int64_t row);
 
 #ifndef GCKPT_NO_BF16
 /* Where rows of a gradient are; NULL: it is not wanted. */
@@ -7452,7 +7464,9 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/mixed.c ---- */
-/* gckpti_attention_queries and _gradients of bf16 plans. */
+/* Attention of bf16 plans: queries first..end-1, numbered through heads and rows (rest: D floats,
+ * where out is bf16); what those of a head (of all rows') add to gradients (rest: see
+ * gckpti_attention_room; dk and dv stay there until the last head that shares them). */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);
@@ -8832,12 +8846,13 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
     float p[GCKPTI_KEY_TILE];
     const gckpti_links exps = { p, NULL, 1 };
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        const int64_t row = i / t / h->heads, column = i / t % h->heads * d;
-        const int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
+        const int64_t row = i / t / h->heads, head = i / t % h->heads, kc = h->kc;
+        const int64_t at = (row * t + i % t) * c + head * d;
+        const int64_t key = row * h->s * kc + head / h->group * d;
         const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, c, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, c, 1, 0);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, kc, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, kc, 1, 0);
         float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
@@ -8845,7 +8860,7 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
                 p[j] = gckpti_mul(gckpti_mixed_score(&q, 0, &k, j0 + j, d), h->scale);
             const float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && e < d; e++) {
-                const gckpti_links y = gckpti_links_of(&v, j0 * c + e, c);
+                const gckpti_links y = gckpti_links_of(&v, j0 * kc + e, kc);
                 out[e] = gckpti_mixed_blocks(&exps, &y, n, j0 ? out[e] * factor : 0.0f);
             }
         }
@@ -8859,32 +8874,31 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
     }
 }
 
-/* Where elements of n rows of a gradient are, *row apart: in place, or in `rest`, D apart, from
- * which gckpti_mixed_close rounds them to bf16; NULL: not wanted. */
-static float *gckpti_mixed_open(const gckpti_heads *h, const gckpt_arg *arg, int64_t at, int64_t n,
-                                float *rest, int64_t *row)
+/* Where elements of n rows of a gradient are, d or (in place) a row of it apart: in place, or in
+ * `rest`, in which they may have been opened, and from which gckpti_mixed_close rounds them to
+ * bf16; NULL: not wanted. */
+static float *gckpti_mixed_open(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *rest,
+                                int opened)
 {
-    const int64_t d = h->d;
-    *row = arg->grad ? h->c : d;
+    const int64_t row = arg->shape.d[2];
     if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
         return arg->grad ? arg->grad + at : NULL;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; !opened && i < n; i++)
         if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * h->c, rest + i * d, d);
+            gckpti_from_bf16s(arg->grad_bf16 + at + i * row, rest + i * d, d);
         else
             gckpti_start(rest + i * d, d, 0);
     return rest;
 }
 
-static void gckpti_mixed_close(const gckpti_heads *h, const gckpt_arg *arg, int64_t at, int64_t n,
-                               float *x)
+static void gckpti_mixed_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
 {
-    const int64_t row = arg->grad ? h->c : h->d;
-    for (int64_t i = 0; x && i < n; i++, x += row) {
-        for (int64_t e = 0; e < h->d; e++)
+    const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
+    for (int64_t i = 0; x && i < n; i++, x += step) {
+        for (int64_t e = 0; e < d; e++)
             x[e] += 0.0f;
         if (!arg->grad)
-            gckpti_to_bf16s(x, arg->grad_bf16 + at + i * h->c, h->d);
+            gckpti_to_bf16s(x, arg->grad_bf16 + at + i * row, d);
     }
 }
 
@@ -8972,24 +8986,28 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     const gckpt_arg *in = call->in;
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c, column = head % h->heads * h->d;
-    const int64_t at_q = head / h->heads * h->t * c + column;
-    const int64_t at_k = head / h->heads * h->s * c + column, tile = GCKPTI_LINKS * h->d;
-    float *two = rest + 2 * tile, *all = two + 2 * h->d;
+    const int64_t c = h->c, kc = h->kc, d = h->d, nth = head % h->group;
+    const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
+    const int64_t at_k = head / h->heads * h->s * kc + head % h->heads / h->group * d;
+    const int64_t each = h->shared ? d : 0;
+    const int64_t all_keys = gckpti_multiple(h->shared ? h->s : 1, GCKPTI_LINKS) * d;
+    float *two = rest + 2 * all_keys, *all = two + 2 * d;
     void *words = all;
     uint16_t *p = (uint16_t *)words, *ds = p + GCKPTI_LINKS * GCKPTI_LINKS;
     gckpti_mixed_square s;
     memset(&s, 0, sizeof s);
     s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
+    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kc : d, s.dv.row = in[2].grad ? kc : d;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
-    float *dq =
-        gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS, &s.dq.row);
+    float *dq = gckpti_mixed_open(&in[0], at_q, h->t, d, all + GCKPTI_LINKS * GCKPTI_LINKS, 0);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
-        const int64_t key = at_k + s.j * c;
+        const int64_t key = at_k + s.j * kc;
+        float *dk = rest + s.j * each, *dv = dk + all_keys;
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);
-        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
-        s.dk.x = gckpti_mixed_open(h, &in[1], key, s.n, rest, &s.dk.row);
-        s.dv.x = gckpti_mixed_open(h, &in[2], key, s.n, rest + tile, &s.dv.row);
+        s.k = gckpti_factor_of(&in[1], key, kc, 1, 0);
+        s.v = gckpti_factor_of(&in[2], key, kc, 1, 0);
+        s.dk.x = gckpti_mixed_open(&in[1], key, s.n, d, dk, nth > 0);
+        s.dv.x = gckpti_mixed_open(&in[2], key, s.n, d, dv, nth > 0);
         for (s.i = 0; s.i < h->t; s.i += GCKPTI_LINKS) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_LINKS);
@@ -8998,10 +9016,12 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
             gckpti_mixed_slopes(&s, p, ds, two);
             gckpti_mixed_add(&s);
         }
-        gckpti_mixed_close(h, &in[1], key, s.n, s.dk.x);
-        gckpti_mixed_close(h, &in[2], key, s.n, s.dv.x);
+        if (nth + 1 < h->group)
+            continue;
+        gckpti_mixed_close(&in[1], key, s.n, d, s.dk.x);
+        gckpti_mixed_close(&in[2], key, s.n, d, s.dv.x);
     }
-    gckpti_mixed_close(h, &in[0], at_q, h->t, dq);
+    gckpti_mixed_close(&in[0], at_q, h->t, d, dq);
 }
 #endif
 
@@ -9161,13 +9181,15 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
 
 /* >>ops/attention */
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
+ * With fewer heads of keys, k and v (B,S,key_heads D), head h has columns gD..gD+D-1 of these, g =
+ * h / (heads / key_heads). With lengths, i32 (B), a row's keys are its first ones, so many.
  * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
  * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
  * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
  * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
- * queries.
+ * queries, those of the first of the heads that share k_j, then of the next one.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
@@ -9186,18 +9208,37 @@ static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
     return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
 }
 
-GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
+                                        int backward)
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
     int64_t factor = GCKPTI_KEY_TILE / 2 * gckpti_multiple(d, GCKPTI_LINKS); /* packed */
+    int64_t unit = gckpti_is_plain(call) ? GCKPTI_LINKS : GCKPTI_KEY_TILE;
+    int64_t keys = s ? gckpti_multiple(s, unit) : unit; /* dk and dv that rest */
     if (gckpti_is_plain(call))
-        return backward ? (t + 2 * GCKPTI_LINKS + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
+        return backward ? (t + 2 * keys + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
     if (gckpti_is_mixed(call))
-        return backward ? 5 * along / 2 + 3 * factor + 5 * scores / 2 +
+        return backward ? 2 * keys * wide + along / 2 + 3 * factor + 5 * scores / 2 +
                               gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
                         : along + 2 * factor + scores;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
+}
+
+/* Scratch, which plain kernels need in bf16 plans only. */
+static void gckpti_attention_work(gckpt_call *call, int shared)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
+    if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
+        return;
+    /* beyond `most` what is needed is refused, too */
+    int64_t unit = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
+    int64_t most = INT64_MAX / 4096 / unit;
+    int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
+    int64_t s = shared ? gckpti_min(k->d[1], most / d) : 0;
+    call->work_forward = (size_t)(gckpti_attention_room(call, t, s, d, 0) * unit);
+    call->work_backward = (size_t)(gckpti_attention_room(call, t, s, d, 1) * unit);
 }
 
 /* Whole heads; causal needs a key for each query. */
@@ -9205,13 +9246,24 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
+    const gckpt_shape *lengths = &call->in[3].shape;
     if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] ||
-        q->d[2] != k->d[2])
+        (!o->key_heads && q->d[2] != k->d[2]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: q %S, k %S, v %S must be (B,T,C), (B,S,C), (B,S,C)", q, k, v);
     if (o->heads < 1 || q->d[2] % o->heads)
         return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
                           q->d[2], o->heads);
+    if (o->key_heads && (o->key_heads < 1 || o->heads % o->key_heads ||
+                         k->d[2] != q->d[2] / o->heads * o->key_heads))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: key_heads %i must divide the %i heads, and k %S, v have "
+                          "key_heads * %I columns, as q %S has heads * %I",
+                          o->key_heads, o->heads, k, q->d[2] / o->heads, q, q->d[2] / o->heads);
+    if (call->inputs == 4 && (lengths->n != 1 || lengths->d[0] != q->d[0]))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: lengths %S must be (B), one for each row of q %S", lengths,
+                          q);
     if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: causal needs a key for each of q's %I queries, but k has %I; "
@@ -9219,24 +9271,18 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    if (!gckpti_is_plain(call) || gckpti_is_mixed(call)) {
-        /* beyond `most` what is needed is refused, too */
-        int64_t unit = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
-        int64_t most = INT64_MAX / 4096 / unit;
-        int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
-        call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);
-        call->work_backward = (size_t)(gckpti_attention_room(call, t, d, 1) * unit);
-    }
+    gckpti_attention_work(call, o->key_heads && o->key_heads < o->heads);
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
+static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
+    int64_t s = call->in[1].shape.d[1], kc = call->in[1].shape.d[2], group = c / kc;
     gckpti_heads h = { call,
                        t,
-                       call->in[1].shape.d[1],
+                       s,
                        c,
                        d,
                        o->heads,
@@ -9245,7 +9291,54 @@ GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
-                       1.0f / gckpti_sqrt((float)d) };
+                       1.0f / gckpti_sqrt((float)d),
+                       kc,
+                       group,
+                       group > 1 ? s : 0 };
+    return h;
+}
+
+GCKPTI_FN int64_t gckpti_heads_see(gckpti_heads *h, int64_t row)
+{
+    if (h->call->inputs == 4)
+        h->sight.keys = h->call->in[3].index[row];
+    return h->sight.keys;
+}
+
+/* n elements from `at` on of either of the two, if any: +0 */
+static void gckpti_blank(float *x, uint16_t *narrow, int64_t at, int64_t n)
+{
+    if (x)
+        gckpti_start(x + at, n, 0);
+    else if (gckpti_is_narrow(narrow))
+        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
+}
+
+/* What no query of a row adds to: dk and dv of keys out of sight; all that is the queries' where
+ * that is all keys. */
+static void gckpti_attention_unseen(const gckpti_heads *h, int64_t row, int backward)
+{
+    const gckpt_call *call = h->call;
+    const int64_t keys = h->sight.keys, queries = keys ? 0 : h->t, n = h->heads * queries;
+    if (!backward) {
+        gckpti_blank(call->out, call->out_bf16, row * h->t * h->c, queries * h->c);
+        gckpti_blank((float *)call->aux, NULL, row * n, n);
+    }
+    for (int i = 0; backward && i < 3; i++) {
+        const gckpt_arg *in = &call->in[i];
+        const int64_t at = i ? (row * h->s + keys) * h->kc : row * h->t * h->c;
+        if (!in->accumulate)
+            gckpti_blank(in->grad, in->grad_bf16, at, i ? (h->s - keys) * h->kc : queries * h->c);
+    }
+}
+
+GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward)
+{
+    const gckpti_heads h = gckpti_heads_of(call);
+    gckpti_heads of_row = h;
+    for (int64_t row = 0; call->inputs == 4 && row < call->shape.d[0]; row++)
+        if (gckpti_heads_see(&of_row, row) < h.s)
+            gckpti_attention_unseen(&of_row, row, backward);
     return h;
 }
 
@@ -9255,11 +9348,10 @@ static void gckpti_attention_dots(const gckpti_heads *h, const float *a, const f
                                   float *out)
 {
     gckpti_start(out, n, 0);
-    gckpti_chains(a, 1, b, h->c, n, h->d, out);
+    gckpti_chains(a, 1, b, h->kc, n, h->d, out);
 }
 
-GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest)
+static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
@@ -9269,14 +9361,15 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
         return;
     }
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        int64_t row = i / t / h->heads, column = i / t % h->heads * d;
-        int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
+        int64_t row = i / t / h->heads, head = i / t % h->heads;
+        int64_t at = (row * t + i % t) * c + head * d;
+        int64_t key = row * h->s * h->kc + head / h->group * d;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * c;
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * h->kc;
             gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], h->scale);
@@ -9284,7 +9377,7 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_link(p[j], call->in[2].data + tile + j * c, d, out);
+                gckpti_link(p[j], call->in[2].data + tile + j * h->kc, d, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
@@ -9294,14 +9387,14 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
     }
 }
 
-GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
+static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const int64_t t = h->t, c = h->c, d = h->d, column = head % h->heads * d;
-    const int64_t at_q = head / h->heads * t * c + column,
-                  at_k = head / h->heads * h->s * c + column;
+    const int64_t t = h->t, c = h->c, d = h->d;
+    const int64_t at_q = head / h->heads * t * c + head % h->heads * d,
+                  at_k = head / h->heads * h->s * h->kc + head % h->heads / h->group * d;
     float score[KEYS], dp[KEYS];
     if (h->mixed) {
         gckpti_mixed_gradients(h, head, rest);
@@ -9309,7 +9402,7 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
     }
     for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, key = at_k + j0 * c, n = h->sight.keys - j0;
+            int64_t at = at_q + i * c, key = at_k + j0 * h->kc, n = h->sight.keys - j0;
             const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
             n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
@@ -9320,7 +9413,7 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
                 delta = gckpti_dot(g, call->out + at, d);
                 gckpti_attention_dots(h, g, in[2].data + key, n, dp);
             }
-            for (int64_t j = 0; j < n; j++, key += c) {
+            for (int64_t j = 0; j < n; j++, key += h->kc) {
                 float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
                 if (in[2].grad)
                     gckpti_link(p, g, d, in[2].grad + key);
@@ -9337,16 +9430,19 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
 
 static void gckpti_attention_by(const gckpt_call *call, int backward)
 {
-    const gckpti_heads h = gckpti_heads_of(call);
-    const int64_t all = call->shape.d[0] * h.heads;
+    gckpti_heads h = gckpti_attention_begin(call, backward);
+    const int64_t queries = h.heads * h.t;
     float *rest = (float *)call->work;
-    if (!backward) {
-        gckpti_attention_queries(&h, 0, all * h.t, rest);
-        return;
+    if (backward)
+        gckpti_start_gradients(call, 0, 3);
+    for (int64_t row = 0; row < call->shape.d[0]; row++) {
+        if (!gckpti_heads_see(&h, row))
+            continue;
+        if (!backward)
+            gckpti_attention_queries(&h, row * queries, (row + 1) * queries, rest);
+        for (int64_t i = row * h.heads; backward && i < (row + 1) * h.heads; i++)
+            gckpti_attention_gradients(&h, i, rest);
     }
-    gckpti_start_gradients(call, 0, 3);
-    for (int64_t i = 0; i < all; i++)
-        gckpti_attention_gradients(&h, i, rest);
 }
 GCKPTI_BOTH_WAYS(attention, gckpti_attention_by(call, backward))
 
@@ -9367,19 +9463,36 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
     return gckpti_gradients_flops(call, forward) + forward / 2;
 }
 
+/* A length is at most S. */
+static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
+{
+    (void)i;
+    return call->in[1].shape.d[1] + 1;
+}
+
+/* Gradients read lengths, too: these lie in no arena, and old plans keep their hash. */
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, (unsigned)GCKPTI_CACHED | GCKPTI_NARROW,
+                gckpti_attention_flops_backward, gckpti_attention_lengths,
+                (unsigned)GCKPTI_CACHED | GCKPTI_NARROW | GCKPT_INDEX(3),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                        int heads, int causal)
+GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                             const gckpt_attention_desc *desc)
 {
-    gckpt_tensor *in[3] = { q, k, v };
-    gckpti_attention o = { heads, causal != 0 };
+    gckpt_tensor *in[4] = { q, k, v, desc ? desc->lengths : NULL };
     gckpt_graph *g = q && k && v ? q->graph : NULL;
-    if (g && k->capacity && (!causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+    if (!desc)
+        return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
+    gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads };
+    if (o.key_heads == o.heads)
+        o.key_heads = 0;
+    if (g && k->capacity && desc->lengths)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: lengths beside keys of a gckpt_cache, of which all rows "
+                           "have as many as were added");
+    if (g && k->capacity && (!o.causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: keys of a gckpt_cache need causal attention, values of one, "
                            "and queries for the %I rows that a call adds; q %S",
@@ -9389,7 +9502,15 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                                   v->capacity ? v : q);
     if (g && k->capacity)
         o.causal += (int)(g->cached - g->news);
-    return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
+    return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
+                       o.key_heads ? sizeof o : offsetof(gckpti_attention, key_heads));
+}
+
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        int heads, int causal)
+{
+    const gckpt_attention_desc desc = { heads, 0, causal, NULL };
+    return gckpt_attention_with(q, k, v, &desc);
 }
 
 /* >>ops/rotary */
@@ -13180,42 +13301,44 @@ GCKPTI_BOTH_WAYS(fast_batchnorm, gckpti_fast_channels(call, backward))
 
 /* >>cpu/attention */
 #if GCKPTI_HAS_FAST
-/* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
+/* ---- attention: an item is a block of queries of a head (forward), heads that share keys ---- */
 static void gckpti_attention_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpt_call *call = h->call;
+    gckpti_heads h = *(const gckpti_heads *)context;
+    const gckpt_call *call = h.call;
     const gckpti_kernels *by = gckpti_kernels_of(call);
     const gckpti_mixed_kernels *mixed = gckpti_mixed_of(by);
     const int backward = call->grad_out || call->grad_out_bf16;
+    const int64_t block = h.blocks - 1 - i % h.blocks; /* causal: those with most work first */
     float *room = (float *)call->work;
-    room += worker * gckpti_attention_room(call, h->t, h->d, backward);
-    if (h->mixed)
+    room += worker * gckpti_attention_room(call, h.t, h.shared, h.d, backward);
+    i = backward ? i * h.group : i / h.blocks;
+    if (!gckpti_heads_see(&h, i / h.heads))
+        return;
+    if (h.mixed)
         gckpti_mixed_ready(mixed, 1);
-    if (backward) {
-        (h->mixed ? mixed->attention_backward : by->attention_backward)(h, i / h->heads,
-                                                                        i % h->heads, room);
-    } else {
-        int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
-        i /= h->blocks;
-        (h->mixed ? mixed->attention_forward : by->attention_forward)(
-            h, i / h->heads, i % h->heads, block * GCKPTI_BLOCK, room);
-    }
-    if (h->mixed)
+    for (int64_t end = i + h.group; backward && i < end; i++)
+        (h.mixed ? mixed->attention_backward : by->attention_backward)(&h, i / h.heads, i % h.heads,
+                                                                       room);
+    if (!backward)
+        (h.mixed ? mixed->attention_forward : by->attention_forward)(&h, i / h.heads, i % h.heads,
+                                                                     block * GCKPTI_BLOCK, room);
+    if (h.mixed)
         gckpti_mixed_ready(mixed, 0);
 }
 
 static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_heads h)
 {
-    int64_t items = call->shape.d[0] * h.heads, work = h.t * h.s * h.d;
+    int64_t items = call->shape.d[0] * h.heads / h.group, work = h.group * h.t * h.s * h.d;
     if (!backward) {
-        items *= h.blocks;
+        items *= h.group * h.blocks;
         work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d; /* 8: to read */
     }
     gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
 
-GCKPTI_BOTH_WAYS(fast_attention, gckpti_attention_run(call, backward, gckpti_heads_of(call)))
+GCKPTI_BOTH_WAYS(fast_attention,
+                 gckpti_attention_run(call, backward, gckpti_attention_begin(call, backward)))
 #endif
 
 /* >>cpu/losses */
@@ -32681,11 +32804,11 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, const V(part) *t, int64_t r
         }
 }
 
-/* Columns from..end-1 of rows of a token of the head each, into L2. */
+/* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
 GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t rows, int64_t from,
                                   int64_t end)
 {
-    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->c)
+    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kc)
         for (int64_t j = from; j < end; j += 16)
             __builtin_prefetch(x + j, 0, 2);
 }
@@ -32712,7 +32835,7 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         t.a = a + i * s->a_row + skip * s->a_step;
         for (int64_t j = at / W * W; j < n; j += 2 * W) {
             if (s->next)
-                V(fetch_rows)(s->of, s->next + i * s->of->c, t.rows, j, j + 2 * W);
+                V(fetch_rows)(s->of, s->next + i * s->of->kc, t.rows, j, j + 2 * W);
             t.b = b + skip * s->b_step + j, t.c = c + i * s->c_row + j;
             t.cols = gckpti_min(n - j, 2 * W);
             if (t.rows == GCKPTI_BAND && t.cols == 2 * W)
@@ -32727,10 +32850,11 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
     }
 }
 
-/* Rows of a token of the head each, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t rows, float *d)
+/* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
+static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t c, int64_t rows,
+                                    float *d)
 {
-    for (int64_t i = 0; i < rows; i++, x += h->c, d += h->wide)
+    for (int64_t i = 0; i < rows; i++, x += c, d += h->wide)
         for (int64_t j = 0; j < h->d; j += W)
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
@@ -32807,18 +32931,19 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
                                              int64_t i)
 {
     const gckpt_call *call = h->call;
-    int64_t at = (row * h->t + i) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    int64_t at = (row * h->t + i) * h->c + head * h->d;
+    int64_t keys = row * h->s * h->kc + head / h->group * h->d;
     const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
     const float *v = call->in[2].data + keys;
     float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->c;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->kc;
     if (out)
         memset(out, 0, (size_t)h->d * sizeof *out);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        const V(lone) scores = { h->d, n, q, 1, k, h->c, NULL, NULL, p, v };
-        const V(lone) values = { n, h->d, p, 1, v, h->c, NULL, NULL, out, NULL };
+        const V(lone) scores = { h->d, n, q, 1, k, h->kc, NULL, NULL, p, v };
+        const V(lone) values = { n, h->d, p, 1, v, h->kc, NULL, NULL, out, NULL };
         V(dots)(&scores);
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
@@ -32856,12 +32981,13 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
-                           NULL, h, NULL };
+    gckpti_band scores = { h->kc, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
+                           NULL,  h, NULL };
     gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0, NULL, h, NULL };
     int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
     int64_t seen = gckpti_min(h->sight.keys, ahead + m);
-    int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    int64_t at = (row * h->t + first) * h->c + head * h->d;
+    int64_t keys = row * h->s * h->kc + head / h->group * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL;
@@ -32874,18 +33000,18 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        const float *k = call->in[1].data + keys + j * h->c;
+        const float *k = call->in[1].data + keys + j * h->kc;
         scores.diagonal = values.diagonal = ahead - j;
-        scores.next = out ? call->in[2].data + keys + j * h->c : NULL;
+        scores.next = out ? call->in[2].data + keys + j * h->kc : NULL;
         V(bands)(&scores, n, m, h->d, k, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_of)
         (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
+        V(gather)(h, call->in[2].data + keys + j * h->kc, h->kc, n, v);
         values.fresh = j == 0, values.factor = factor;
-        values.next = seen - j - GCKPTI_BLOCK >= m ? k + GCKPTI_BLOCK * h->c : NULL;
+        values.next = seen - j - GCKPTI_BLOCK >= m ? k + GCKPTI_BLOCK * h->kc : NULL;
         V(bands)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -32908,21 +33034,21 @@ static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, 
 }
 
 /* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
- * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk.
- * (More than 60 lines: two loops over the same blocks of its room.) */
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
+ * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
-                           NULL, h, NULL };
-    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0,
+    gckpti_band scores = { h->kc, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
+                           NULL,  h, NULL };
+    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->kc, GCKPTI_LINKS_FROM, 0, 0,
                                  NULL,         h, NULL };
     gckpti_band over_keys = {
         1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0, NULL, h, NULL
     };
-    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
-    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    int64_t c = h->c, kc = h->kc, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
+    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
     float lse[GCKPTI_BLOCK] = { 0.0f }, delta[GCKPTI_BLOCK] = { 0.0f };
@@ -32934,15 +33060,15 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
-        V(gather)(h, grad, m, g);
+        V(gather)(h, grad, c, m, g);
         if (dk)
-            V(gather)(h, call->in[0].data + at, m, q);
+            V(gather)(h, call->in[0].data + at, c, m, q);
         if (dq || dk)
             V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * c;
+            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * kc;
             int whole = h->sight.keys - j >= 2 * GCKPTI_BLOCK; /* the next one, too */
             scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
             scores.next = dq || dk ? call->in[2].data + key : NULL;
@@ -32957,18 +33083,18 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             }
             /* chains start with the first block a query meets, and with the first one of queries
              * that meets a block of keys (those of it that meet none yet get +0) */
-            int first_met = first == 0 || j >= ahead;
+            int first_met = head % h->group == 0 && (first == 0 || j >= ahead);
             over_queries.fresh = first_met && !call->in[2].accumulate;
             over_queries.next = dk ? dk + key : NULL;
             if (dv)
                 V(bands)(&over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
-                V(gather)(h, call->in[1].data + key, n, k);
+                V(gather)(h, call->in[1].data + key, kc, n, k);
                 V(bands)(&over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
-            over_queries.next = whole ? call->in[1].data + key + GCKPTI_BLOCK * c : NULL;
+            over_queries.next = whole ? call->in[1].data + key + GCKPTI_BLOCK * kc : NULL;
             if (dk)
                 V(bands)(&over_queries, n, h->d, m, ds, q, dk + key);
         }
@@ -33133,8 +33259,9 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
                                            int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    const int64_t c = h->c, ahead = first + h->sight.ahead;
-    const int64_t at = (row * h->t + first) * c + head * h->d, keys = row * h->s * c + head * h->d;
+    const int64_t c = h->c, kc = h->kc, ahead = first + h->sight.ahead;
+    const int64_t at = (row * h->t + first) * c + head * h->d;
+    const int64_t keys = row * h->s * kc + head / h->group * h->d;
     V(queries) s;
     s.h = h, s.by = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_BLOCK);
     s.p = room, s.out = s.p + GCKPTI_BLOCK * GCKPTI_BLOCK;
@@ -33144,8 +33271,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
     V(head_pack)(s.by, &x, s.m, h->d, NULL, s.q);
     for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * kc, kc, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * kc, kc, 1, 0);
         gckpti_mixed_part t = V(head_part)(s.by, s.q, s.m, s.p, GCKPTI_BLOCK);
         s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
         V(head_rows)(h, &t, &k, s.j, s.n, (uint16_t *)rest);
@@ -33203,7 +33330,7 @@ static GCKPTI_TARGET void V(head_open)(const gckpti_heads *h, const gckpt_arg *a
     const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
     if (!arg->accumulate)
         memset(x, 0, (size_t)(n * h->wide) * sizeof *x);
-    for (int64_t i = 0; arg->accumulate && i < n; i++, at += h->c, x += h->wide)
+    for (int64_t i = 0; arg->accumulate && i < n; i++, at += arg->shape.d[2], x += h->wide)
         if (arg->grad)
             memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
         else
@@ -33213,7 +33340,7 @@ static GCKPTI_TARGET void V(head_open)(const gckpti_heads *h, const gckpt_arg *a
 static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
                                         int64_t n, float *x)
 {
-    for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
+    for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->wide) {
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(x + e, V(load)(x + e) + V(zero)());
         V(head_row)
@@ -33222,8 +33349,10 @@ static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *
 }
 
 /* A head: p, then exponentials, and ds are [query][key], dk and dv [key][d] of a block of keys, dq
- * [query][d] of all queries (NULL: not wanted). Packed are k and v of the block (links: d), k once
- * more (links: keys), q or g of queries, and in `links` what a product has of p or ds. */
+ * [query][d] of all queries (NULL: not wanted); where heads share keys, dk and dv of all keys rest
+ * in the room, too: the first of them opens these, the last one closes them. Packed are k and v of
+ * the block (links: d), k once more (links: keys), q or g of queries, and in `links` what a product
+ * has of p or ds. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
@@ -33244,8 +33373,8 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int6
     s->h = h, s->by = gckpti_kernels_of(h->call)->mixed, s->head = head;
     s->lse = (const float *)h->call->aux + head * h->t;
     s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
-    float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + GCKPTI_BLOCK * h->wide;
-    float *dq = dv + GCKPTI_BLOCK * h->wide;
+    const int64_t keys = gckpti_multiple(h->shared ? h->s : 1, GCKPTI_BLOCK) * h->wide;
+    float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + keys, *dq = dv + keys;
     s->delta = dq + all * h->wide;
     s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
     s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
@@ -33291,7 +33420,7 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) * s, float *dq, float *d
             const gckpti_mixed_result values = { dv ? dv + j * s->h->wide : NULL, s->h->wide, 1 };
             t.i = s->i + i, t.j = s->j + j;
             t.m = gckpti_min(s->m - i, GCKPTI_LINKS), t.n = gckpti_min(s->n - j, GCKPTI_LINKS);
-            t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * c);
+            t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * s->h->kc);
             t.g = gckpti_factor_from(&s->g, i * c);
             t.p = gckpti_matrix(s->p + at, GCKPTI_BLOCK, 1);
             t.ds = gckpti_matrix(s->ds + at, GCKPTI_BLOCK, 1);
@@ -33372,29 +33501,34 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c;
-    const int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const int64_t c = h->c, kc = h->kc, nth = head % h->group;
+    const int64_t at_q = row * h->t * c + head * h->d;
+    const int64_t at_k = row * h->s * kc + head / h->group * h->d;
+    const int64_t each = h->shared ? h->wide : 0;
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
     V(keys_begin)(&s, h, row * h->heads + head, room);
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
+    float *const dk = s.dk, *const dv = s.dv;
     if (s.dq && in[0].accumulate)
         V(head_open)(h, &in[0], at_q, h->t, s.dq);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
-        const int64_t key = at_k + s.j * c, late = s.j - h->sight.ahead;
-        float *const to[2] = { s.dk, s.dv };
+        const int64_t key = at_k + s.j * kc, late = s.j - h->sight.ahead;
+        float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
+        s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
         s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0;
         const int64_t met = gckpti_min(s.i + GCKPTI_BLOCK, h->t) - late; /* by the first block */
         s.fresh[0] = s.j == 0 && !in[0].accumulate;
         for (int i = 0; i < 2; i++) {
-            s.fresh[1 + i] = met >= s.n && !in[1 + i].accumulate;
-            if (to[i] && !s.fresh[1 + i])
+            s.fresh[1 + i] = nth == 0 && met >= s.n && !in[1 + i].accumulate;
+            if (to[i] && nth == 0 && !s.fresh[1 + i])
                 V(head_open)(h, &in[1 + i], key, s.n, to[i]);
         }
-        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
+        s.k = gckpti_factor_of(&in[1], key, kc, 1, 0);
+        s.v = gckpti_factor_of(&in[2], key, kc, 1, 0);
         const gckpti_factor turned = gckpti_turned(&s.k);
         V(head_pack)(s.by, &s.k, s.n, h->d, NULL, s.k_b);
         if (s.dq || s.dk)
@@ -33410,7 +33544,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
             s.fresh[1] = s.fresh[2] = 0;
         }
         for (int i = 0; i < 2; i++)
-            if (to[i])
+            if (to[i] && nth + 1 == h->group)
                 V(head_close)(h, &in[1 + i], key, s.n, to[i]);
     }
     if (s.dq)

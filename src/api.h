@@ -426,6 +426,18 @@ GCKPT_API gckpt_tensor *gckpt_detach(gckpt_tensor *x);
  * one sees all; keys from a gckpt_cache: all that are there by then. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal);
+typedef struct {
+    int heads;
+    int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
+    int causal;
+    gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
+} gckpt_attention_desc;
+/* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
+ * row sees its first `lengths` keys and, causal, of these 0..S-T+t: what stands behind changes
+ * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0. No lengths with
+ * keys of a gckpt_cache (E_ARG). */
+GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                             const gckpt_attention_desc *desc);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
  * base^(-2i/D). base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);

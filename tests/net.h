@@ -38,7 +38,7 @@ typedef gckpt_tensor T;
 
 enum { MOST = 900, READS = 4, BATCH = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 enum { NET_MIXING = 1, NET_CACHES = 2, NET_ALONE = 4, NET_RANKS = 8 };
-enum { NET_KINDS = 44, NET_PICKS = 6, NET_CAPACITY = 9 };
+enum { NET_KINDS = 44, NET_PICKS = 6, NET_CAPACITY = 9, NET_FEEDS = 5, NET_LENGTH = 3 };
 static unsigned net_wants;
 static int net_growth;
 static const gckpt_backend *net_backend;
@@ -87,7 +87,7 @@ static struct {
         int in[READS], base, is_op, data;
         T *t;
     } nodes[MOST];
-    T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2];
+    T *pool[MOST], *weight[MOST], *x, *tokens, *targets[2], *lengths;
     unsigned char used[MOST], kept[MOST], redone[MOST];
     gckpt_term term[5];
     gckpt_plan_desc d; /* by net_open: the request, and what it points to */
@@ -101,7 +101,7 @@ static const int32_t constant_rows[LARGEST] = { 2, 0, 1, 0, 0, 2, 1, 1, 0, 2 };
 
 /* ---- what is fed ---- */
 static float x_data[VALUES];
-static int32_t token_data[VALUES], target_data[2][VALUES];
+static int32_t token_data[VALUES], target_data[2][VALUES], length_data[BATCH];
 
 static inline void net_fill(void)
 {
@@ -111,6 +111,8 @@ static inline void net_fill(void)
         target_data[0][i] = chance(20) ? -1 : (int32_t)below(V);
         target_data[1][i] = chance(40) ? -1 : (int32_t)below(V);
     }
+    for (int i = 0; i < BATCH; i++)
+        length_data[i] = (int32_t)below(NET_LENGTH + 1);
 }
 
 /* From this row of the batch on, as rig_step asks for it. */
@@ -121,7 +123,8 @@ static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
     f[1] = (gckpt_feed){ gckpt_id(net.tokens), token_data + row * net.t };
     f[2] = (gckpt_feed){ gckpt_id(net.targets[0]), target_data[0] + row * net.t };
     f[3] = (gckpt_feed){ gckpt_id(net.targets[1]), target_data[1] + row * net.t };
-    return 4;
+    f[4] = (gckpt_feed){ gckpt_id(net.lengths), length_data + row };
+    return NET_FEEDS;
 }
 
 /* ---- a plan again, through a file: the same file, and nothing lost ---- */
@@ -216,9 +219,9 @@ static void note_made(int id)
 }
 
 /* Notes what t reads. */
-static T *note3(T *t, T *a, T *b, T *c)
+static T *note4(T *t, T *a, T *b, T *c, T *d)
 {
-    T *in[READS] = { a, b, c };
+    T *in[READS] = { a, b, c, d };
     int id = gckpt_id(t), fresh = id > net.count;
     if (!CHECK_MSG(t != NULL && id < MOST, "build: %s", gckpt_error_text(net.g)))
         exit(check_report("random graphs"));
@@ -243,6 +246,7 @@ static T *note3(T *t, T *a, T *b, T *c)
     }
     return t;
 }
+static T *note3(T *t, T *a, T *b, T *c) { return note4(t, a, b, c, NULL); }
 static T *note(T *t, T *a) { return note3(t, a, NULL, NULL); }
 static T *note2(T *t, T *a, T *b) { return note3(t, a, b, NULL); }
 static T *mul(T *a, T *b) { return note2(B(mul)(a, b), a, b); }
@@ -450,6 +454,29 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
     return note3(t, x, w, bias);
 }
 
+/* Queries x; keys and values are y and z, of which two heads may share the first half, or caches. */
+static T *attention(T *x, T *y, T *z, int heads)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int shared = heads == 2 && chance(50), same = y == z, own = z == x;
+    const int cached = net.cached && s.d[0] == net.rows && s.d[1] == net.t;
+    gckpt_attention_desc desc = { heads, shared, 0, NULL };
+    if (shared) {
+        y = note(B(slice)(y, 2, 0, s.d[2] / 2), y);
+        z = same ? y : note(B(slice)(z, 2, 0, s.d[2] / 2), z);
+    }
+    if (cached) {
+        y = note(B(cache)(y, NET_CAPACITY), y);
+        z = own || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);
+    }
+    desc.causal = cached || chance(50);
+    if (!cached && s.d[0] == net.rows && s.d[1] >= NET_LENGTH && chance(50))
+        desc.lengths = net.lengths;
+    if (!shared && !desc.lengths && chance(50))
+        return note3(B(attention)(x, y, z, heads, desc.causal), x, y, z);
+    return note4(B(attention_with)(x, y, z, &desc), x, y, z, desc.lengths);
+}
+
 /* One random op on x, or a few; NULL when the one drawn does not fit. */
 /* Rotary of some of each head's columns, by given frequencies or a base, scaled or not. */
 static T *turn(T *x, int heads)
@@ -509,12 +536,7 @@ static T *grow(T *x)
     case 9:
         x = even && b ? note(B(rotary)(x, heads, 0), x) : x;
         y = partner(x, 1), z = a ? y : partner(y, 1);
-        if (net.cached && s.n == 3 && s.d[0] == net.rows && s.d[1] == net.t) { /* keys, values */
-            y = note(B(cache)(y, NET_CAPACITY), y);
-            z = z == x || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);
-            return note3(B(attention)(x, y, z, heads, 1), x, y, z);
-        }
-        return s.n == 3 ? note3(B(attention)(x, y, z, heads, chance(50)), x, y, z) : NULL;
+        return s.n == 3 ? attention(x, y, z, heads) : NULL;
     case 10:
         return even && chance(60)
                    ? note(b ? B(rotary)(x, heads, a ? 0 : 100.0f) : B(rotary_at)(x, heads, 0, 3), x)
@@ -701,7 +723,8 @@ static void build(unsigned seed, int64_t rows)
     net.tokens = note(B(input)(net.g, "tokens", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     net.targets[0] = note(B(input)(net.g, "a", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
     net.targets[1] = note(B(input)(net.g, "b", GCKPT_I32, gckpt_shape2(rows, net.t)), NULL);
-    for (int i = 0; i < 4; i++)
+    net.lengths = note(B(input)(net.g, "lengths", GCKPT_I32, gckpt_shape1(rows)), NULL);
+    for (int i = 0; i < NET_FEEDS; i++)
         net.nodes[i].data = 1;
     t = param(gckpt_shape2(net.c, net.c), 0.5f,
               0); /* never frozen, but where a regulariser is alone */
@@ -774,7 +797,7 @@ static inline int net_pick(int most)
 
 static inline void net_pins(void)
 {
-    for (int i = 4; i < net.count; i++)
+    for (int i = NET_FEEDS; i < net.count; i++)
         if (net.nodes[i].t && chance(net.nodes[i].is_op ? 15 : 3)) {
             int keep = net.kept[i] = (unsigned char)chance(50);
             net.redone[i] = !keep;

@@ -5,7 +5,7 @@
 #include "rig.h"
 
 enum { B = 3, ALL = 75, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
-enum { LEARNED, ROTARY, PREFIXED, STYLES };
+enum { LEARNED, ROTARY, PREFIXED, SHARED, STYLES }; /* SHARED: all heads share one of keys */
 
 typedef struct {
     gckpt_graph *g;
@@ -33,6 +33,8 @@ static inline gckpt_tensor *talk_prefixed(gckpt_tensor *x, gckpt_tensor *all, co
 static inline talk_model talk_build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
 {
     talk_model m = { gckpt_graph_new(s, NULL), NULL, NULL };
+    const gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL };
+    const int64_t K = C / HEADS * desc.key_heads;
     m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
     gckpt_tensor *table = talk_weight(m.g, "wte", 0, WORDS, C), *h = gckpt_embed(table, m.tokens);
     if (style != ROTARY) {
@@ -42,9 +44,9 @@ static inline talk_model talk_build(gckpt_store *s, int64_t rows, int64_t t, int
     for (int l = 0; l < DEPTH; l++) {
         gckpt_tensor *x = gckpt_layernorm(h, NULL, NULL);
         gckpt_tensor *q = gckpt_linear(x, talk_weight(m.g, "q", l, C, C), NULL);
-        gckpt_tensor *k = gckpt_linear(x, talk_weight(m.g, "k", l, C, C), NULL);
-        gckpt_tensor *bias = talk_weight(m.g, "b", l, C, 0);
-        gckpt_tensor *v = gckpt_linear(x, talk_weight(m.g, "v", l, C, C), bias);
+        gckpt_tensor *k = gckpt_linear(x, talk_weight(m.g, "k", l, C, K), NULL);
+        gckpt_tensor *bias = talk_weight(m.g, "b", l, K, 0);
+        gckpt_tensor *v = gckpt_linear(x, talk_weight(m.g, "v", l, C, K), bias);
         if (style == ROTARY) {
             q = gckpt_rotary(q, HEADS, 0);
             k = gckpt_rotary_at(k, HEADS, 0, 0);
@@ -55,7 +57,7 @@ static inline talk_model talk_build(gckpt_store *s, int64_t rows, int64_t t, int
             keys = gckpt_reshape(talk_prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
             values = talk_prefixed(v, values, "pv", l);
         }
-        gckpt_tensor *a = gckpt_attention(q, keys, values, HEADS, 1);
+        gckpt_tensor *a = gckpt_attention_with(q, keys, values, &desc);
         h = gckpt_add(h, gckpt_linear(a, talk_weight(m.g, "o", l, C, C), NULL));
         x = gckpt_linear(gckpt_rmsnorm(h, NULL), talk_weight(m.g, "up", l, C, 2 * C), NULL);
         x = gckpt_linear(gckpt_gelu(x), talk_weight(m.g, "down", l, 2 * C, C), NULL);
@@ -130,7 +132,7 @@ static inline void talk_is_same(int style, const gckpt_plan_desc *d, const gckpt
     talker eight = talk_start(s, B, 8, ALL, style, d, x);
     other.caches_of = eight.e;
     talker one = talk_start(s, B, 1, ALL, style, d, &other);
-    size_t caches = (size_t)(2 * DEPTH * B * ALL * C * (d->precision ? 2 : 4));
+    size_t caches = (size_t)(2 * DEPTH * B * ALL * (style == SHARED ? C / HEADS : C) * (d->precision ? 2 : 4));
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
     CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_arena(one.p) + caches);
     CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);

@@ -77,11 +77,11 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, const V(part) *t, int64_t r
         }
 }
 
-/* Columns from..end-1 of rows of a token of the head each, into L2. */
+/* Columns from..end-1 of rows of a token of the head of keys each, into L2. */
 GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t rows, int64_t from,
                                   int64_t end)
 {
-    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->c)
+    for (end = gckpti_min(end, h->d); rows > 0; rows--, x += h->kc)
         for (int64_t j = from; j < end; j += 16)
             __builtin_prefetch(x + j, 0, 2);
 }
@@ -108,7 +108,7 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         t.a = a + i * s->a_row + skip * s->a_step;
         for (int64_t j = at / W * W; j < n; j += 2 * W) {
             if (s->next)
-                V(fetch_rows)(s->of, s->next + i * s->of->c, t.rows, j, j + 2 * W);
+                V(fetch_rows)(s->of, s->next + i * s->of->kc, t.rows, j, j + 2 * W);
             t.b = b + skip * s->b_step + j, t.c = c + i * s->c_row + j;
             t.cols = gckpti_min(n - j, 2 * W);
             if (t.rows == GCKPTI_BAND && t.cols == 2 * W)
@@ -123,10 +123,11 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
     }
 }
 
-/* Rows of a token of the head each, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t rows, float *d)
+/* Rows of a token of the head each, `c` apart, side by side: d[i * wide + j]. */
+static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t c, int64_t rows,
+                                    float *d)
 {
-    for (int64_t i = 0; i < rows; i++, x += h->c, d += h->wide)
+    for (int64_t i = 0; i < rows; i++, x += c, d += h->wide)
         for (int64_t j = 0; j < h->d; j += W)
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }

@@ -155,8 +155,9 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
                                            int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    const int64_t c = h->c, ahead = first + h->sight.ahead;
-    const int64_t at = (row * h->t + first) * c + head * h->d, keys = row * h->s * c + head * h->d;
+    const int64_t c = h->c, kc = h->kc, ahead = first + h->sight.ahead;
+    const int64_t at = (row * h->t + first) * c + head * h->d;
+    const int64_t keys = row * h->s * kc + head / h->group * h->d;
     V(queries) s;
     s.h = h, s.by = gckpti_kernels_of(call)->mixed, s.m = gckpti_min(h->t - first, GCKPTI_BLOCK);
     s.p = room, s.out = s.p + GCKPTI_BLOCK * GCKPTI_BLOCK;
@@ -166,8 +167,8 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
     V(head_pack)(s.by, &x, s.m, h->d, NULL, s.q);
     for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * c, c, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * c, c, 1, 0);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * kc, kc, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * kc, kc, 1, 0);
         gckpti_mixed_part t = V(head_part)(s.by, s.q, s.m, s.p, GCKPTI_BLOCK);
         s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
         V(head_rows)(h, &t, &k, s.j, s.n, (uint16_t *)rest);

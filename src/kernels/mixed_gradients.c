@@ -32,7 +32,7 @@ static GCKPTI_TARGET void V(head_open)(const gckpti_heads *h, const gckpt_arg *a
     const gckpti_mixed_kernels *by = gckpti_kernels_of(h->call)->mixed;
     if (!arg->accumulate)
         memset(x, 0, (size_t)(n * h->wide) * sizeof *x);
-    for (int64_t i = 0; arg->accumulate && i < n; i++, at += h->c, x += h->wide)
+    for (int64_t i = 0; arg->accumulate && i < n; i++, at += arg->shape.d[2], x += h->wide)
         if (arg->grad)
             memcpy(x, arg->grad + at, (size_t)h->d * sizeof *x);
         else
@@ -42,7 +42,7 @@ static GCKPTI_TARGET void V(head_open)(const gckpti_heads *h, const gckpt_arg *a
 static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *arg, int64_t at,
                                         int64_t n, float *x)
 {
-    for (int64_t i = 0; i < n; i++, at += h->c, x += h->wide) {
+    for (int64_t i = 0; i < n; i++, at += arg->shape.d[2], x += h->wide) {
         for (int64_t e = 0; e < h->d; e += W)
             V(store)(x + e, V(load)(x + e) + V(zero)());
         V(head_row)
@@ -51,8 +51,10 @@ static GCKPTI_TARGET void V(head_close)(const gckpti_heads *h, const gckpt_arg *
 }
 
 /* A head: p, then exponentials, and ds are [query][key], dk and dv [key][d] of a block of keys, dq
- * [query][d] of all queries (NULL: not wanted). Packed are k and v of the block (links: d), k once
- * more (links: keys), q or g of queries, and in `links` what a product has of p or ds. */
+ * [query][d] of all queries (NULL: not wanted); where heads share keys, dk and dv of all keys rest
+ * in the room, too: the first of them opens these, the last one closes them. Packed are k and v of
+ * the block (links: d), k once more (links: keys), q or g of queries, and in `links` what a product
+ * has of p or ds. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
@@ -73,8 +75,8 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int6
     s->h = h, s->by = gckpti_kernels_of(h->call)->mixed, s->head = head;
     s->lse = (const float *)h->call->aux + head * h->t;
     s->p = room, s->ds = s->p + GCKPTI_BLOCK * GCKPTI_BLOCK;
-    float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + GCKPTI_BLOCK * h->wide;
-    float *dq = dv + GCKPTI_BLOCK * h->wide;
+    const int64_t keys = gckpti_multiple(h->shared ? h->s : 1, GCKPTI_BLOCK) * h->wide;
+    float *dk = s->ds + GCKPTI_BLOCK * GCKPTI_BLOCK, *dv = dk + keys, *dq = dv + keys;
     s->delta = dq + all * h->wide;
     s->dq = in[0].grad || in[0].grad_bf16 ? dq : NULL;
     s->dk = in[1].grad || in[1].grad_bf16 ? dk : NULL;
@@ -120,7 +122,7 @@ static GCKPTI_TARGET void V(keys_careful)(const V(keys) * s, float *dq, float *d
             const gckpti_mixed_result values = { dv ? dv + j * s->h->wide : NULL, s->h->wide, 1 };
             t.i = s->i + i, t.j = s->j + j;
             t.m = gckpti_min(s->m - i, GCKPTI_LINKS), t.n = gckpti_min(s->n - j, GCKPTI_LINKS);
-            t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * c);
+            t.q = gckpti_factor_from(&s->q, i * c), t.k = gckpti_factor_from(&s->k, j * s->h->kc);
             t.g = gckpti_factor_from(&s->g, i * c);
             t.p = gckpti_matrix(s->p + at, GCKPTI_BLOCK, 1);
             t.ds = gckpti_matrix(s->ds + at, GCKPTI_BLOCK, 1);
@@ -201,29 +203,34 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const gckpt_arg out = { call->out, NULL, NULL, 0, NULL, call->shape, call->out_bf16, NULL };
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c;
-    const int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    const int64_t c = h->c, kc = h->kc, nth = head % h->group;
+    const int64_t at_q = row * h->t * c + head * h->d;
+    const int64_t at_k = row * h->s * kc + head / h->group * h->d;
+    const int64_t each = h->shared ? h->wide : 0;
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
     V(keys_begin)(&s, h, row * h->heads + head, room);
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
+    float *const dk = s.dk, *const dv = s.dv;
     if (s.dq && in[0].accumulate)
         V(head_open)(h, &in[0], at_q, h->t, s.dq);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
-        const int64_t key = at_k + s.j * c, late = s.j - h->sight.ahead;
-        float *const to[2] = { s.dk, s.dv };
+        const int64_t key = at_k + s.j * kc, late = s.j - h->sight.ahead;
+        float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
+        s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
         s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0;
         const int64_t met = gckpti_min(s.i + GCKPTI_BLOCK, h->t) - late; /* by the first block */
         s.fresh[0] = s.j == 0 && !in[0].accumulate;
         for (int i = 0; i < 2; i++) {
-            s.fresh[1 + i] = met >= s.n && !in[1 + i].accumulate;
-            if (to[i] && !s.fresh[1 + i])
+            s.fresh[1 + i] = nth == 0 && met >= s.n && !in[1 + i].accumulate;
+            if (to[i] && nth == 0 && !s.fresh[1 + i])
                 V(head_open)(h, &in[1 + i], key, s.n, to[i]);
         }
-        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
+        s.k = gckpti_factor_of(&in[1], key, kc, 1, 0);
+        s.v = gckpti_factor_of(&in[2], key, kc, 1, 0);
         const gckpti_factor turned = gckpti_turned(&s.k);
         V(head_pack)(s.by, &s.k, s.n, h->d, NULL, s.k_b);
         if (s.dq || s.dk)
@@ -239,7 +246,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
             s.fresh[1] = s.fresh[2] = 0;
         }
         for (int i = 0; i < 2; i++)
-            if (to[i])
+            if (to[i] && nth + 1 == h->group)
                 V(head_close)(h, &in[1 + i], key, s.n, to[i]);
     }
     if (s.dq)

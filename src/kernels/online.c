@@ -69,18 +69,19 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
                                              int64_t i)
 {
     const gckpt_call *call = h->call;
-    int64_t at = (row * h->t + i) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    int64_t at = (row * h->t + i) * h->c + head * h->d;
+    int64_t keys = row * h->s * h->kc + head / h->group * h->d;
     const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
     const float *v = call->in[2].data + keys;
     float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->c;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->kc;
     if (out)
         memset(out, 0, (size_t)h->d * sizeof *out);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        const V(lone) scores = { h->d, n, q, 1, k, h->c, NULL, NULL, p, v };
-        const V(lone) values = { n, h->d, p, 1, v, h->c, NULL, NULL, out, NULL };
+        const V(lone) scores = { h->d, n, q, 1, k, h->kc, NULL, NULL, p, v };
+        const V(lone) values = { n, h->d, p, 1, v, h->kc, NULL, NULL, out, NULL };
         V(dots)(&scores);
         for (int64_t e = 0; e < n; e += W)
             V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
@@ -118,12 +119,13 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
-                           NULL, h, NULL };
+    gckpti_band scores = { h->kc, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
+                           NULL,  h, NULL };
     gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0, NULL, h, NULL };
     int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
     int64_t seen = gckpti_min(h->sight.keys, ahead + m);
-    int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    int64_t at = (row * h->t + first) * h->c + head * h->d;
+    int64_t keys = row * h->s * h->kc + head / h->group * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL;
@@ -136,18 +138,18 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        const float *k = call->in[1].data + keys + j * h->c;
+        const float *k = call->in[1].data + keys + j * h->kc;
         scores.diagonal = values.diagonal = ahead - j;
-        scores.next = out ? call->in[2].data + keys + j * h->c : NULL;
+        scores.next = out ? call->in[2].data + keys + j * h->kc : NULL;
         V(bands)(&scores, n, m, h->d, k, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_of)
         (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
+        V(gather)(h, call->in[2].data + keys + j * h->kc, h->kc, n, v);
         values.fresh = j == 0, values.factor = factor;
-        values.next = seen - j - GCKPTI_BLOCK >= m ? k + GCKPTI_BLOCK * h->c : NULL;
+        values.next = seen - j - GCKPTI_BLOCK >= m ? k + GCKPTI_BLOCK * h->kc : NULL;
         V(bands)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -170,21 +172,21 @@ static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, 
 }
 
 /* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
- * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk.
- * (More than 60 lines: two loops over the same blocks of its room.) */
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk (of
+ * shared keys after the head before). (More than 60 lines: two loops over the same blocks.) */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
-                           NULL, h, NULL };
-    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0,
+    gckpti_band scores = { h->kc, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0,
+                           NULL,  h, NULL };
+    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->kc, GCKPTI_LINKS_FROM, 0, 0,
                                  NULL,         h, NULL };
     gckpti_band over_keys = {
         1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0, NULL, h, NULL
     };
-    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
-    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    int64_t c = h->c, kc = h->kc, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
+    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * kc + head / h->group * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
     float lse[GCKPTI_BLOCK] = { 0.0f }, delta[GCKPTI_BLOCK] = { 0.0f };
@@ -196,15 +198,15 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
         V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
-        V(gather)(h, grad, m, g);
+        V(gather)(h, grad, c, m, g);
         if (dk)
-            V(gather)(h, call->in[0].data + at, m, q);
+            V(gather)(h, call->in[0].data + at, c, m, q);
         if (dq || dk)
             V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * c;
+            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * kc;
             int whole = h->sight.keys - j >= 2 * GCKPTI_BLOCK; /* the next one, too */
             scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
             scores.next = dq || dk ? call->in[2].data + key : NULL;
@@ -219,18 +221,18 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             }
             /* chains start with the first block a query meets, and with the first one of queries
              * that meets a block of keys (those of it that meet none yet get +0) */
-            int first_met = first == 0 || j >= ahead;
+            int first_met = head % h->group == 0 && (first == 0 || j >= ahead);
             over_queries.fresh = first_met && !call->in[2].accumulate;
             over_queries.next = dk ? dk + key : NULL;
             if (dv)
                 V(bands)(&over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
-                V(gather)(h, call->in[1].data + key, n, k);
+                V(gather)(h, call->in[1].data + key, kc, n, k);
                 V(bands)(&over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
-            over_queries.next = whole ? call->in[1].data + key + GCKPTI_BLOCK * c : NULL;
+            over_queries.next = whole ? call->in[1].data + key + GCKPTI_BLOCK * kc : NULL;
             if (dk)
                 V(bands)(&over_queries, n, h->d, m, ds, q, dk + key);
         }

@@ -2,13 +2,15 @@
 #include "graph/graph.h"
 
 /* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
+ * With fewer heads of keys, k and v (B,S,key_heads D), head h has columns gD..gD+D-1 of these, g =
+ * h / (heads / key_heads). With lengths, i32 (B), a row's keys are its first ones, so many.
  * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
  * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
  * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
  * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
- * queries.
+ * queries, those of the first of the heads that share k_j, then of the next one.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
@@ -27,18 +29,37 @@ static int64_t gckpti_attention_wide(const gckpt_call *call, int64_t d)
     return gckpti_multiple(d, gckpti_is_mixed(call) ? 16 : 32);
 }
 
-GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward)
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
+                                        int backward)
 {
     int64_t wide = gckpti_attention_wide(call, d), along = GCKPTI_KEY_TILE * wide;
     int64_t across = GCKPTI_KEY_TILE * (d + 16), scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
     int64_t factor = GCKPTI_KEY_TILE / 2 * gckpti_multiple(d, GCKPTI_LINKS); /* packed */
+    int64_t unit = gckpti_is_plain(call) ? GCKPTI_LINKS : GCKPTI_KEY_TILE;
+    int64_t keys = s ? gckpti_multiple(s, unit) : unit; /* dk and dv that rest */
     if (gckpti_is_plain(call))
-        return backward ? (t + 2 * GCKPTI_LINKS + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
+        return backward ? (t + 2 * keys + 2) * d + GCKPTI_LINKS * GCKPTI_LINKS : d;
     if (gckpti_is_mixed(call))
-        return backward ? 5 * along / 2 + 3 * factor + 5 * scores / 2 +
+        return backward ? 2 * keys * wide + along / 2 + 3 * factor + 5 * scores / 2 +
                               gckpti_multiple(t, GCKPTI_KEY_TILE) * (wide + 1)
                         : along + 2 * factor + scores;
     return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
+}
+
+/* Scratch, which plain kernels need in bf16 plans only. */
+static void gckpti_attention_work(gckpt_call *call, int shared)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape;
+    if (gckpti_is_plain(call) && !gckpti_is_mixed(call))
+        return;
+    /* beyond `most` what is needed is refused, too */
+    int64_t unit = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
+    int64_t most = INT64_MAX / 4096 / unit;
+    int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
+    int64_t s = shared ? gckpti_min(k->d[1], most / d) : 0;
+    call->work_forward = (size_t)(gckpti_attention_room(call, t, s, d, 0) * unit);
+    call->work_backward = (size_t)(gckpti_attention_room(call, t, s, d, 1) * unit);
 }
 
 /* Whole heads; causal needs a key for each query. */
@@ -46,13 +67,24 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
+    const gckpt_shape *lengths = &call->in[3].shape;
     if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] ||
-        q->d[2] != k->d[2])
+        (!o->key_heads && q->d[2] != k->d[2]))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: q %S, k %S, v %S must be (B,T,C), (B,S,C), (B,S,C)", q, k, v);
     if (o->heads < 1 || q->d[2] % o->heads)
         return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
                           q->d[2], o->heads);
+    if (o->key_heads && (o->key_heads < 1 || o->heads % o->key_heads ||
+                         k->d[2] != q->d[2] / o->heads * o->key_heads))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: key_heads %i must divide the %i heads, and k %S, v have "
+                          "key_heads * %I columns, as q %S has heads * %I",
+                          o->key_heads, o->heads, k, q->d[2] / o->heads, q, q->d[2] / o->heads);
+    if (call->inputs == 4 && (lengths->n != 1 || lengths->d[0] != q->d[0]))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: lengths %S must be (B), one for each row of q %S", lengths,
+                          q);
     if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "attention: causal needs a key for each of q's %I queries, but k has %I; "
@@ -60,24 +92,18 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    if (!gckpti_is_plain(call) || gckpti_is_mixed(call)) {
-        /* beyond `most` what is needed is refused, too */
-        int64_t unit = (gckpti_is_plain(call) ? 1 : call->threads) * (int64_t)sizeof(float);
-        int64_t most = INT64_MAX / 4096 / unit;
-        int64_t d = gckpti_min(q->d[2] / o->heads, most), t = gckpti_min(q->d[1], most / d);
-        call->work_forward = (size_t)(gckpti_attention_room(call, t, d, 0) * unit);
-        call->work_backward = (size_t)(gckpti_attention_room(call, t, d, 1) * unit);
-    }
+    gckpti_attention_work(call, o->key_heads && o->key_heads < o->heads);
     return GCKPT_OK;
 }
 
-GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
+static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
+    int64_t s = call->in[1].shape.d[1], kc = call->in[1].shape.d[2], group = c / kc;
     gckpti_heads h = { call,
                        t,
-                       call->in[1].shape.d[1],
+                       s,
                        c,
                        d,
                        o->heads,
@@ -86,7 +112,54 @@ GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
-                       1.0f / gckpti_sqrt((float)d) };
+                       1.0f / gckpti_sqrt((float)d),
+                       kc,
+                       group,
+                       group > 1 ? s : 0 };
+    return h;
+}
+
+GCKPTI_FN int64_t gckpti_heads_see(gckpti_heads *h, int64_t row)
+{
+    if (h->call->inputs == 4)
+        h->sight.keys = h->call->in[3].index[row];
+    return h->sight.keys;
+}
+
+/* n elements from `at` on of either of the two, if any: +0 */
+static void gckpti_blank(float *x, uint16_t *narrow, int64_t at, int64_t n)
+{
+    if (x)
+        gckpti_start(x + at, n, 0);
+    else if (gckpti_is_narrow(narrow))
+        memset(narrow + at, 0, (size_t)n * sizeof *narrow);
+}
+
+/* What no query of a row adds to: dk and dv of keys out of sight; all that is the queries' where
+ * that is all keys. */
+static void gckpti_attention_unseen(const gckpti_heads *h, int64_t row, int backward)
+{
+    const gckpt_call *call = h->call;
+    const int64_t keys = h->sight.keys, queries = keys ? 0 : h->t, n = h->heads * queries;
+    if (!backward) {
+        gckpti_blank(call->out, call->out_bf16, row * h->t * h->c, queries * h->c);
+        gckpti_blank((float *)call->aux, NULL, row * n, n);
+    }
+    for (int i = 0; backward && i < 3; i++) {
+        const gckpt_arg *in = &call->in[i];
+        const int64_t at = i ? (row * h->s + keys) * h->kc : row * h->t * h->c;
+        if (!in->accumulate)
+            gckpti_blank(in->grad, in->grad_bf16, at, i ? (h->s - keys) * h->kc : queries * h->c);
+    }
+}
+
+GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward)
+{
+    const gckpti_heads h = gckpti_heads_of(call);
+    gckpti_heads of_row = h;
+    for (int64_t row = 0; call->inputs == 4 && row < call->shape.d[0]; row++)
+        if (gckpti_heads_see(&of_row, row) < h.s)
+            gckpti_attention_unseen(&of_row, row, backward);
     return h;
 }
 
@@ -96,11 +169,10 @@ static void gckpti_attention_dots(const gckpti_heads *h, const float *a, const f
                                   float *out)
 {
     gckpti_start(out, n, 0);
-    gckpti_chains(a, 1, b, h->c, n, h->d, out);
+    gckpti_chains(a, 1, b, h->kc, n, h->d, out);
 }
 
-GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest)
+static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
 {
     const gckpt_call *call = h->call;
     const int64_t t = h->t, c = h->c, d = h->d;
@@ -110,14 +182,15 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
         return;
     }
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        int64_t row = i / t / h->heads, column = i / t % h->heads * d;
-        int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
+        int64_t row = i / t / h->heads, head = i / t % h->heads;
+        int64_t at = (row * t + i % t) * c + head * d;
+        int64_t key = row * h->s * h->kc + head / h->group * d;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * c;
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * h->kc;
             gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], h->scale);
@@ -125,7 +198,7 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_link(p[j], call->in[2].data + tile + j * c, d, out);
+                gckpti_link(p[j], call->in[2].data + tile + j * h->kc, d, out);
         }
         gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
@@ -135,14 +208,14 @@ GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, in
     }
 }
 
-GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
+static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest)
 {
     enum { KEYS = GCKPTI_KEY_TILE >> GCKPTI_LEAN }; /* here any number gives the same bits */
     const gckpt_call *call = h->call;
     const gckpt_arg *in = call->in;
-    const int64_t t = h->t, c = h->c, d = h->d, column = head % h->heads * d;
-    const int64_t at_q = head / h->heads * t * c + column,
-                  at_k = head / h->heads * h->s * c + column;
+    const int64_t t = h->t, c = h->c, d = h->d;
+    const int64_t at_q = head / h->heads * t * c + head % h->heads * d,
+                  at_k = head / h->heads * h->s * h->kc + head % h->heads / h->group * d;
     float score[KEYS], dp[KEYS];
     if (h->mixed) {
         gckpti_mixed_gradients(h, head, rest);
@@ -150,7 +223,7 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
     }
     for (int64_t j0 = 0; j0 < h->sight.keys; j0 += KEYS)
         for (int64_t i = 0; i < t; i++) {
-            int64_t at = at_q + i * c, key = at_k + j0 * c, n = h->sight.keys - j0;
+            int64_t at = at_q + i * c, key = at_k + j0 * h->kc, n = h->sight.keys - j0;
             const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
             n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
@@ -161,7 +234,7 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
                 delta = gckpti_dot(g, call->out + at, d);
                 gckpti_attention_dots(h, g, in[2].data + key, n, dp);
             }
-            for (int64_t j = 0; j < n; j++, key += c) {
+            for (int64_t j = 0; j < n; j++, key += h->kc) {
                 float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
                 if (in[2].grad)
                     gckpti_link(p, g, d, in[2].grad + key);
@@ -178,16 +251,19 @@ GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, f
 
 static void gckpti_attention_by(const gckpt_call *call, int backward)
 {
-    const gckpti_heads h = gckpti_heads_of(call);
-    const int64_t all = call->shape.d[0] * h.heads;
+    gckpti_heads h = gckpti_attention_begin(call, backward);
+    const int64_t queries = h.heads * h.t;
     float *rest = (float *)call->work;
-    if (!backward) {
-        gckpti_attention_queries(&h, 0, all * h.t, rest);
-        return;
+    if (backward)
+        gckpti_start_gradients(call, 0, 3);
+    for (int64_t row = 0; row < call->shape.d[0]; row++) {
+        if (!gckpti_heads_see(&h, row))
+            continue;
+        if (!backward)
+            gckpti_attention_queries(&h, row * queries, (row + 1) * queries, rest);
+        for (int64_t i = row * h.heads; backward && i < (row + 1) * h.heads; i++)
+            gckpti_attention_gradients(&h, i, rest);
     }
-    gckpti_start_gradients(call, 0, 3);
-    for (int64_t i = 0; i < all; i++)
-        gckpti_attention_gradients(&h, i, rest);
 }
 GCKPTI_BOTH_WAYS(attention, gckpti_attention_by(call, backward))
 
@@ -208,19 +284,36 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
     return gckpti_gradients_flops(call, forward) + forward / 2;
 }
 
+/* A length is at most S. */
+static int64_t gckpti_attention_lengths(const gckpt_call *call, int i)
+{
+    (void)i;
+    return call->in[1].shape.d[1] + 1;
+}
+
+/* Gradients read lengths, too: these lie in no arena, and old plans keep their hash. */
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, (unsigned)GCKPTI_CACHED | GCKPTI_NARROW,
+                gckpti_attention_flops_backward, gckpti_attention_lengths,
+                (unsigned)GCKPTI_CACHED | GCKPTI_NARROW | GCKPT_INDEX(3),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
-                                        int heads, int causal)
+GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                             const gckpt_attention_desc *desc)
 {
-    gckpt_tensor *in[3] = { q, k, v };
-    gckpti_attention o = { heads, causal != 0 };
+    gckpt_tensor *in[4] = { q, k, v, desc ? desc->lengths : NULL };
     gckpt_graph *g = q && k && v ? q->graph : NULL;
-    if (g && k->capacity && (!causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+    if (!desc)
+        return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
+    gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads };
+    if (o.key_heads == o.heads)
+        o.key_heads = 0;
+    if (g && k->capacity && desc->lengths)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: lengths beside keys of a gckpt_cache, of which all rows "
+                           "have as many as were added");
+    if (g && k->capacity && (!o.causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: keys of a gckpt_cache need causal attention, values of one, "
                            "and queries for the %I rows that a call adds; q %S",
@@ -230,5 +323,13 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                                   v->capacity ? v : q);
     if (g && k->capacity)
         o.causal += (int)(g->cached - g->news);
-    return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
+    return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
+                       o.key_heads ? sizeof o : offsetof(gckpti_attention, key_heads));
+}
+
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        int heads, int causal)
+{
+    const gckpt_attention_desc desc = { heads, 0, causal, NULL };
+    return gckpt_attention_with(q, k, v, &desc);
 }

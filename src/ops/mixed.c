@@ -110,12 +110,13 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
     float p[GCKPTI_KEY_TILE];
     const gckpti_links exps = { p, NULL, 1 };
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
-        const int64_t row = i / t / h->heads, column = i / t % h->heads * d;
-        const int64_t at = (row * t + i % t) * c + column, key = row * h->s * c + column;
+        const int64_t row = i / t / h->heads, head = i / t % h->heads, kc = h->kc;
+        const int64_t at = (row * t + i % t) * c + head * d;
+        const int64_t key = row * h->s * kc + head / h->group * d;
         const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, c, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, c, 1, 0);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, kc, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, kc, 1, 0);
         float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
@@ -123,7 +124,7 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
                 p[j] = gckpti_mul(gckpti_mixed_score(&q, 0, &k, j0 + j, d), h->scale);
             const float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && e < d; e++) {
-                const gckpti_links y = gckpti_links_of(&v, j0 * c + e, c);
+                const gckpti_links y = gckpti_links_of(&v, j0 * kc + e, kc);
                 out[e] = gckpti_mixed_blocks(&exps, &y, n, j0 ? out[e] * factor : 0.0f);
             }
         }
@@ -137,32 +138,31 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
     }
 }
 
-/* Where elements of n rows of a gradient are, *row apart: in place, or in `rest`, D apart, from
- * which gckpti_mixed_close rounds them to bf16; NULL: not wanted. */
-static float *gckpti_mixed_open(const gckpti_heads *h, const gckpt_arg *arg, int64_t at, int64_t n,
-                                float *rest, int64_t *row)
+/* Where elements of n rows of a gradient are, d or (in place) a row of it apart: in place, or in
+ * `rest`, in which they may have been opened, and from which gckpti_mixed_close rounds them to
+ * bf16; NULL: not wanted. */
+static float *gckpti_mixed_open(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *rest,
+                                int opened)
 {
-    const int64_t d = h->d;
-    *row = arg->grad ? h->c : d;
+    const int64_t row = arg->shape.d[2];
     if (arg->grad || !gckpti_is_narrow(arg->grad_bf16))
         return arg->grad ? arg->grad + at : NULL;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; !opened && i < n; i++)
         if (arg->accumulate)
-            gckpti_from_bf16s(arg->grad_bf16 + at + i * h->c, rest + i * d, d);
+            gckpti_from_bf16s(arg->grad_bf16 + at + i * row, rest + i * d, d);
         else
             gckpti_start(rest + i * d, d, 0);
     return rest;
 }
 
-static void gckpti_mixed_close(const gckpti_heads *h, const gckpt_arg *arg, int64_t at, int64_t n,
-                               float *x)
+static void gckpti_mixed_close(const gckpt_arg *arg, int64_t at, int64_t n, int64_t d, float *x)
 {
-    const int64_t row = arg->grad ? h->c : h->d;
-    for (int64_t i = 0; x && i < n; i++, x += row) {
-        for (int64_t e = 0; e < h->d; e++)
+    const int64_t row = arg->shape.d[2], step = arg->grad ? row : d;
+    for (int64_t i = 0; x && i < n; i++, x += step) {
+        for (int64_t e = 0; e < d; e++)
             x[e] += 0.0f;
         if (!arg->grad)
-            gckpti_to_bf16s(x, arg->grad_bf16 + at + i * h->c, h->d);
+            gckpti_to_bf16s(x, arg->grad_bf16 + at + i * row, d);
     }
 }
 
@@ -250,24 +250,28 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     const gckpt_arg *in = call->in;
     const gckpt_arg grad = { call->grad_out,      NULL, NULL, 0, NULL, call->shape,
                              call->grad_out_bf16, NULL };
-    const int64_t c = h->c, column = head % h->heads * h->d;
-    const int64_t at_q = head / h->heads * h->t * c + column;
-    const int64_t at_k = head / h->heads * h->s * c + column, tile = GCKPTI_LINKS * h->d;
-    float *two = rest + 2 * tile, *all = two + 2 * h->d;
+    const int64_t c = h->c, kc = h->kc, d = h->d, nth = head % h->group;
+    const int64_t at_q = head / h->heads * h->t * c + head % h->heads * d;
+    const int64_t at_k = head / h->heads * h->s * kc + head % h->heads / h->group * d;
+    const int64_t each = h->shared ? d : 0;
+    const int64_t all_keys = gckpti_multiple(h->shared ? h->s : 1, GCKPTI_LINKS) * d;
+    float *two = rest + 2 * all_keys, *all = two + 2 * d;
     void *words = all;
     uint16_t *p = (uint16_t *)words, *ds = p + GCKPTI_LINKS * GCKPTI_LINKS;
     gckpti_mixed_square s;
     memset(&s, 0, sizeof s);
     s.h = h, s.head = head, s.dq.step = s.dk.step = s.dv.step = 1;
+    s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kc : d, s.dv.row = in[2].grad ? kc : d;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
-    float *dq =
-        gckpti_mixed_open(h, &in[0], at_q, h->t, all + GCKPTI_LINKS * GCKPTI_LINKS, &s.dq.row);
+    float *dq = gckpti_mixed_open(&in[0], at_q, h->t, d, all + GCKPTI_LINKS * GCKPTI_LINKS, 0);
     for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
-        const int64_t key = at_k + s.j * c;
+        const int64_t key = at_k + s.j * kc;
+        float *dk = rest + s.j * each, *dv = dk + all_keys;
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);
-        s.k = gckpti_factor_of(&in[1], key, c, 1, 0), s.v = gckpti_factor_of(&in[2], key, c, 1, 0);
-        s.dk.x = gckpti_mixed_open(h, &in[1], key, s.n, rest, &s.dk.row);
-        s.dv.x = gckpti_mixed_open(h, &in[2], key, s.n, rest + tile, &s.dv.row);
+        s.k = gckpti_factor_of(&in[1], key, kc, 1, 0);
+        s.v = gckpti_factor_of(&in[2], key, kc, 1, 0);
+        s.dk.x = gckpti_mixed_open(&in[1], key, s.n, d, dk, nth > 0);
+        s.dv.x = gckpti_mixed_open(&in[2], key, s.n, d, dv, nth > 0);
         for (s.i = 0; s.i < h->t; s.i += GCKPTI_LINKS) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_LINKS);
@@ -276,9 +280,11 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
             gckpti_mixed_slopes(&s, p, ds, two);
             gckpti_mixed_add(&s);
         }
-        gckpti_mixed_close(h, &in[1], key, s.n, s.dk.x);
-        gckpti_mixed_close(h, &in[2], key, s.n, s.dv.x);
+        if (nth + 1 < h->group)
+            continue;
+        gckpti_mixed_close(&in[1], key, s.n, d, s.dk.x);
+        gckpti_mixed_close(&in[2], key, s.n, d, s.dv.x);
     }
-    gckpti_mixed_close(h, &in[0], at_q, h->t, dq);
+    gckpti_mixed_close(&in[0], at_q, h->t, d, dq);
 }
 #endif

@@ -267,9 +267,11 @@ GCKPTI_FN int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k);
 GCKPTI_FN int64_t gckpti_mixed_room(int64_t m, int64_t n, int64_t k);
 
 /* Attention, for heads of d columns, t queries: blocks of 64 queries or keys, rows in whole
- * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here. Plain
- * kernels need less: in a bf16 plan rows of what is narrow. */
-GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t d, int backward);
+ * vectors. In bf16 plans factors are packed, in whole blocks of links, and dq rests here, as do dk
+ * and dv of s keys where heads share them (0: they do not). Plain kernels need less: in a bf16 plan
+ * rows of what is narrow. */
+GCKPTI_FN int64_t gckpti_attention_room(const gckpt_call *call, int64_t t, int64_t s, int64_t d,
+                                        int backward);
 
 /* A gradient's chains start at what it holds, or at +0; those of inputs first..end-1. */
 GCKPTI_FN void gckpti_start(float *d, int64_t n, int accumulate);
@@ -377,6 +379,7 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
+    int key_heads; /* 0: as many as heads; then left out, as in a slice */
 } gckpti_attention;
 
 /* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
@@ -391,20 +394,17 @@ typedef struct { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks; /* blocks: of 64 queries */
     int64_t wide, deep;                /* D in whole vectors; in whole blocks of links */
-    gckpti_sight sight;
+    gckpti_sight sight;                /* of the row that is under way: see gckpti_heads_see */
     int mixed;
     float scale;
+    int64_t kc, group, shared; /* columns of k and v; heads that share one of these; S, if any do */
 } gckpti_heads;
 
-GCKPTI_FN gckpti_heads gckpti_heads_of(const gckpt_call *call);
+/* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
+GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward);
 
-/* Queries first..end-1, numbered through heads and rows. rest: D floats, where out is bf16. */
-GCKPTI_FN void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64_t end,
-                                        float *rest);
-
-/* What the queries of a head (of all rows' heads) add to gradients, those in f32 having begun; for
- * a tile of keys at a time. rest: see gckpti_attention_room, where anything is bf16. */
-GCKPTI_FN void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, float *rest);
+/* Turns to a row, of which it returns the number of keys; 0: it is done. */
+GCKPTI_FN int64_t gckpti_heads_see(gckpti_heads *h, int64_t row);
 
 #ifndef GCKPT_NO_BF16
 /* Where rows of a gradient are; NULL: it is not wanted. */

@@ -91,7 +91,9 @@ GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 }
 
 /* ---- ops/mixed.c ---- */
-/* gckpti_attention_queries and _gradients of bf16 plans. */
+/* Attention of bf16 plans: queries first..end-1, numbered through heads and rows (rest: D floats,
+ * where out is bf16); what those of a head (of all rows') add to gradients (rest: see
+ * gckpti_attention_room; dk and dv stay there until the last head that shares them). */
 #ifndef GCKPT_NO_BF16
 GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest);
 GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float *rest);

@@ -771,24 +771,29 @@ typedef struct {
 
 static float ended(float x) { return x == 0 ? 0 : x; }
 
-/* The first nq queries of a row; causal: the last of them sees all keys. */
-static void attention_written_out(heads *h, int nq, int causal)
+/* The first nq queries of a row; causal: the last of them sees all keys; `group` heads share one of
+ * keys. lengths: keys of each row. */
+static void attention_written_out(heads *h, int nq, int causal, int group, const int32_t *lengths)
 {
     static float w[AT * AT], ds[AT * AT];
     const float scale = 1 / sqrtf((float)AD);
+    const int AK = AC / group;
+    memset(h->dk, 0, sizeof h->dk), memset(h->dv, 0, sizeof h->dv);
     for (int i = 0; i < 2 * AH * nq; i++) {
         const int t = i % nq, head = i / nq % AH, at = (i / nq / AH * nq + t) * AC + head * AD;
-        const int first = i / nq / AH * AT * AC + head * AD, seen = causal ? AT - nq + t + 1 : AT;
+        const int first = i / nq / AH * AT * AK + head / group * AD, there = lengths[i / nq / AH];
+        const int limit = causal ? AT - nq + t + 1 : AT, seen = limit < there ? limit : there;
         float p[AT], max = 0, sum = 0, out[AD] = { 0 }, delta[AD];
         for (int j = 0; j < seen; j += 64) {
             const int n = seen - j < 64 ? seen - j : 64;
             for (int e = j; e < j + n; e++)
-                p[e] = blocks(0, h->q + at, 1, h->k + first + e * AC, 1, AD) * scale;
+                p[e] = blocks(0, h->q + at, 1, h->k + first + e * AK, 1, AD) * scale;
             const float factor = gckpti_online(p + j, p + j, n, j == 0, &max, &sum);
             for (int e = 0; e < AD; e++)
                 out[e] =
-                    blocks(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AC + e, AC, n);
+                    blocks(j ? out[e] * factor : 0, p + j, 1, h->v + first + j * AK + e, AK, n);
         }
+        gckpti_softmax_end(&max, &sum);
         for (int e = 0; e < AD; e++)
             h->out[at + e] = ended(out[e]) / sum;
         h->aux[i] = max + gckpti_log(sum);
@@ -796,19 +801,19 @@ static void attention_written_out(heads *h, int nq, int causal)
             delta[e] = h->g[at + e];
         const float d = gckpti_dot(delta, h->out + at, AD);
         for (int j = 0; j < seen; j++) {
-            const int key = first + j * AC, place = t * AT + j;
+            const int key = first + j * AK, place = t * AT + j;
             const float s = blocks(0, h->q + at, 1, h->k + key, 1, AD) * scale;
             w[place] = gckpti_exp(s - h->aux[i]);
             ds[place] = w[place] * (blocks(0, h->g + at, 1, h->v + key, 1, AD) - d) * scale;
         }
         for (int e = 0; e < AD; e++)
-            h->dq[at + e] = ended(blocks(0, ds + t * AT, 1, h->k + first + e, AC, seen));
-        for (int j = 0; j < AT && t == nq - 1; j++) { /* all queries of the head are there */
+            h->dq[at + e] = ended(blocks(0, ds + t * AT, 1, h->k + first + e, AK, seen));
+        for (int j = 0; j < there && t == nq - 1; j++) { /* all queries of the head are there */
             const int from = causal && j > AT - nq ? j - (AT - nq) : 0, query = at - t * AC;
             for (int e = 0; e < AD; e++) {
-                const int key = first + j * AC + e;
-                h->dk[key] = ended(element(0, ds + j, AT, h->q + query + e, AC, from, nq, 0));
-                h->dv[key] = ended(element(0, w + j, AT, h->g + query + e, AC, from, nq, 0));
+                float *k = h->dk + first + j * AK + e, *v = h->dv + first + j * AK + e;
+                *k = ended(element(*k, ds + j, AT, h->q + query + e, AC, from, nq, 0));
+                *v = ended(element(*v, w + j, AT, h->g + query + e, AC, from, nq, 0));
             }
         }
     }
@@ -819,11 +824,13 @@ static void test_attention(void)
 {
     static heads want, got;
     static float work[1 << 16];
-    for (int i = 0; i < 32 * GCKPT_ISA_COUNT; i++) {
+    for (int i = 0; i < 64 * GCKPT_ISA_COUNT; i++) {
         static const int queries[4] = { AT, AT - 3, 7, 1 };
         const int causal = i & 1, wide = i >> 1 & 1, small = i >> 2 & 1, nq = queries[i >> 3 & 3];
-        const int isa = i / 32;
-        const gckpti_attention o = { AH, causal };
+        const int isa = i / 64, more = i >> 5 & 1, group = more && (i ^ i >> 3) & 1 ? AH : 1;
+        const int32_t some[2] = { (int32_t)below(AT + 1), i & 4 ? 0 : (int32_t)below(AT + 1) };
+        const int32_t all[2] = { AT, AT }, *lengths = more && (group == 1 || i & 2) ? some : all;
+        const gckpti_attention o = { AH, causal, group > 1 ? AH / group : 0 };
         gckpt_call call;
         if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa))
             continue;
@@ -835,10 +842,11 @@ static void test_attention(void)
                 x[w][at] = wide ? x[w][at] : half_of(x[w][at]);
             }
         }
-        attention_written_out(&want, nq, causal);
+        attention_written_out(&want, nq, causal, group, lengths);
         got = want;
         memset(&call, 0, sizeof call);
-        call.inputs = 3;
+        call.inputs = lengths == some ? 4 : 3;
+        call.in[3].index = some;
         call.attributes = &o;
         call.precision = GCKPT_BF16;
         call.threads = 1;
@@ -847,7 +855,7 @@ static void test_attention(void)
         call.rounded = wide ? GCKPT_IN(0) : GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT;
         call.shape = gckpt_shape3(2, AT, AC);
         for (int w = 0; w < 3; w++)
-            call.in[w].shape = call.shape;
+            call.in[w].shape = gckpt_shape3(2, AT, w ? AC / group : AC);
         call.shape.d[1] = call.in[0].shape.d[1] = nq;
         call.in[0].data = want.q, call.in[1].data = want.k, call.in[2].data = want.v;
         call.out = got.out, call.aux = got.aux;
@@ -870,7 +878,7 @@ enum { KT = 140, KC = 80, KN = KT * KC };
 typedef struct {
     float f32[8][KN]; /* q, k, v, out, its gradient, dq, dk, dv */
     uint16_t half[8][KN] __attribute__((aligned(64)));
-    float aux[2 * KT];
+    float aux[6 * KT];
 } attended;
 
 static uint16_t odd_number(int kind)
@@ -884,19 +892,23 @@ static uint16_t odd_number(int kind)
 
 /* Forward and backward on the memory of `a`; or, where of keys that come later half are there (odd
  * t), the forward alone: a backward has seen the forward's keys. narrow: bits of what is bf16;
- * accumulate, wanted: bits of dq, dk and dv. */
+ * accumulate, wanted: bits of dq, dk and dv; length: NULL: all keys. */
 static void run_attention(attended *a, const gckpti_attention *o, int isa, int64_t t, int64_t s,
-                          int64_t c, unsigned narrow, unsigned wanted, unsigned accumulate)
+                          int64_t c, const int32_t *length, unsigned narrow, unsigned wanted,
+                          unsigned accumulate)
 {
+    const int64_t kc = o->key_heads ? c / o->heads * o->key_heads : c;
     static float work[1 << 17];
     gckpt_call call;
     memset(&call, 0, sizeof call);
     call.inputs = 3, call.attributes = o, call.precision = GCKPT_BF16, call.threads = 1;
+    if (length)
+        call.inputs = 4, call.in[3].index = length, call.in[3].shape = gckpt_shape1(1);
     call.position = o->causal > 1 ? (o->causal - 1) / (1 + (int)(t % 2)) : 0;
     call.plain = isa == GCKPT_ISA_PLAIN;
     call.kernels = call.plain ? NULL : kernels_or_without(isa);
     for (int i = 0; i < 3; i++) {
-        call.in[i].shape = gckpt_shape3(1, i ? s : t, c);
+        call.in[i].shape = gckpt_shape3(1, i ? s : t, i ? kc : c);
         call.in[i].accumulate = accumulate >> i & 1;
         call.in[i].data = narrow >> i & 1 ? NULL : a->f32[i];
         call.in[i].bf16 = narrow >> i & 1 ? a->half[i] : NULL;
@@ -958,28 +970,33 @@ static int64_t d_of(int kind) { return kind < 4 ? 1 + below(KC / 2) : 33 + below
 static void test_attention_kernels(void)
 {
     static attended start, want, got;
-    for (int i = 0; i < 84; i++) {
-        if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24 */
+    for (int n = 0; n < 144; n++) {
+        const int i = n < 84 ? n : n - 84, with = n >= 84; /* with shared keys, lengths, or both */
+        if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24, and of 60 */
             continue;
-        const int causal = i % 4 != 0, many = 1 + (int)below(2), kind = i < 60 ? i % 3 : 3 + i % 2;
+        const int causal = i % 4 != 0, shared = with && i % 3, kind = i < 60 ? i % 3 : 3 + i % 2;
+        const int many = shared ? 2 + (int)below(5) : 1 + (int)below(2);
         const int64_t t = i % 6 ? 1 + below(i % 5 ? KT : 9) : 66 + below(40);
-        const int64_t d = i % 3 == 1 ? 32 : d_of(kind), c = many * d;
+        const int64_t d = shared ? 1 + below(KC / (uint32_t)many) : i % 3 == 1 ? 32 : d_of(kind);
+        const int64_t c = many * d;
         const int64_t more_keys = below((uint32_t)(KT - t + 1));
         const int64_t s = !causal ? 1 + below(KT) : t + (i % 3 == 1 ? 0 : more_keys);
         const unsigned narrow = i % 2 ? 0xffu : below(256), wanted = i % 6 ? 7 : below(8);
-        const int later = causal && i % 8 > 4 ? (int)below((uint32_t)(s - t + 1)) : 0;
-        const gckpti_attention o = { many, causal + later };
+        const int32_t some = (int32_t)(i % 5 ? below((uint32_t)s + 1) : s * (i / 5 % 2));
+        const int32_t *length = with && i % 3 != 1 ? &some : NULL;
+        const int later = causal && i % 8 > 4 && !length ? (int)below((uint32_t)(s - t + 1)) : 0;
+        const gckpti_attention o = { many, causal + later, !shared ? 0 : many % 2 ? 1 : many / 2 };
         const unsigned more = kind > 2 || i % 7 < 2 ? 7 : i % 7 < 4 ? below(8) : 0;
         attended_draw(&start, kind);
         want = start;
-        run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, narrow, wanted, more);
+        run_attention(&want, &o, GCKPT_ISA_PLAIN, t, s, c, length, narrow, wanted, more);
         for (int isa = GCKPT_ISA_PLAIN + 1; isa < GCKPT_ISA_COUNT + 1; isa++) {
             if (!kernels_or_without(isa))
                 continue;
             got = start;
-            run_attention(&got, &o, isa, t, s, c, narrow, wanted, more);
+            run_attention(&got, &o, isa, t, s, c, length, narrow, wanted, more);
             CHECK_MSG(attended_same(&want, &got),
-                      "attention kernels %d, problem %d: %d queries, %d keys, many of %d", isa, i,
+                      "attention kernels %d, problem %d: %d queries, %d keys, many of %d", isa, n,
                       (int)t, (int)s, (int)d);
         }
     }
@@ -992,7 +1009,7 @@ static void unseen(int isa, int t, int s, int bad)
 {
     enum { D = 40 };
     static attended want, got;
-    const gckpti_attention o = { 1, 1 };
+    const gckpti_attention o = { 1, 1, 0 };
     for (int late = 0; late < 2; late++) { /* keys at the end, or queries at the start */
         const int keep = late ? t - bad : 0, end = late ? t : bad, more = s - t;
         attended_draw(&want, 0);
@@ -1003,8 +1020,8 @@ static void unseen(int isa, int t, int s, int bad)
             got.half[late ? 1 : 0][late ? key : at] = below(2) ? 0x7fc0 : 0xff80;
             got.half[late ? 2 : 4][late ? key : at] = below(2) ? 0x7fc0 : 0x7f80;
         }
-        run_attention(&want, &o, isa, t, s, D, 0xff, 7, 0);
-        run_attention(&got, &o, isa, t, s, D, 0xff, 7, 0);
+        run_attention(&want, &o, isa, t, s, D, NULL, 0xff, 7, 0);
+        run_attention(&got, &o, isa, t, s, D, NULL, 0xff, 7, 0);
         for (int i = 3; i < (late ? 6 : 8); i++) {
             const int of_keys = i > 5, from = late ? 0 : of_keys ? more + bad : bad;
             const int to = late ? t - bad : of_keys ? s : t;

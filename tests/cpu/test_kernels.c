@@ -203,7 +203,7 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
         call.shape.n = 0;
     for (int i = 0; i < p->inputs && a; i++) {
         if (p->op->flags & GCKPT_INDEX(i))
-            call.in[i].index = needs >> i & 1 ? a->index : NULL;
+            call.in[i].index = a->index; /* which is fed, so always there */
         else
             call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
     }
@@ -505,22 +505,33 @@ static void test_products(void)
 }
 
 /* == attention ================================================================================ */
-static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
-                      int style)
+/* `group` heads share each of `heads` of keys; lengths: rows have some of these, or none. */
+static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
+                         int style, int group, int with_lengths)
 {
-    gckpti_attention o = { heads, causal };
+    gckpti_attention o = { heads * group, causal, group > 1 ? heads : 0 };
     problem p = { .op = &gckpti_op_attention,
                   .attributes = &o,
                   .style = style,
-                  .cost = (double)(rows * t * heads) * (double)(s * d),
-                  .inputs = 3,
-                  .shape[0] = gckpt_shape3(rows, t, heads * d) };
-    p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal && s < t ? t : s, heads * d);
+                  .cost = (double)(rows * t * o.heads) * (double)(s * d),
+                  .inputs = 3 + with_lengths,
+                  .shape[0] = gckpt_shape3(rows, t, o.heads * d),
+                  .shape[3] = gckpt_shape1(rows) };
+    s = causal && s < t ? t : s;
+    p.shape[1] = p.shape[2] = gckpt_shape3(rows, s, heads * d);
+    p.classes = (int)s + 1;
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
-    sprintf(p.name, "attention %ld x %ld over %ld, %d heads of %ld%s, style %d", (long)rows,
-            (long)t, (long)p.shape[1].d[1], heads, (long)d, causal ? ", causal" : "", style);
+    sprintf(p.name, "attention %ld x %ld over %ld, %d heads of %ld%s, %d of keys%s, style %d",
+            (long)rows, (long)t, (long)s, o.heads, (long)d, causal ? ", causal" : "", heads,
+            with_lengths ? ", lengths" : "", style);
     try_problem(&p);
+}
+
+static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
+                      int style)
+{
+    attention_of(rows, t, s, d, heads, causal, style, 1, 0);
 }
 
 static void test_attention(void)
@@ -541,6 +552,12 @@ static void test_attention(void)
         int64_t t = i % 4 ? pick(1, 70) : pick(1, 140), s = i % 5 ? pick(1, 70) : pick(1, 200);
         attention(pick(1, 2), t, s, i % 3 ? pick(1, 20) : pick(1, 70), (int)pick(1, 3),
                   (int)(i & 1), (int)(i % STYLES));
+    }
+    for (int64_t i = 0, end = share(140); i < end; i++) {
+        int64_t t = i % 4 ? pick(1, 70) : pick(1, 140), s = i % 5 ? pick(1, 70) : pick(1, 200);
+        int lengths = i % 4 < 2, group = i % 4 ? (int)pick(2, 4) : 1;
+        attention_of(pick(1, 2 + 2 * lengths), t, s, i % 3 ? pick(1, 20) : pick(1, 70),
+                     (int)pick(1, 2), (int)(i / 2 & 1), (int)(i % STYLES), group, lengths);
     }
 }
 
@@ -641,7 +658,8 @@ static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, i
     call->kernels = kernels_of(isa);
     call->runner = &runners[0];
     q->d[1] = t;
-    call->in[1].shape = call->in[2].shape = gckpt_shape3(q->d[0], capacity, q->d[2]);
+    call->in[1].shape = call->in[2].shape =
+        gckpt_shape3(q->d[0], capacity, q->d[2] / o->heads * (o->key_heads ? o->key_heads : o->heads));
     CHECK(gckpti_op_attention.shape(call) == GCKPT_OK);
     region work = region_new((int64_t)(call->work_forward / sizeof(float)), 1);
     fill_nan(&work);
@@ -653,12 +671,12 @@ static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, i
 
 /* What generation rests on: queries that come a few at a time, with keys in a buffer that is filled
  * as they come (NaN where it is not yet), get the bits of one call with all of them. */
-static void generation(int64_t n, int64_t t, int64_t d, int heads, int prefix,
+static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, int prefix,
                        gckpt_precision precision)
 {
     enum { ROWS = 2 };
-    int64_t c = heads * d, capacity = n + 70;
-    gckpti_attention o = { heads, 1 };
+    int64_t c = heads * d, kc = c / group, capacity = n + 70;
+    gckpti_attention o = { heads, 1, group > 1 ? heads / group : 0 };
     gckpt_call call = { .shape = { 0 },
                         .precision = precision,
                         .rounded = precision == GCKPT_BF16 ? 7 : 0,
@@ -667,14 +685,14 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int prefix,
            some = region_new(ROWS * t * c, 0);
     region aux = region_new(ROWS * heads * n, 0), of_some = region_new(ROWS * heads * t, 0);
     region got = region_new(ROWS * t * c, 1), had = region_new(ROWS * heads * t, 1);
-    region keys[2] = { region_new(ROWS * n * c, 0), region_new(ROWS * n * c, 0) };
-    region cache[2] = { region_new(ROWS * capacity * c, 0), region_new(ROWS * capacity * c, 0) };
+    region keys[2] = { region_new(ROWS * n * kc, 0), region_new(ROWS * n * kc, 0) };
+    region cache[2] = { region_new(ROWS * capacity * kc, 0), region_new(ROWS * capacity * kc, 0) };
     draw(q.at, q.n, NORMAL);
     for (int i = 0; i < 2; i++)
         draw(keys[i].at, keys[i].n, i ? NORMAL : MIXED);
     for (int64_t i = 0; i < q.n && precision == GCKPT_BF16; i++) {
         q.at[i] = gckpti_from_bf16(gckpti_to_bf16(q.at[i]));
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2 && i < keys[k].n; k++)
             keys[k].at[i] = gckpti_from_bf16(gckpti_to_bf16(keys[k].at[i]));
     }
     call.in[0].data = q.at, call.in[1].data = keys[0].at, call.in[2].data = keys[1].at;
@@ -689,9 +707,9 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int prefix,
                 memcpy(of_some.at + (r * heads + h) * now, aux.at + (r * heads + h) * n + at,
                        (size_t)now * sizeof(float));
             for (int i = 0; i < 2; i++) {
-                float *to = cache[i].at + r * capacity * c;
-                memset(to, 0xff, (size_t)(capacity * c) * sizeof *to);
-                memcpy(to, keys[i].at + r * n * c, (size_t)((at + now) * c) * sizeof *to);
+                float *to = cache[i].at + r * capacity * kc;
+                memset(to, 0xff, (size_t)(capacity * kc) * sizeof *to);
+                memcpy(to, keys[i].at + r * n * kc, (size_t)((at + now) * kc) * sizeof *to);
             }
         }
         call.in[0].data = some.at, call.in[1].data = cache[0].at, call.in[2].data = cache[1].at;
@@ -725,8 +743,10 @@ static void test_generation(void)
     for (size_t i = 0; i < sizeof few && wanted_op("attention"); i++)
         for (int mixed = 0; mixed < 2; mixed++) {
             generation(i ? 200 : 130, few[i], i % 3 ? pick(1, 20) : pick(30, 100), (int)pick(1, 2),
-                       0, mixed ? GCKPT_BF16 : GCKPT_FP32);
-            generation(140, few[i], pick(1, 40), 1, (int)pick(1, 130),
+                       1, 0, mixed ? GCKPT_BF16 : GCKPT_FP32);
+            generation(140, few[i], pick(1, 40), 1, 1, (int)pick(1, 130),
+                       mixed ? GCKPT_BF16 : GCKPT_FP32);
+            generation(130, few[i], pick(1, 40), 6, (int)pick(2, 3), (int)pick(0, 1) * 40,
                        mixed ? GCKPT_BF16 : GCKPT_FP32);
         }
 }

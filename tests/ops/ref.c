@@ -420,15 +420,16 @@ ref_value *ref_log_softmax(const ref_value *x)
     return y;
 }
 
-/* q (B,T,C), k and v (B,S,C); head h owns columns h*D .. h*D + D-1. causal: the last query sees all. */
+/* q (B,T,C), k and v (B,S,K); head h owns columns h*D .. h*D + D-1, of k and v those of the head it
+ * shares. causal: the last query sees all that its row has. */
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
-                         int causal)
+                         int key_heads, int causal, const ref_value *lengths)
 {
     ref_value *y, *s;
-    long T, S, C, D;
+    long T, S, C, D, K;
     if (!q || !k || !v)
         return NULL;
-    T = q->d[1], S = k->d[1], C = q->d[2], D = C / heads;
+    T = q->d[1], S = k->d[1], C = q->d[2], D = C / heads, K = k->d[2];
     y = ref_new(q->n, q->d);
     s = ref_new(1, &S);
     for (long b = 0; b < q->d[0]; b++)
@@ -436,16 +437,20 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
             for (long h = 0; h < heads; h++) {
                 const double *query = q->v + (b * T + t) * C + h * D;
                 double *out = y->v + (b * T + t) * C + h * D;
-                long keys = causal ? S - T + t + 1 : S;
+                long keys = causal ? S - T + t + 1 : S, shared = h * key_heads / heads * D;
+                if (lengths && lengths->v[b] < (double)keys)
+                    keys = (long)lengths->v[b];
+                if (keys == 0)
+                    continue;
                 for (long i = 0; i < keys; i++) {
                     s->v[i] = 0;
                     for (long j = 0; j < D; j++)
-                        s->v[i] += query[j] * k->v[(b * S + i) * C + h * D + j] / sqrt((double)D);
+                        s->v[i] += query[j] * k->v[(b * S + i) * K + shared + j] / sqrt((double)D);
                 }
                 softmax(s->v, s->v, keys);
                 for (long i = 0; i < keys; i++)
                     for (long j = 0; j < D; j++)
-                        out[j] += s->v[i] * v->v[(b * S + i) * C + h * D + j];
+                        out[j] += s->v[i] * v->v[(b * S + i) * K + shared + j];
             }
     return y;
 }

@@ -18,7 +18,7 @@ typedef struct net net;
 typedef struct {
     const char *name;
     void (*build)(net *n, const int *a);
-    int a[6];                   /* sizes and options of the builder */
+    int a[8];                   /* sizes and options of the builder */
     int batch;
     unsigned flags;
     double ulps, grad_ulps;     /* allowed errors in 2^-24 of the greatest value; 0: see below */
@@ -302,7 +302,13 @@ static pair pool(pair x, const gckpt_window *w, int average)
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
     return both(gckpt_attention(q.t, k.t, v.t, heads, causal),
-                ref_attention(q.r, k.r, v.r, heads, causal));
+                ref_attention(q.r, k.r, v.r, heads, heads, causal, NULL));
+}
+static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
+{
+    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t };
+    return both(gckpt_attention_with(q.t, k.t, v.t, &desc),
+                ref_attention(q.r, k.r, v.r, heads, key_heads ? key_heads : heads, causal, lengths.r));
 }
 static pair rotary(pair x, int heads, double base, int first)
 {
@@ -807,6 +813,17 @@ static void build_attention_same(net *n, const int *a)
         finish(n, attention(x, x, y, a[2], a[3]), 1);
     else
         finish(n, attention(x, y, y, a[2], a[3]), 1);
+}
+/* T, S, heads, key_heads, D, causal, greatest length (0: all keys), which inputs are the same (1: k
+ * and v, 2: all, of which heads read all and only the first key_heads are keys) */
+static void build_attention_with(net *n, const int *a)
+{
+    const int keys = (a[3] ? a[3] : a[2]) * a[4];
+    pair lengths = a[6] ? indices(n, "lengths", 0, a[6] + 1, 0) : none;
+    pair q = batched(n, "q", a[0], a[2] * a[4], 0);
+    pair k = a[7] == 2 ? slice(q, 2, 0, keys) : batched(n, "k", a[1], keys, 0);
+    pair v = a[7] ? k : batched(n, "v", a[1], keys, 0);
+    finish(n, attention_with(q, k, v, a[2], a[3], a[5], lengths), 1);
 }
 static void build_attention_free(net *n, const int *a)
 {
@@ -1315,6 +1332,19 @@ static const test_case cases[] = {
     { "attention(x, y, y)", build_attention_same, { 5, 6, 2, 0, 2 }, 3, 0, 0, 0 },
     { "attention(x, x, y)", build_attention_same, { 5, 6, 2, 1, 1 }, 3, 0, 0, 0 },
     { "attention of parameters", build_attention_free, { 1 }, 3, 0, 0, 0 },
+    { "attention, shared keys", build_attention_with, { 5, 5, 4, 2, 3, 1 }, 3, 0, 0, 0 },
+    { "attention, shared by all", build_attention_with, { 3, 7, 3, 1, 2, 0 }, 3, 0, 0, 0 },
+    { "attention, shared, T = 70", build_attention_with, { 70, 70, 4, 2, 2, 1 }, 2, 0, 0, 0 },
+    { "attention, shared, S = 130", build_attention_with, { 9, 130, 2, 1, 4, 0 }, 2, 0, 0, 0 },
+    { "attention, shared, T = 1", build_attention_with, { 1, 70, 6, 2, 2, 1 }, 3, 0, 0, 0 },
+    { "attention, lengths", build_attention_with, { 3, 5, 2, 0, 3, 0, 5 }, 4, 0, 0, 0 },
+    { "attention, lengths, causal", build_attention_with, { 5, 5, 2, 0, 3, 1, 5 }, 4, 0, 0, 0 },
+    { "attention, lengths, S = 130", build_attention_with, { 66, 130, 1, 1, 4, 1, 130 }, 3, 0, 0, 0 },
+    { "attention, lengths to 1", build_attention_with, { 4, 4, 2, 1, 3, 0, 1 }, 4, FLAT, 0, 0 },
+    { "attention, lengths, shared", build_attention_with, { 5, 9, 4, 2, 2, 0, 9 }, 4, 0, 0, 0 },
+    { "attention, lengths, shared, T = 70", build_attention_with, { 70, 70, 3, 1, 3, 1, 70 }, 3, 0, 0, 0 },
+    { "attention, shared k = v", build_attention_with, { 5, 5, 4, 2, 3, 1, 5, 1 }, 3, 0, 0, 0 },
+    { "attention, shared q = k = v", build_attention_with, { 5, 5, 4, 2, 3, 1, 5, 2 }, 3, 0, 0, 0 },
     { "rotary", build_rotary, { 5, 8, 2, 0 }, 3, 0, 0, 0 },
     { "rotary, base 500", build_rotary, { 40, 12, 2, 500 }, 2, 0, 0, 0 },
     { "rotary from position 9", build_rotary, { 5, 8, 2, 50, 9 }, 3, 0, 0, 0 },

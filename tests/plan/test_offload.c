@@ -112,7 +112,7 @@ static void host_release(void *context, void *memory, size_t bytes)
 
 /* ---- plans of random graphs, and what they train ---- */
 static float data[VALUES];
-static int32_t indices[2][VALUES];
+static int32_t indices[2][VALUES], lengths[VALUES];
 
 static int fill(const void *user, int64_t row, gckpt_feed *feeds)
 {
@@ -122,7 +122,8 @@ static int fill(const void *user, int64_t row, gckpt_feed *feeds)
     feeds[1] = (gckpt_feed){ gckpt_id(net.tokens), indices[0] + i };
     feeds[2] = (gckpt_feed){ gckpt_id(net.targets[0]), indices[0] + i };
     feeds[3] = (gckpt_feed){ gckpt_id(net.targets[1]), indices[1] + i };
-    return 4;
+    feeds[4] = (gckpt_feed){ gckpt_id(net.lengths), lengths + row };
+    return net.lengths ? NET_FEEDS : 4;
 }
 
 /* Hash of the parameters after three steps, the last one short. */
@@ -348,7 +349,7 @@ static void reload_last(void)
     const gckpt_hyper h = { .lr = 1e-2f };
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .as_built = 1, .backend = &dev.lazy };
     gckpt_instruction in;
-    gckpt_feed feeds[4];
+    gckpt_feed feeds[NET_FEEDS];
     gckpt_plan *p = gpt(1, &d);
     int n = 0;
     while (gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE)
@@ -393,7 +394,7 @@ static void abandoned(void)
 {
     const gckpt_hyper h = { .lr = 1e-2f };
     gckpt_plan_desc d = gpt_desc;
-    gckpt_feed feeds[4];
+    gckpt_feed feeds[NET_FEEDS];
     uint64_t want = 0;
     d.backend = &dev.lazy;
     gckpt_plan *p = gpt(2, &d);
@@ -423,7 +424,7 @@ static void abandoned(void)
 /* The n-th copy fails: an error, nothing changed; the next step is as if there had been none. */
 static void failures(void)
 {
-    gckpt_feed feeds[4];
+    gckpt_feed feeds[NET_FEEDS];
     const gckpt_hyper h = { .lr = 1e-2f, .clip = 1 };
     gckpt_plan *p = gpt(2, &gpt_desc);
     if (!CHECK(p != NULL))
@@ -880,6 +881,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < VALUES; i++) {
         data[i] = (float)below(1000) / 500 - 1;
         indices[0][i] = (int32_t)below(V);
+        lengths[i] = indices[0][i] % (NET_LENGTH + 1);
         indices[1][i] = (int32_t)below(V) - (chance(20) ? V : 0);
     }
     if (CHECK(device_start(&dev.d, &dev.b, "device", GCKPT_ISA_PLAIN))) {

@@ -17,7 +17,7 @@ static gckpt_plan *plan(const gckpt_plan_desc *d)
 /* What is left in the store after some steps of a fresh one; the plan goes through a file. */
 static uint64_t train(unsigned seed, int64_t rows, gckpt_plan_desc d, const char *what)
 {
-    gckpt_feed feeds[4];
+    gckpt_feed feeds[NET_FEEDS];
     gckpt_report report = { 0 };
     gckpt_hyper hyper = { .lr = 0.02f };
     build(seed, rows);

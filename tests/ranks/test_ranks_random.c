@@ -36,7 +36,7 @@ static void train(ranks_world *w, int rank, void *context)
     rank_of *r = &t->rank[rank];
     const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = 0.3f };
     int64_t rows = t->s.step_rows ? t->s.step_rows : net.batch, first;
-    gckpt_feed f[4];
+    gckpt_feed f[NET_FEEDS];
     gckpt_plan_share(r->p, rows, rank, &first);
     int n = net_feed(NULL, first, f);
     for (int step = 0; step < STEPS && r->result == GCKPT_OK; step++) {

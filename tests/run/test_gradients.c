@@ -327,7 +327,7 @@ static void test_bits(int frozen, gckpt_precision precision)
 /* ---- random graphs: gradients of x and of what is frozen, along themselves, are the slope of the loss ---- */
 static double loss_of(gckpt_exec *e, gckpt_report *r)
 {
-    gckpt_feed f[4];
+    gckpt_feed f[NET_FEEDS];
     CHECK(gckpt_gradients(e, f, net_feed(NULL, 0, f), net.batch, r) == GCKPT_OK);
     return r->loss;
 }

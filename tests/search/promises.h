@@ -534,7 +534,7 @@ static inline promise_run promise_train(gckpt_plan *p, const char *what)
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     promise_run run = { 0, { 0, 0 }, 0 };
     gckpt_report report = { 0 };
-    gckpt_feed feeds[4];
+    gckpt_feed feeds[NET_FEEDS];
     const int n = net_feed(NULL, 0, feeds);
     if (!CHECK_MSG(e != NULL, "%s, %s: %s", asking.who, what, gckpt_error_text(net.s)))
         return run;

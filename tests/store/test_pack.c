@@ -419,7 +419,7 @@ static void test_gradients(unsigned seed)
     gckpt_plan_desc d = { .batch = net.batch };
     gckpt_plan *p = plan(&d, "gradients");
     gckpt_exec *e = gckpt_exec_new(p, net.s, NULL);
-    gckpt_feed feeds[4];
+    gckpt_feed feeds[NET_FEEDS];
     int n = net_feed(NULL, 0, feeds);
     gckpt_result result = gckpt_check_gradients(e, feeds, n, net.batch, &check);
     CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, gckpt_error_text(e));

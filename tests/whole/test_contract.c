@@ -37,6 +37,7 @@ enum { RELU = 40, GELU, GELU_ERF, SILU, TANH, SIGMOID, EXP, LOG, SQRT, ABS, RECI
 typedef struct {
     int op, in[3], once, base, trained; /* base: whose bytes a view shows; trained: by parameters */
     int flag, heads;                    /* transposed, causal, mean, ...: what the op has */
+    int lengths;                        /* 1 + the node that says how many keys a row has; 0: all */
     float factor;
     gckpt_tensor *t;
     gckpt_shape s;
@@ -370,23 +371,24 @@ static void compute_head(const node *o, int in, float *d, int64_t b, int64_t h)
 {
     const node *nq = &nodes[o->in[0]], *nk = &nodes[o->in[1]], *nv = &nodes[o->in[2]];
     int64_t c = o->c, size = c / o->heads, queries = o->s.d[1], keys = nk->s.d[1];
-    int64_t at = b * queries * c + h * size, first = b * keys * c + h * size;
-    const int64_t most = (queries - 1) * c + size, of_keys = (keys - 1) * c + size;
+    const int64_t kc = nk->c, there = o->lengths ? nodes[o->lengths - 1].index[b] : keys;
+    int64_t at = b * queries * c + h * size, first = b * keys * kc + h / (c / kc) * size;
+    const int64_t most = (queries - 1) * c + size, of_keys = (keys - 1) * kc + size;
     const float *q = factors(nq->y + at, most), *g = factors(o->g + at, most);
     const float *k = factors(nk->y + first, of_keys), *v = factors(nv->y + first, of_keys);
     float *p = get(2 * queries * keys), *ds = p + queries * keys, scale = 1.0f / sqrtf((float)size);
     for (int64_t t = 0; t < queries; t++, p += keys, ds += keys) {
         float *aux = o->aux + (b * o->heads + h) * queries + t, *to = d + at + t * c;
         float delta = in < 0 ? 0 : lanes(g + t * c, o->y + at + t * c, size), max = 0, sum = 0;
-        const int64_t seen = keys - (o->flag ? queries - 1 - t : 0);
+        const int64_t last = keys - (o->flag ? queries - 1 - t : 0), seen = last < there ? last : there;
         for (int64_t j = 0; j < seen; j++)
-            p[j] = rounded(element(0, q + t * c, 1, k + j * c, 1, 0, size, 0), scale);
+            p[j] = rounded(element(0, q + t * c, 1, k + j * kc, 1, 0, size, 0), scale);
         for (int64_t j = 0; j < seen && in < 0; j += 64) {
             const int64_t n = seen - j < 64 ? seen - j : 64;
             const float factor = online(p + j, n, &max, &sum, j == 0);
             round_all(p + j, n);
             for (int64_t i = 0; i < size; i++)
-                to[i] = element(times(to[i], factor), p + j, 1, v + j * c + i, c, 0, n, 0);
+                to[i] = element(times(to[i], factor), p + j, 1, v + j * kc + i, kc, 0, n, 0);
         }
         online_end(&max, &sum);
         for (int64_t i = 0; i < size && in < 0; i++)
@@ -395,18 +397,18 @@ static void compute_head(const node *o, int in, float *d, int64_t b, int64_t h)
             *aux = max + gckpti_log(sum);
         for (int64_t j = 0; j < seen && in >= 0; j++) {
             p[j] = gckpti_exp(p[j] - *aux);
-            ds[j] = element(0, g + t * c, 1, v + j * c, 1, 0, size, 0) - delta;
+            ds[j] = element(0, g + t * c, 1, v + j * kc, 1, 0, size, 0) - delta;
             ds[j] = times(times(p[j], ds[j]), scale);
         }
         round_all(p, keys), round_all(ds, keys);
-        for (int64_t i = 0; i < size && in == 0; i++)
-            to[i] = ended(element(to[i], ds, 1, k + i, c, 0, seen, 0));
+        for (int64_t i = 0; i < size && in == 0 && there; i++)
+            to[i] = ended(element(to[i], ds, 1, k + i, kc, 0, seen, 0));
     }
     p -= queries * keys, ds -= queries * keys;
-    for (int64_t j = 0; j < keys && in > 0; j++) {
+    for (int64_t j = 0; j < there && in > 0; j++) {
         const int64_t before = j - (keys - queries), from = o->flag && before > 0 ? before : 0;
         for (int64_t i = 0; i < size; i++) {
-            float *to = d + first + j * c + i;
+            float *to = d + first + j * kc + i;
             *to = ended(element(*to, (in == 1 ? ds : p) + j, keys, (in == 1 ? q : g) + i, c, from,
                                 queries, 0));
         }
@@ -1072,6 +1074,13 @@ static int attention(int q, int k, int v, int heads, int causal)
     gckpt_tensor *t = gckpt_attention(T(q), T(k), T(v), heads, causal);
     return with(note(ATTENTION, t, q, k, v), causal, heads, 0);
 }
+static int attention_with(int q, int k, int v, int heads, int key_heads, int causal, int lengths)
+{
+    const gckpt_attention_desc desc = { heads, key_heads, causal, T(lengths) };
+    const int i = note(ATTENTION, gckpt_attention_with(T(q), T(k), T(v), &desc), q, k, v);
+    nodes[i].lengths = lengths + 1;
+    return with(i, causal, heads, 0);
+}
 static int add(int a, int b) { return with(note(ADD, gckpt_add(T(a), T(b)), a, b, -1), 0, 0, 1); }
 static int sub(int a, int b) { return with(note(ADD, gckpt_sub(T(a), T(b)), a, b, -1), 0, 0, -1); }
 static int mul(int a, int b) { return note(MUL, gckpt_mul(T(a), T(b)), a, b, -1); }
@@ -1193,6 +1202,26 @@ static void attend(void)
     minimise(squares(reduce(k, 1, 1), reduce(z, 1, 0)), 0.5f);
     x = slice(apply(RELU, x), 0, 1); /* logits' gradients of -0 from here, before those above */
     minimise(sum_loss(mul(h, x)), -0.25f);
+}
+/* heads that share keys, which are the values, too, or what other heads read apart; lengths */
+static void shared(void)
+{
+    enum { LONG = 70, S = 75, C = 12, K = 6 };
+    int x = input("x", gckpt_shape3(batch_rows, LONG, C)),
+        z = input("z", gckpt_shape3(batch_rows, S, C));
+    int lengths = indices("lengths", gckpt_shape1(batch_rows), S + 1, 0);
+    for (int64_t i = 0; i < nodes[lengths].n; i++) /* none, all, a tile, some, one */
+        nodes[lengths].index[i] = (int32_t[]){ 0, S, 64, 37, 1 }[i % 5];
+    int w = param("w", gckpt_shape2(C, C), 1, 0, 0), u = param("u", gckpt_shape2(C, K), 1, 0, 0);
+    int few = param("few", gckpt_shape2(2, C), 1, 0, 0);
+    int q = linear(x, w, -1, 0), k = linear(z, u, -1, 0), v = apply(TANH, k);
+    int h = add(attention_with(q, k, v, 4, 2, 0, -1), attention_with(q, k, k, 6, 3, 1, lengths));
+    h = add(h, attention_with(h, v, k, 2, 1, 0, lengths));
+    h = add(h, attention_with(q, q, h, 3, 0, 1, -1));
+    minimise(squares(h, x), 1);
+    h = linear(h, few, -1, 1);
+    minimise(sum_loss(mul(h, h)), 0.1f);
+    minimise(sum_loss(mul(k, v)), -0.01f);
 }
 /* repetition on every side; functions of parameters, used often */
 static void broadcast(void)
@@ -1558,7 +1587,7 @@ int main(void)
         { "odd", odd, GCKPT_ADAMW, 0 },          { "masked", masked, GCKPT_ADAMW, 0 },
         { "hopeless", masked, GCKPT_SGD, 0 },    { "criterion", criterion, GCKPT_ADAMW, 0 },
         { "losses", losses, GCKPT_ADAMW, 0 },    { "errors", errors_of, GCKPT_ADAMW, 0.01f },
-        { "zeros", zeros, GCKPT_ADAMW, 0 }
+        { "zeros", zeros, GCKPT_ADAMW, 0 },      { "shared", shared, GCKPT_ADAMW, 0 }
     };
     static const setting settings[SETTINGS] = {
         { GCKPT_STORE_ALL, 5, 5, 1, GCKPT_ISA_PLAIN, 1, 0 },

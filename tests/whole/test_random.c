@@ -29,7 +29,7 @@ static int pick_count, not_finite;
 
 static gckpt_result one_step(gckpt_exec *e, const run *r, gckpt_report *report)
 {
-    gckpt_feed f[4];
+    gckpt_feed f[NET_FEEDS];
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = r->in_backward || r->no_clip ? 0 : 0.3f };
     if (r->mode == GCKPT_INFERENCE)
         return gckpt_forward(e, f, net_feed(NULL, 0, f), net.batch, report);
@@ -188,7 +188,7 @@ static void check_gradients(unsigned seed)
 {
     gckpt_plan_desc d = { .mode = GCKPT_SQRT, .backend = RANDOM_BACKEND(1) };
     gckpt_exec_desc x = { .backend = d.backend };
-    gckpt_feed f[4];
+    gckpt_feed f[NET_FEEDS];
     build(seed, 0);
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);

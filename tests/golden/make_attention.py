@@ -1,0 +1,43 @@
+"""Heads that share keys, and lengths of the rows' keys, by PyTorch's scaled_dot_product_attention in
+binary64. Inputs are made of a formula, which tests/ops/test_attention.c has, too.
+
+    python3 tests/golden/make_attention.py > tests/golden/attention.h
+"""
+import torch
+import torch.nn.functional as F
+
+
+def numbers(seed, *shape):
+    n = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
+    return (((n * 37 + seed * 11) % 101 - 50) / 32).reshape(shape)
+
+
+def show(name, t):
+    print("static const double golden_%s[%d] = { /* %s */" % (name, t.numel(), tuple(t.shape)))
+    values = ["%.17g" % x for x in t.flatten().tolist()]
+    for i in range(0, len(values), 5):
+        print("    " + ", ".join(values[i:i + 5]) + ",")
+    print("};")
+
+
+print("/* attention.h - written by make_attention.py with PyTorch %s; do not edit. */" % torch.__version__)
+D = 3
+# B, T, S, heads, key_heads, causal, lengths
+for name, b, t, s, heads, key_heads, causal, lengths in (
+        ("shared", 2, 3, 5, 4, 2, False, None),
+        ("shared_causal", 1, 4, 4, 3, 1, True, None),
+        ("lengths", 3, 3, 5, 2, 2, False, (5, 1, 3)),
+        ("both", 3, 4, 4, 4, 2, True, (2, 4, 1))):
+    q, k, v = [numbers(i, b, x, h * D).requires_grad_() for i, x, h in
+               ((1, t, heads), (2, s, key_heads), (3, s, key_heads))]
+    split = [x.view(b, -1, h, D).transpose(1, 2) for x, h in ((q, heads), (k, key_heads), (v, key_heads))]
+    mask = torch.ones(b, 1, t, s, dtype=torch.bool)
+    if causal:
+        mask = mask.tril()
+    if lengths:
+        mask = mask & (torch.arange(s) < torch.tensor(lengths)[:, None])[:, None, None]
+    out = F.scaled_dot_product_attention(*split, attn_mask=mask, enable_gqa=True)
+    out = out.transpose(1, 2).reshape(b, t, heads * D)
+    out.backward(numbers(4, b, t, heads * D))
+    for what, x in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
+        show("attention_%s_%s" % (name, what), x)

@@ -1,0 +1,272 @@
+/* test_attention.c - gckpt_attention_with by itself: against PyTorch (golden/make_attention.py), against heads
+ * and rows written out with gckpt_attention, and that what is out of sight changes nothing. On every instruction
+ * set of this machine, in fp32 and bf16 plans, on threads, whole and row by row, stored and recomputed. */
+#include "gradckpt.h"
+#include "rig.h"
+#include "golden/attention.h"
+#include <math.h>
+#include <string.h>
+
+enum { ROOM = 1 << 15, Q = 0, K, V, G, OUT, DQ, DK, DV, ARRAYS };
+
+typedef struct {
+    int64_t b, t, s, d;
+    int heads, key_heads, causal;
+    const int32_t *lengths;
+    int repeat; /* keys are repeated by hand, and gckpt_attention is called */
+} problem;
+
+typedef struct {
+    float x[ARRAYS][ROOM];
+} arrays;
+
+typedef struct {
+    gckpt_isa isa;
+    gckpt_mode mode;
+    gckpt_precision precision;
+    int threads;
+    int64_t rows;
+} way;
+
+static int64_t elements_of(const problem *p, int which)
+{
+    const int of_keys = which == K || which == V || which == DK || which == DV;
+    return p->b * (of_keys ? p->s * p->key_heads : p->t * p->heads) * p->d;
+}
+
+static void fill(const problem *p, arrays *a) /* as numbers() of make_attention.py */
+{
+    for (int which = Q; which <= G; which++)
+        for (int64_t i = 0; i < elements_of(p, which); i++)
+            a->x[which][i] = (float)((i * 37 + (which + 1) * 11) % 101 - 50) / 32;
+}
+
+/* Each head of keys `group` times, by slices that are joined. */
+static gckpt_tensor *repeated(const problem *p, gckpt_tensor *x)
+{
+    gckpt_tensor *all = NULL;
+    for (int h = 0; h < p->heads; h++) {
+        const int64_t at = h / (p->heads / p->key_heads) * p->d;
+        gckpt_tensor *two[2] = { all, gckpt_slice(x, 2, at, at + p->d) };
+        all = all ? gckpt_concat(two, 2, 2) : two[1];
+    }
+    return all;
+}
+
+/* out, and the gradients of q, k and v for the gradient g that comes in. */
+static void solve(const problem *p, const way *w, arrays *a)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    const int64_t c = p->heads * p->d, kc = p->key_heads * p->d;
+    gckpt_tensor *in[4] = { gckpt_input(g, "q", GCKPT_F32, gckpt_shape3(w->rows, p->t, c)),
+                            gckpt_input(g, "k", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
+                            gckpt_input(g, "v", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
+                            gckpt_input(g, "g", GCKPT_F32, gckpt_shape3(w->rows, p->t, c)) };
+    gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL };
+    if (p->lengths)
+        desc.lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(w->rows));
+    gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]), p->heads, p->causal)
+                                  : gckpt_attention_with(in[Q], in[K], in[V], &desc);
+    gckpt_term term = { gckpt_sum_loss(gckpt_mul(out, in[G])), 1, 0 };
+    const gckpt_pick picks[4] = { { out, 0 }, { in[Q], 1 }, { in[K], 1 }, { in[V], 1 } };
+    gckpt_plan_desc d = { .mode = w->mode, .batch = p->b, .threads = w->threads, .precision = w->precision,
+                          .fetch = picks, .fetches = 4 };
+    gckpt_exec_desc x = { .isa = w->isa, .parallel_for = any_order, .debug = GCKPT_DEBUG_PAINT };
+    gckpt_plan *plan = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_exec *e = gckpt_exec_new(plan, s, &x);
+    if (!CHECK_MSG(e != NULL, "%s %s", gckpt_error_text(g), gckpt_error_text(s)))
+        exit(check_report("test_attention"));
+    CHECK(gckpt_plan_split_exact(plan, NULL) == 1);
+    gckpt_feed feeds[5] = { { 0, NULL }, { 0, NULL }, { 0, NULL }, { 0, NULL }, { gckpt_id(desc.lengths), p->lengths } };
+    for (int i = 0; i < 4; i++) {
+        feeds[i].input = gckpt_id(in[i]), feeds[i].data = a->x[i];
+        CHECK(gckpt_collect(e, gckpt_id(i ? in[i - 1] : out), i > 0, a->x[OUT + i], ROOM) == GCKPT_OK);
+    }
+    CHECK_MSG(gckpt_gradients(e, feeds, p->lengths ? 5 : 4, p->b, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    rig_free(e, plan, g, s);
+}
+
+/* ---- against PyTorch ---- */
+static void near_golden(const char *name, const problem *p, const double *const *want)
+{
+    static arrays a;
+    for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
+        const way w = { (gckpt_isa)isa, GCKPT_STORE_ALL, GCKPT_FP32, 1, p->b };
+        if (!gckpt_isa_available(w.isa))
+            continue;
+        fill(p, &a);
+        solve(p, &w, &a);
+        for (int which = OUT; which < ARRAYS; which++)
+            for (int64_t i = 0; i < elements_of(p, which == OUT ? Q : which - DQ); i++) {
+                const double x = (double)a.x[which][i], y = want[which - OUT][i];
+                CHECK_MSG(fabs(x - y) < 1e-6 * (1 + fabs(y)), "%s, %s: array %d, element %d is %.9g, not %.9g", name,
+                          gckpt_isa_name(w.isa), which, (int)i, x, y);
+            }
+    }
+}
+
+#define GOLDEN(name, ...)                                                                                           \
+    do {                                                                                                            \
+        const problem golden = { __VA_ARGS__, 0 };                                                                  \
+        const double *const want[4] = { golden_attention_##name##_out, golden_attention_##name##_dq,                \
+                                        golden_attention_##name##_dk, golden_attention_##name##_dv };               \
+        near_golden(#name, &golden, want);                                                                          \
+    } while (0)
+
+static void pytorch(void)
+{
+    static const int32_t some[3] = { 5, 1, 3 }, more[3] = { 2, 4, 1 };
+    GOLDEN(shared, 2, 3, 5, 3, 4, 2, 0, NULL);
+    GOLDEN(shared_causal, 1, 4, 4, 3, 3, 1, 1, NULL);
+    GOLDEN(lengths, 3, 3, 5, 3, 2, 2, 0, some);
+    GOLDEN(both, 3, 4, 4, 3, 4, 2, 1, more);
+}
+
+/* ---- the same bits: all ways; heads repeated by hand; rows that have but their keys ---- */
+static int differ(const float *x, const float *y, int64_t n) { return memcmp(x, y, (size_t)n * sizeof *x) != 0; }
+
+static void same_ways(const problem *p, gckpt_precision precision)
+{
+    static arrays want, got;
+    const way plain = { GCKPT_ISA_PLAIN, GCKPT_STORE_ALL, precision, 1, p->b };
+    fill(p, &want);
+    got = want;
+    solve(p, &plain, &want);
+    for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++)
+        for (int i = 0; i < 6 && gckpt_isa_available((gckpt_isa)isa); i++) {
+            const way w = { (gckpt_isa)isa, i % 2 ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, precision, 1 + i % 3,
+                            i < 3 ? p->b : i < 5 ? 1 : 2 };
+            for (int which = OUT; which < ARRAYS; which++)
+                memset(got.x[which], 0xff, sizeof got.x[which]);
+            solve(p, &w, &got);
+            for (int which = OUT; which < ARRAYS; which++)
+                CHECK_MSG(!differ(want.x[which], got.x[which], elements_of(p, which == OUT ? Q : which - DQ)),
+                          "%s, way %d, precision %d: array %d differs", gckpt_isa_name(w.isa), i, (int)precision, which);
+        }
+}
+
+static void repeated_heads(const problem *p, const way *w)
+{
+    static arrays want, got;
+    problem by_hand = *p;
+    by_hand.repeat = 1;
+    fill(p, &want);
+    got = want;
+    solve(&by_hand, w, &want);
+    solve(p, w, &got);
+    CHECK_MSG(!differ(want.x[OUT], got.x[OUT], elements_of(p, Q)) && !differ(want.x[DQ], got.x[DQ], elements_of(p, Q)),
+              "%s, precision %d: heads repeated by hand have other bits", gckpt_isa_name(w->isa), (int)w->precision);
+    for (int which = DK; which <= DV; which++) /* summed up in another order */
+        for (int64_t i = 0; i < elements_of(p, K) && w->precision == GCKPT_FP32; i++)
+            CHECK(fabsf(want.x[which][i] - got.x[which][i]) < 1e-5f * (1 + fabsf(want.x[which][i])));
+}
+
+/* Keys and values out of sight are anything, here NaN, infinities and what is large; their gradients are +0. */
+static void rows_alone(const problem *p, const way *w)
+{
+    static arrays all, one;
+    static const float odd[4] = { NAN, INFINITY, -INFINITY, 3e38f };
+    const int64_t c = p->heads * p->d, kc = p->key_heads * p->d;
+    fill(p, &all);
+    for (int which = K; which <= V; which++)
+        for (int64_t i = 0; i < elements_of(p, K); i++)
+            if (i / kc % p->s >= p->lengths[i / kc / p->s])
+                all.x[which][i] = odd[i % 4];
+    solve(p, w, &all);
+    for (int64_t b = 0; b < p->b; b++) {
+        const int64_t keys = p->lengths[b], q = b * p->t * c, k = b * p->s * kc;
+        const problem alone = { 1, p->t, keys, p->d, p->heads, p->key_heads, p->causal, NULL, 0 };
+        const way whole = { w->isa, w->mode, w->precision, w->threads, 1 };
+        const float *dk = all.x[DK] + k, *dv = all.x[DV] + k;
+        uint32_t words = 0;
+        for (int64_t i = keys * kc; i < p->s * kc; i++)
+            words |= bits_of(dk[i]) | bits_of(dv[i]);
+        for (int64_t i = 0; keys == 0 && i < p->t * c; i++)
+            words |= bits_of(all.x[OUT][q + i]) | bits_of(all.x[DQ][q + i]);
+        CHECK_MSG(words == 0, "%s, precision %d: row %d of %d keys is not +0", gckpt_isa_name(w->isa), (int)w->precision,
+                  (int)b, (int)keys);
+        if (keys == 0 || (p->causal && keys < p->s)) /* causal: other queries see the last key */
+            continue;
+        memcpy(one.x[Q], all.x[Q] + q, (size_t)(p->t * c) * sizeof(float));
+        memcpy(one.x[G], all.x[G] + q, (size_t)(p->t * c) * sizeof(float));
+        memcpy(one.x[K], all.x[K] + k, (size_t)(keys * kc) * sizeof(float));
+        memcpy(one.x[V], all.x[V] + k, (size_t)(keys * kc) * sizeof(float));
+        solve(&alone, &whole, &one);
+        CHECK_MSG(!differ(one.x[OUT], all.x[OUT] + q, p->t * c) && !differ(one.x[DQ], all.x[DQ] + q, p->t * c) &&
+                      !differ(one.x[DK], dk, keys * kc) && !differ(one.x[DV], dv, keys * kc),
+                  "%s, precision %d: row %d of %d keys differs from one that has no more", gckpt_isa_name(w->isa),
+                  (int)w->precision, (int)b, (int)keys);
+    }
+}
+
+static void bits(void)
+{
+    static const int32_t few[5] = { 0, 7, 1, 3, 0 }, many[5] = { 130, 64, 0, 65, 1 };
+    static const problem problems[] = { { 5, 4, 7, 3, 4, 2, 0, few, 0 },   { 5, 5, 7, 5, 3, 1, 1, few, 0 },
+                                        { 5, 70, 130, 4, 2, 1, 0, many, 0 }, { 5, 66, 130, 4, 2, 2, 1, many, 0 },
+                                        { 5, 1, 130, 7, 6, 3, 0, many, 0 }, { 5, 3, 130, 8, 4, 4, 0, many, 0 } };
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        for (int precision = 0; precision < 2; precision++) {
+            same_ways(&problems[i], precision ? GCKPT_BF16 : GCKPT_FP32);
+            for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
+                const way w = { (gckpt_isa)isa, GCKPT_STORE_ALL, precision ? GCKPT_BF16 : GCKPT_FP32, 2, 5 };
+                problem all = problems[i];
+                all.lengths = NULL;
+                if (!gckpt_isa_available(w.isa))
+                    continue;
+                rows_alone(&problems[i], &w);
+                repeated_heads(&all, &w);
+            }
+        }
+}
+
+/* ---- what is fed is looked at before anything runs; what one call takes, the other does ---- */
+static void refusals(void)
+{
+    float x[2 * 3 * 4] = { 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL), *old = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
+    gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)) };
+    gckpt_pick pick = { gckpt_attention_with(in, in, in, &desc), 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    for (int32_t length = -1; length < 6; length++) {
+        const int32_t lengths[2] = { 2, length };
+        gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(desc.lengths), lengths } };
+        const int fits = length >= 0 && length <= 3;
+        char want[80];
+        snprintf(want, sizeof want, "\"lengths\": index %d at row 1, position 0: attention #2 takes 0 to 3", (int)length);
+        CHECK(gckpt_forward(e, feeds, 2, 2, NULL) == (fits ? GCKPT_OK : GCKPT_E_DATA));
+        CHECK_MSG(fits || strstr(gckpt_error_text(e), want), "%s", gckpt_error_text(e));
+        if (!fits)
+            rig_free(e, NULL, NULL, NULL), e = gckpt_exec_new(p, s, NULL);
+    }
+    rig_free(e, p, g, NULL);
+    /* no more is said of a call than gckpt_attention says: the plan is the same one */
+    in = gckpt_input(old, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
+    desc.lengths = NULL, desc.key_heads = 2;
+    g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in2 = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
+    pick.tensor = gckpt_attention(in, in, in, 2, 0);
+    q = gckpt_plan_new(old, NULL, 0, &d);
+    pick.tensor = gckpt_attention_with(in2, in2, in2, &desc);
+    same = gckpt_plan_new(g, NULL, 0, &d);
+    file one = { 0 }, two = { 0 };
+    CHECK(gckpt_plan_write(q, file_write, &one) == GCKPT_OK && gckpt_plan_write(same, file_write, &two) == GCKPT_OK);
+    CHECK(same_file(&one, &two));
+    free(one.bytes), free(two.bytes);
+    gckpt_plan_free(q);
+    rig_free(NULL, same, g, NULL);
+    rig_free(NULL, NULL, old, s);
+}
+
+int main(void)
+{
+    pytorch();
+    bits();
+    refusals();
+    return check_report("attention");
+}
