@@ -278,22 +278,14 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *
 GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
                                            uint32_t *d, int64_t row)
 {
-    enum { ROOM = (int)GCKPTI_PANEL * GCKPTI_LINKS };
-    const gckpti_factor *x = s->x;
-    gckpti_factor unpacked;
-    float room[ROOM];
-    int64_t p = s->p, links;
-    (void)room, (void)unpacked;
+    float room[GCKPTI_PANEL * GCKPTI_PANEL];
+    int64_t p = s->p, links, at;
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        int64_t at = s->at + p * x->step;
         links = V(mixed_block)(s, p);
-        if (!as_a && gckpti_is_stored(s->x)) {
-            GCKPTI_STORED(unpacked = V(mixed_unpacked)(s, p, links, room, &at));
-            x = &unpacked;
-        }
+        const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
             const gckpti_mixed_square_bf16 some = {
-                x, at + i * x->row, s->n - i, links, gckpti_mixed_order[words], as_a
+                &x, at + i * x.row, s->n - i, links, gckpti_mixed_order[words], as_a
             };
             gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
         }

@@ -305,9 +305,6 @@ GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t 
 GCKPTI_FN gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row,
                                          int64_t step, int64_t next);
 GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x); /* transposed */
-/* x is what is stored so (NULL: nothing is): where factors are bf16, BF16 is one of these. */
-GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_unpacking *u,
-                                  gckpti_factor *x);
 
 /* c (m,n) = a b, or +=; of t there are a, b, run and before. (Eight parameters: a struct in place
  * of the sizes is more code, which firmware notices.) */
