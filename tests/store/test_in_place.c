@@ -251,8 +251,8 @@ static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision,
 
 int main(void)
 {
-    static const sizes small[] = { { 5, 24, 33, 37 }, { 33, 47, 70, 600 } };
-    static const sizes large = { 43, 272, 560, 1100 };
+    static const sizes small[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 } };
+    static const sizes large = { 43, 272, 560, 2100 };
     for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I8; storage++)
         for (int precision = GCKPT_FP32; precision <= GCKPT_BF16_STOCHASTIC; precision++) {
             if (precision == GCKPT_BF16_STOCHASTIC && storage != GCKPT_STORED_I8)
