@@ -98,7 +98,7 @@ static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, i
 {
     const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
     const int size = stored ? gckpti_storages[x->stored->storage].bytes : narrow ? 2 : 4;
-    const void *here = stored ? x->stored->packed
+    const void *here = stored   ? x->stored->packed
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
     const gckpti_fetch f = { (const char *)here + at * size, row * size, rows, width * size, 0, 1 };
