@@ -96,9 +96,12 @@ typedef struct {
 static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, int64_t row,
                                            int64_t rows, int64_t width)
 {
-    const int narrow = gckpti_is_narrow(x->bf16), size = narrow ? 2 : 4;
-    const void *here = narrow ? (const void *)(x->bf16 + at) : (const void *)(x->f32 + at);
-    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
+    const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
+    const int size = stored ? gckpti_storages[x->stored->storage].bytes : narrow ? 2 : 4;
+    const void *here = stored   ? x->stored->packed
+                       : narrow ? (const void *)x->bf16
+                                : (const void *)x->f32;
+    const gckpti_fetch f = { (const char *)here + at * size, row * size, rows, width * size, 0, 1 };
     return f;
 }
 

@@ -107,7 +107,7 @@ enum { GCKPTI_TAKE_ITEM = 64 };
 static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
-    if (gckpti_is_wide(call->out))
+    if (gckpti_is_wide(call->out) || gckpti_stored_of(call))
         gckpti_take_row(call, r);
     else
         gckpti_mixed_of(gckpti_kernels_of(call))
@@ -142,16 +142,13 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     }
 }
 
-/* Rows as they are stored go one after the other. Tables that are not added to are cleared first,
- * in items of their own. */
+/* Tables that are not added to are cleared first, in items of their own. */
 static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
     const int64_t size = GCKPTI_TAKE_ITEM, n = gckpti_last(&call->shape);
     int64_t rows = gckpti_rows(&call->shape), entries = gckpti_take_entries(call);
-    if (!backward && call->packed)
-        gckpti_embed_forward(call);
-    else if (!backward)
+    if (!backward)
         gckpti_each(call, rows, n, gckpti_fast_take_row);
     if (!backward || !table->grad)
         return;

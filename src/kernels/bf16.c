@@ -138,6 +138,28 @@ GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
     return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
 }
 
+/* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
+ * floats. *at: its first element. */
+GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t p, int64_t links,
+                                           float *room, int64_t *at)
+{
+    gckpti_factor x = *s->x;
+    *at = s->at + p * x.step;
+    (void)links;
+    if (!gckpti_is_stored(s->x))
+        return x;
+    if (x.row == 1) {
+        GCKPTI_STORED(V(unpack)(x.stored, *at, x.step, links, s->n, room, GCKPTI_PANEL));
+        x.step = GCKPTI_PANEL;
+    } else {
+        GCKPTI_STORED(V(unpack)(x.stored, *at, x.row, s->n, links, room, GCKPTI_PANEL));
+        x.row = GCKPTI_PANEL;
+    }
+    x.f32 = room;
+    *at = 0;
+    return x;
+}
+
 static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
 {
     const gckpti_factor *x = s->x;
@@ -172,12 +194,12 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
-    const gckpti_factor *x = s->x;
-    int64_t p = s->p, links;
+    float room[GCKPTI_PANEL * GCKPTI_PANEL];
+    int64_t p = s->p, links, at;
     (void)words;
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        const int64_t at = s->at + p * x->step;
         links = V(mixed_block)(s, p);
+        const gckpti_factor from = V(mixed_from)(s, p, links, room, &at), *x = &from;
         for (int64_t i = 0; i < width && x->row != 1; i++) {
             uint16_t lane[GCKPTI_LINKS] = { 0 };
             for (int64_t l = 0; l < links && i < s->n; l += x->step == 1 ? links : 1)

@@ -278,14 +278,14 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *
 GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
                                            uint32_t *d, int64_t row)
 {
-    const gckpti_factor *x = s->x;
-    int64_t p = s->p, links;
+    float room[GCKPTI_PANEL * GCKPTI_PANEL];
+    int64_t p = s->p, links, at;
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
         links = V(mixed_block)(s, p);
+        const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
             const gckpti_mixed_square_bf16 some = {
-                x,     s->at + i * x->row + p * x->step, s->n - i,
-                links, gckpti_mixed_order[words],        as_a
+                &x, at + i * x.row, s->n - i, links, gckpti_mixed_order[words], as_a
             };
             gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
         }

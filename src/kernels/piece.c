@@ -62,7 +62,7 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, const gckpti
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = ahead;
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k && !gckpti_is_stored(&t->b))
+        if (next_p < t->k)
             ahead = V(fetch_block)(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
                                    gckpti_min(j1 - next_j, by.wide),
                                    (i1 - i0 + high - 1) / high * count);

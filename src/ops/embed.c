@@ -30,9 +30,17 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
     const gckpt_unpacking *stored = gckpti_stored_of(call);
-    if (stored)
+    float row[64];
+    if (stored && gckpti_is_wide(call->out))
         gckpti_unpack(stored, at, n, call->out + r * n);
-    else if (gckpti_is_wide(call->out))
+    for (int64_t i = 0, some; stored && !gckpti_is_wide(call->out) && i < n; i += some) {
+        some = gckpti_min(n - i, 64);
+        gckpti_unpack(stored, at + i, some, row);
+        gckpti_to_bf16s(row, call->out_bf16 + r * n + i, some);
+    }
+    if (stored)
+        return;
+    if (gckpti_is_wide(call->out))
         memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
     else
         gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);

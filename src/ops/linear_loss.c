@@ -92,9 +92,14 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         l->n = gckpti_min(v - l->first, parts->chunk);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
+        gckpt_unpacking rows;
         gckpti_product t;
         t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
+        if (gckpti_stored_of(call)) {
+            rows = gckpti_unpacking_from(gckpti_stored_of(call), l->first * c);
+            gckpti_read_stored(call, &rows, &t.b);
+        }
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
         gckpt_parallel(call, l->rows, 16 * l->n,
@@ -183,5 +188,8 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
                            "linear_cross_entropy: w, %T, depends on the batch; it must be "
                            "a function of parameters",
                            w);
-    return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+    if (t)
+        w->floats--;
+    return t;
 }

@@ -77,18 +77,53 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     return d;
 }
 
+static void gckpti_mixed_end_at(const gckpti_product *t, int64_t at, float d)
+{
+    if (t->c)
+        t->c[at] = d;
+    else
+        t->c_bf16[at] = gckpti_to_bf16(d);
+}
+
+/* Column j of rows i.., at most GCKPTI_STRIP, where b is read as it is stored: a block of its links
+ * at a time, which all these rows take. */
+static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
+{
+    float d[GCKPTI_STRIP], w[GCKPTI_LINKS];
+    const gckpti_links y = { w, NULL, 1 };
+    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.step;
+    for (int64_t r = 0; r < rows; r++)
+        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
+    for (int64_t p = 0, n; p < t->k; p += n) {
+        const int64_t at = j * t->b.row + p * step;
+        n = gckpti_min(t->k - p, GCKPTI_LINKS);
+        if (step == 1)
+            gckpti_unpack(t->b.stored, at, n, w);
+        for (int64_t l = 0; l < n && step != 1; l++)
+            gckpti_unpack(t->b.stored, at + l * step, 1, w + l);
+        for (int64_t r = 0; r < rows; r++) {
+            const gckpti_links x =
+                gckpti_links_of(&t->a, (i + r) * t->a.row + p * t->a.step, t->a.step);
+            d[r] = gckpti_mixed_blocks(&x, &y, n, d[r]);
+        }
+    }
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_mixed_end_at(t, (i + r) * t->n + j, d[r]);
+}
+
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
+    const int stored = gckpti_is_stored(&t->b);
     (void)call;
-    for (int64_t i = 0; i < t->batch * t->m; i++)
+    for (int64_t i = 0; stored && i < t->m; i += GCKPTI_STRIP)
+        for (int64_t j = 0; j < t->n; j++)
+            gckpti_mixed_column(t, i, j);
+    for (int64_t i = 0; i < t->batch * t->m && !stored; i++)
         for (int64_t j = 0; j < t->n; j++) {
             const int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
             const int64_t b = i / t->m * t->b.next + j * t->b.row;
             const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
-            if (t->c)
-                t->c[at] = d;
-            else
-                t->c_bf16[at] = gckpti_to_bf16(d);
+            gckpti_mixed_end_at(t, at, d);
         }
 }
 

@@ -198,6 +198,10 @@ GCKPTI_FN int64_t gckpti_table_rows(const gckpt_call *call, int i);
 /* ops/products.c */
 GCKPTI_FN int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 GCKPTI_FN gckpti_product_run gckpti_plain_products(const gckpt_call *call);
+
+/* x is what is stored so (NULL: nothing is): where factors are bf16, BF16 is one of these. */
+GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_unpacking *u,
+                                  gckpti_factor *x);
 GCKPTI_FN void gckpti_bias_backward(const gckpt_call *call);
 
 /* ops/losses.c */

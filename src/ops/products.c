@@ -134,6 +134,16 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
+GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_unpacking *u,
+                                  gckpti_factor *x)
+{
+    const int halves = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORED_BF16;
+    if (halves)
+        x->bf16 = (const uint16_t *)u->packed;
+    else
+        x->stored = u;
+}
+
 /* All of t but a, b, run and before (as many parameters as that are). */
 static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
@@ -184,7 +194,7 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes 
     gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s->n, s->n * s->k);
     if (*(const int *)call->attributes) /* transposed */
         b.row = s->k, b.step = 1;
-    b.stored = gckpti_stored_of(call);
+    gckpti_read_stored(call, gckpti_stored_of(call), &b);
     return b;
 }
 

@@ -413,7 +413,7 @@ typedef struct gckpti_planner {
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t); /* its op is one */
 
 /* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
- * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
+ * ones, unless the processor's kernels of all that reads them take what is stored. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* A parameter that is updated: trained or measured. */

@@ -19,7 +19,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
     if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
     return gckpti_is_packed((int)p->g->store->params[t->index].p.storage) &&
-           (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
+           (d->backend || t->floats);
 }
 
 /* What ranks share of a parameter's updates. All plan with the largest share. */

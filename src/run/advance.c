@@ -75,7 +75,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, node, c, &stored);
+        gckpti_call_stored(e, ins, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
@@ -143,7 +143,10 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
+    gckpt_unpacking stored;
     gckpti_call_of(e, ins, &o, c);
+    if (p->packed)
+        gckpti_call_stored(e, ins, c, &stored);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
         gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));

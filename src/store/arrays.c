@@ -168,6 +168,15 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
     }
 }
 
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at)
+{
+    gckpt_unpacking rest = *u;
+    rest.packed = (const unsigned char *)u->packed + at * gckpti_storages[u->storage].bytes;
+    rest.scales = u->scales ? u->scales + at / u->row : NULL;
+    rest.n -= at;
+    return rest;
+}
+
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
 {
     const gckpt_parameter *p = &q->p;

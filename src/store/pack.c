@@ -143,9 +143,9 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
     const int links = t->b.row != 1; /* what lies side by side */
     const int64_t width = links ? t->k : t->n;
     float w[64];
-    for (int64_t i = 0; i < t->m * t->n; i++)
+    for (int64_t i = 0; i < t->m * t->n && !t->accumulate; i++)
         t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
-    for (int64_t at = 0, n; at < u->n; at += n) {
+    for (int64_t at = 0, n; at < t->n * t->k; at += n) {
         const int64_t row = at / width, first = at % width;
         n = gckpti_min(64, width - first);
         gckpti_unpack(u, at, n, w);

@@ -220,6 +220,9 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
  * float is written over it. No scales: 1. */
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
 
+/* The same from the row on that begins at element `at`. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at);
+
 /* A parameter's, on the host, to nowhere yet. */
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
 

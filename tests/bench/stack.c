@@ -1,28 +1,36 @@
 /* stack.c - what one switch costs and saves, and what a plan does: LoRA on a stack of the shape of
- * Llama 13B at 512 tokens, planned, not run. No weight is made: all are at the same few bytes.
+ * Llama 13B at 512 tokens, planned, not run; and the bytes that Llama-3.2-1B's shape needs, by what
+ * its weights are stored as. No weight is made.
  *
- *     build/stack            the table of docs/finetuning.md        (make stack)
+ *     build/stack            the tables of docs/finetuning.md        (make stack)
  */
 #define GRADCKPT_IMPLEMENTATION
 #include "graphs.h"
 
-enum { LAYERS = 40, HEADS = 40, DIM = 5120, INNER = 13824, VOCABULARY = 32000 };
 enum { TOKENS = 512, RANK = 8 };
 
-/* Frozen (rows,columns): floats, or int8 with a scale for each row, which a plan brings into the
- * arena as floats. */
-static gckpt_tensor *frozen(const place *p, const char *part, int64_t rows, int64_t columns)
+typedef struct {
+    const char *name;
+    int layers, heads, key_heads, dim, inner, vocabulary, tied;
+} shape_of_model;
+
+static const shape_of_model llama_13b = { "Llama 13B", 40, 40, 40, 5120, 13824, 32000, 0 };
+static const shape_of_model llama_1b = { "Llama-3.2-1B", 16, 32, 8, 2048, 8192, 128256, 1 };
+
+/* A layer of one. */
+typedef struct {
+    place at;
+    const shape_of_model *model;
+} spot;
+
+/* A weight (rows,columns), called "frozen." if it is. */
+static gckpt_tensor *weight(const place *p, const char *part, int frozen, int64_t rows,
+                            int64_t columns)
 {
-    static float nothing;
     const gckpt_init zero = { 0, 0, 0 };
-    const gckpt_shape shape = gckpt_shape2(rows, columns);
-    char name[32];
-    snprintf(name, sizeof name, "%d.%s", p->layer, part);
-    if (*p->part != 0)
-        gckpt_store_external_packed(p->n->store, name, shape, GCKPT_STORED_I8, &nothing, &nothing);
-    else
-        gckpt_store_external(p->n->store, name, shape, &nothing, 0);
-    return gckpt_param(p->n->graph, name, shape, zero);
+    char name[40];
+    snprintf(name, sizeof name, "%s%d.%s", frozen ? "frozen." : "", p->layer, part);
+    return gckpt_param(p->n->graph, name, gckpt_shape2(rows, columns), zero);
 }
 
 /* x W; with `rank` also + (x A) B, which is trained. */
@@ -30,41 +38,64 @@ static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, in
                            int64_t out, int rank)
 {
     char name[32];
-    gckpt_tensor *y = gckpt_linear(x, frozen(p, part, in, out), NULL);
+    gckpt_tensor *y = gckpt_linear(x, weight(p, part, 1, in, out), NULL);
     if (rank == 0)
         return y;
     snprintf(name, sizeof name, "%s.A", part);
-    gckpt_tensor *a = gckpt_linear(x, net_weight(p, name, in, rank), NULL);
+    gckpt_tensor *a = gckpt_linear(x, weight(p, name, 0, in, rank), NULL);
     snprintf(name, sizeof name, "%s.B", part);
-    return gckpt_add(y, gckpt_linear(a, net_weight(p, name, rank, out), NULL));
+    return gckpt_add(y, gckpt_linear(a, weight(p, name, 0, rank, out), NULL));
+}
+
+/* Each head of keys or values serves as many neighbours: heads of k, repeated. */
+static gckpt_tensor *spread(gckpt_tensor *k, const spot *s)
+{
+    static const float zeros[64];
+    const int64_t each = s->model->heads / s->model->key_heads,
+                  width = s->model->dim / s->model->heads;
+    char name[32];
+    if (each == 1)
+        return k;
+    snprintf(name, sizeof name, "zeros.%d", gckpt_id(k));
+    const gckpt_shape apart = { 5, { 1, TOKENS, s->model->key_heads, 1, width } };
+    k = gckpt_add(gckpt_reshape(k, apart),
+                  gckpt_constant(s->at.n->graph, name, GCKPT_F32, gckpt_shape2(each, 1), zeros));
+    return gckpt_reshape(k, gckpt_shape3(1, TOKENS, s->model->dim));
 }
 
 /* A block of Llama: RMSNorm (its gain is in the next product), rotary attention, SwiGLU. */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
-    const place *p = (const place *)user;
+    const spot *s = (const spot *)user;
+    const place *p = &s->at;
+    const int heads = s->model->heads, dim = s->model->dim, inner = s->model->inner;
+    const int keys = dim / heads * s->model->key_heads;
     gckpt_tensor *h = gckpt_rmsnorm(x, NULL);
-    gckpt_tensor *q = gckpt_rotary(dense(p, "q", h, DIM, DIM, RANK), HEADS, 0);
-    gckpt_tensor *k = gckpt_rotary(dense(p, "k", h, DIM, DIM, 0), HEADS, 0);
-    gckpt_tensor *v = dense(p, "v", h, DIM, DIM, RANK);
-    x = gckpt_add(x, dense(p, "o", gckpt_attention(q, k, v, HEADS, 1), DIM, DIM, 0));
+    gckpt_tensor *q = gckpt_rotary(dense(p, "q", h, dim, dim, RANK), heads, 0);
+    gckpt_tensor *k = gckpt_rotary(dense(p, "k", h, dim, keys, 0), s->model->key_heads, 0);
+    gckpt_tensor *v = dense(p, "v", h, dim, keys, RANK);
+    h = gckpt_attention(q, spread(k, s), spread(v, s), heads, 1);
+    x = gckpt_add(x, dense(p, "o", h, dim, dim, 0));
     h = gckpt_rmsnorm(x, NULL);
-    gckpt_tensor *gate = gckpt_silu(dense(p, "gate", h, DIM, INNER, 0));
-    h = gckpt_mul(gate, dense(p, "up", h, DIM, INNER, 0));
-    return gckpt_add(x, dense(p, "down", h, INNER, DIM, 0));
+    gckpt_tensor *gate = gckpt_silu(dense(p, "gate", h, dim, inner, 0));
+    h = gckpt_mul(gate, dense(p, "up", h, dim, inner, 0));
+    return gckpt_add(x, dense(p, "down", h, inner, dim, 0));
 }
 
-static int open_stack(net *n, int int8)
+static int open_stack(net *n, const shape_of_model *model, gckpt_storage storage)
 {
-    net_open(n, "Llama 13B", 1);
-    place p = { n, int8 ? "int8 " : "", 0, DIM, HEADS, 1, NULL };
+    net_open(n, model->name, 1);
+    spot s = { { n, "", 0, model->dim, model->heads, 1, NULL }, model };
     gckpt_shape shape = gckpt_shape2(1, TOKENS);
-    gckpt_tensor *table = frozen(&p, "table", VOCABULARY, DIM);
-    gckpt_tensor *head = frozen(&p, "head", VOCABULARY, DIM);
+    gckpt_tensor *table = weight(&s.at, "table", 1, model->vocabulary, model->dim), *head = table;
+    if (!model->tied)
+        head = weight(&s.at, "head", 1, model->vocabulary, model->dim);
     gckpt_tensor *x = gckpt_embed(table, gckpt_input(n->graph, "tokens", GCKPT_I32, shape));
-    for (; p.layer < LAYERS; p.layer++)
-        x = gckpt_checkpoint(block, x, &p);
+    for (; s.at.layer < model->layers; s.at.layer++)
+        x = gckpt_checkpoint(block, x, &s);
     gckpt_tensor *target = gckpt_input(n->graph, "targets", GCKPT_I32, shape);
+    gckpt_store_freeze(n->store, "frozen.*", 1);
+    gckpt_store_pack(n->store, "frozen.*", storage);
     return net_close(n, gckpt_linear_cross_entropy(gckpt_rmsnorm(x, NULL), head, target));
 }
 
@@ -127,18 +158,47 @@ static int print_rows(const net *n, const char *what, gckpt_precision precision,
     return good;
 }
 
+/* Bytes of the model as it is stored, and of all, in the least that there is, by precision. */
+static int print_stored(const char *name, gckpt_storage storage)
+{
+    size_t least[2] = { 0, 0 }, weights = 0;
+    net n;
+    int good = open_stack(&n, &llama_1b, storage);
+    for (int bf16 = 0; bf16 < 2 && good; bf16++) {
+        const gckpt_plan_desc desc = { .precision = bf16 ? GCKPT_BF16 : GCKPT_FP32 };
+        gckpt_frontier *f = gckpt_frontier_new(n.graph, &n.loss, 1, &desc);
+        gckpt_point at = { 0, 0, 0, 0, 0 };
+        good = gckpt_frontier_get(f, 0, &at) == GCKPT_OK;
+        least[bf16] = at.bytes;
+        weights = gckpt_store_bytes(n.store);
+        gckpt_frontier_free(f);
+    }
+    if (good)
+        printf("| %s | %.0f | %.0f | %.0f |\n", name, 1e-6 * (double)weights,
+               1e-6 * (double)least[0], 1e-6 * (double)least[1]);
+    net_free(&n);
+    return good;
+}
+
 int main(void)
 {
-    int good = 1;
-    size_t fp32 = 0, bf16 = 0;
+    static const char *const names[] = { "floats", "bf16", "f16", "int8" };
+    size_t fp32 = 0, bf16 = 0, int8 = 0;
+    net n;
     printf("| plan | MB | of store-all | forwards again | extra time | no schedule below |\n"
            "|---|---|---|---|---|---|\n");
-    for (int int8 = 0; int8 < 2 && good; int8++) {
-        net n;
-        good = open_stack(&n, int8) &&
-               (int8 || print_rows(&n, "activations fp32", GCKPT_FP32, &fp32)) &&
-               print_rows(&n, int8 ? "bf16, weights int8" : "activations bf16", GCKPT_BF16, &bf16);
-        net_free(&n);
-    }
-    return !good || fflush(stdout) != 0;
+    int good = open_stack(&n, &llama_13b, GCKPT_STORED_F32) &&
+               print_rows(&n, "activations fp32", GCKPT_FP32, &fp32) &&
+               print_rows(&n, "activations bf16", GCKPT_BF16, &bf16);
+    net_free(&n);
+    good = good && open_stack(&n, &llama_13b, GCKPT_STORED_I8);
+    gckpt_plan *all = good ? plan_of(&n, GCKPT_BF16, GCKPT_STORE_ALL, 0) : NULL;
+    int8 = all != NULL ? gckpt_plan_arena(all) : 0;
+    gckpt_plan_free(all);
+    net_free(&n);
+    printf("\n| %s, weights as | weights, MB | least, fp32 | least, bf16 |\n|---|---|---|---|\n",
+           llama_1b.name);
+    for (int k = 0; k < 4 && good; k++)
+        good = k == GCKPT_STORED_F16 || print_stored(names[k], (gckpt_storage)k);
+    return !good || int8 != bf16 || fflush(stdout) != 0;
 }

@@ -580,8 +580,7 @@ static void test_frozen(gckpt_storage storage)
     size_t arena = gckpt_plan_arena(p);
     gckpt_plan_free(p);
     rig_free(NULL, NULL, t.g, t.s);
-    /* blocks below the lowest that is trained take no more bytes of the arena, but for floats of packed
-     * weights, which a store-all plan keeps for the backwards of the blocks above alone */
+    /* blocks below the lowest that is trained take no more bytes of the arena */
     t = tower_new(LOW + 3, HIGH, storage);
     p = tower_plan(&t, &d);
     CHECK_MSG(gckpt_plan_arena(p) == arena, "%lu bytes, %lu with more blocks below", (unsigned long)arena, (unsigned long)gckpt_plan_arena(p));
@@ -686,22 +685,32 @@ static void test_device(void)
     device_end(&d);
 }
 
-/* Few bytes: what is packed is unpacked for each use again, the tied table twice, and let go between. */
+/* Few bytes: what is packed is read where it is; what is staged is unpacked for each use again, the tied table
+ * twice, and let go between. */
 static void test_few_bytes(void)
 {
     tower t = tower_new(2, 2, GCKPT_STORED_I8);
-    gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL, .budget = 1 };
-    CHECK(!gckpt_plan_new(t.g, &t.term, 1, &d) && gckpt_error(t.g) == GCKPT_E_BUDGET);
-    d.budget = t.g->least;
-    gckpt_plan *few = tower_plan(&t, &d);
-    int table = gckpt_id(gckpt_param(t.g, "frozen.table.0", gckpt_shape2(WORDS, WIDE), (gckpt_init){ 0, 0, 0 })), times = 0;
-    for (size_t x = 0; few && x < few->length; x++)
-        times += few->list[x].kind == GCKPT_FORWARD && few->list[x].id == table;
-    CHECK_MSG(times >= 2, "the table came %d times", times);
-    rig_free(NULL, few, t.g, t.s);
+    gckpt_plan_desc d = { .mode = GCKPT_OPTIMAL };
+    size_t least[2];
+    int table = gckpt_id(gckpt_param(t.g, "frozen.table.0", gckpt_shape2(WORDS, WIDE), (gckpt_init){ 0, 0, 0 }));
+    for (int k = 0; k < 2; k++) {
+        int times = 0;
+        d.stage_parameters = k;
+        d.budget = 1;
+        CHECK(!gckpt_plan_new(t.g, &t.term, 1, &d) && gckpt_error(t.g) == GCKPT_E_BUDGET);
+        d.budget = least[k] = t.g->least;
+        gckpt_plan *few = tower_plan(&t, &d);
+        for (size_t x = 0; few && x < few->length; x++)
+            times += few->list[x].kind == GCKPT_FORWARD && few->list[x].id == table;
+        CHECK_MSG(k ? times >= 2 : times == 0, "the table came %d times", times);
+        gckpt_plan_free(few);
+    }
+    CHECK_MSG(least[0] <= least[1], "%lu bytes, staged %lu", (unsigned long)least[0],
+              (unsigned long)least[1]);
+    rig_free(NULL, NULL, t.g, t.s);
 }
 
-/* ---- GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 4 * 10^9 bytes: planned ---- */
+/* ---- GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 3.1 * 10^9 bytes: planned ---- */
 static gckpt_tensor *low_rank(void *user, const gpt2_place *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
                               gckpt_tensor *bias)
 {
@@ -742,7 +751,7 @@ static void test_large(void)
     gckpt_tensor *table = gckpt_param(g, "wte.weight", gckpt_shape2(VOCABULARY, C), (gckpt_init){ 0, 0, 0 });
     CHECK_MSG(gckpt_store_bytes(s) == bytes, "%lu bytes stored, not %lu", (unsigned long)gckpt_store_bytes(s), (unsigned long)bytes);
     for (int k = 0; k < 2; k++) {
-        gckpt_plan_desc d = { .budget = (size_t)(k ? 2200000000u : 4000000000u) };
+        gckpt_plan_desc d = { .budget = (size_t)(k ? 2000000000u : 3100000000u) };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         int times = 0;
         if (!CHECK_MSG(p && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(g)))
@@ -750,8 +759,8 @@ static void test_large(void)
         for (size_t x = 0; x < p->length; x++)
             times += p->list[x].kind == GCKPT_FORWARD && p->list[x].id == gckpt_id(table);
         CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == bytes && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 8 * trained);
-        CHECK_MSG(times == 1 + k, "%lu bytes: the table comes %d times", (unsigned long)d.budget, times); /* and goes between */
-        CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.4 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget, gckpt_plan_overhead(p));
+        CHECK_MSG(times == 0, "%lu bytes: the table comes %d times", (unsigned long)d.budget, times);
+        CHECK_MSG(gckpt_plan_overhead(p) < (k ? 0.3 : 0.05), "%lu bytes cost %g", (unsigned long)d.budget, gckpt_plan_overhead(p));
         gckpt_plan_free(p);
     }
     rig_free(NULL, NULL, g, s);

@@ -1,0 +1,266 @@
+/* test_in_place.c - training that reads packed weights where they are stored: losses, gradients and trained
+ * weights have the bits of a net whose weights are floats that hold the unpacked values, for each storage,
+ * precision, instruction set, number of threads, plan, form of the loss and micro-batch; nothing is unpacked
+ * but what somebody reads as floats; Llama-3.2-1B's shape fits where it must.       build/test_in_place */
+#include <stdint.h>
+
+#include "gradckpt.h"
+#include "rig.h"
+
+enum { STEPS = 2, ROWS = 3, RANK = 2, RESERVE = 8 };
+typedef struct { int t, c, h, v; } sizes;
+
+/* ---- weights: (rows,columns) as they are stored, and the floats that they stand for ---- */
+typedef struct {
+    void *blocks[2 * RESERVE + 2];
+    int count;
+} weights;
+
+static void *weights_take(weights *w, size_t bytes)
+{
+    return w->blocks[w->count++] = malloc(bytes);
+}
+static void weights_free(weights *w)
+{
+    while (w->count > 0)
+        free(w->blocks[--w->count]);
+}
+
+/* Numbers about 0.1 in size; of halves some are subnormal, zeros or any below 2; of bytes some have scales of few
+ * digits. odd: bytes that begin at an odd address. */
+static void external(gckpt_store *s, weights *w, const char *name, int64_t rows, int64_t columns, gckpt_storage storage)
+{
+    const gckpt_shape shape = rows ? gckpt_shape2(rows, columns) : gckpt_shape1(columns);
+    const int64_t n = (rows ? rows : 1) * columns;
+    gckpt_result result;
+    if (storage == GCKPT_STORED_I8) {
+        int8_t *bytes = (int8_t *)weights_take(w, (size_t)n + 1) + 1;
+        float *scales = (float *)weights_take(w, (size_t)rows * sizeof *scales);
+        for (int64_t i = 0; i < n; i++)
+            bytes[i] = (int8_t)(below(255) - 127);
+        for (int64_t i = 0; i < rows; i++)
+            scales[i] = i % 7 == 3 ? 1e-44f : (float)(1 + below(1000)) * 1e-6f;
+        result = gckpt_store_external_packed(s, name, shape, storage, bytes, scales);
+    } else {
+        uint16_t *halves = (uint16_t *)weights_take(w, (size_t)n * sizeof *halves);
+        for (int64_t i = 0; i < n; i++) {
+            const uint16_t any = (uint16_t)(below(65536) & 0xbfff), bits = gckpt_to_bf16(((float)below(2001) - 1000) * 1e-4f);
+            halves[i] = storage == GCKPT_STORED_BF16 ? bits : (uint16_t)(0x2000u + below(0x1000) + (chance(50) ? 0x8000u : 0u));
+            halves[i] = chance(6) ? any : halves[i];
+        }
+        result = gckpt_store_external_packed(s, name, shape, storage, halves, NULL);
+    }
+    CHECK_MSG(result == GCKPT_OK, "%s: %s", name, gckpt_error_text(s));
+}
+
+/* ---- a net of every op that reads what is stored, and of some that do not ---- */
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    weights w;
+    gckpt_tensor *tokens, *targets, *middle;
+    gckpt_term term;
+    sizes z;
+    int two; /* the head is two ops */
+} net;
+
+static gckpt_tensor *weight(const net *n, const char *name, int64_t rows, int64_t columns)
+{
+    return gckpt_param(n->g, name, rows ? gckpt_shape2(rows, columns) : gckpt_shape1(columns),
+                       (gckpt_init){ rows ? 0.1f : 0, 0, 0 });
+}
+
+/* x w beside what is trained */
+static gckpt_tensor *adapted(const net *n, gckpt_tensor *x, gckpt_tensor *y, const char *name, int64_t in, int64_t out)
+{
+    char full[32];
+    snprintf(full, sizeof full, "%s.A", name);
+    x = gckpt_linear(x, weight(n, full, in, RANK), NULL);
+    snprintf(full, sizeof full, "%s.B", name);
+    return gckpt_add(y, gckpt_linear(x, weight(n, full, RANK, out), NULL));
+}
+
+/* The packed ones, or the floats that they stand for. */
+static gckpt_store *store_new(weights *w, sizes z, gckpt_storage storage, int floats)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    const gckpt_storage halves = storage == GCKPT_STORED_I8 ? GCKPT_STORED_BF16 : storage;
+    random_state = (uint64_t)z.c + (uint64_t)storage;
+    external(s, w, "table", z.v, z.c, storage);
+    external(s, w, "places", z.t + 3, z.c, storage);
+    external(s, w, "up", z.c, z.h, storage);
+    external(s, w, "down", z.c, z.h, storage);
+    external(s, w, "mixed", z.c, z.c, storage);
+    external(s, w, "turned", z.c, z.c, storage);
+    external(s, w, "scaled", z.c, z.c, storage);
+    external(s, w, "bias", 0, z.h, halves);
+    if (floats)
+        CHECK_MSG(gckpt_store_pack(s, "*", GCKPT_STORED_F32) == GCKPT_OK, "%s", gckpt_error_text(s));
+    return s;
+}
+
+static net net_new(sizes z, int rows, int two, gckpt_storage storage, int floats)
+{
+    net n = { .z = z, .two = two };
+    n.s = store_new(&n.w, z, storage, floats);
+    n.g = gckpt_graph_new(n.s, NULL);
+    n.tokens = gckpt_input(n.g, "tokens", GCKPT_I32, gckpt_shape2(rows, z.t));
+    n.targets = gckpt_input(n.g, "targets", GCKPT_I32, gckpt_shape2(rows, z.t));
+    gckpt_tensor *table = weight(&n, "table", z.v, z.c), *scaled = weight(&n, "scaled", z.c, z.c);
+    gckpt_tensor *x = gckpt_positions(gckpt_embed(table, n.tokens), weight(&n, "places", z.t + 3, z.c));
+    x = gckpt_add(x, weight(&n, "prompt", 0, z.c)); /* trained: the backward goes all the way down */
+    gckpt_tensor *h = gckpt_linear(x, weight(&n, "up", z.c, z.h), weight(&n, "bias", 0, z.h));
+    h = gckpt_silu(adapted(&n, x, h, "up", z.c, z.h));
+    x = gckpt_add(x, gckpt_linear_transposed(h, weight(&n, "down", z.c, z.h), NULL));
+    n.middle = x = gckpt_add(x, gckpt_matmul(x, weight(&n, "mixed", z.c, z.c)));
+    x = gckpt_add(x, gckpt_tanh(gckpt_matmul_transposed(x, weight(&n, "turned", z.c, z.c))));
+    x = gckpt_add(x, gckpt_linear(x, gckpt_scale(scaled, 0.5f), NULL));
+    x = gckpt_add(x, gckpt_matmul(x, scaled));
+    h = gckpt_linear(x, weight(&n, "own", z.c, z.h), weight(&n, "bias", 0, z.h)); /* trained, beside a packed bias */
+    x = gckpt_rmsnorm(gckpt_add(x, gckpt_linear(h, weight(&n, "back", z.h, z.c), NULL)), NULL);
+    n.term.loss = two ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), n.targets)
+                      : gckpt_linear_cross_entropy(x, table, n.targets);
+    n.term.weight = 1;
+    CHECK_MSG(n.term.loss != NULL, "%s", gckpt_error_text(n.g));
+    return n;
+}
+static void net_free(net *n)
+{
+    rig_free(NULL, NULL, n->g, n->s);
+    weights_free(&n->w);
+}
+
+static int net_feed(const void *user, int64_t row, gckpt_feed *feeds)
+{
+    static int32_t tokens[ROWS * 256], targets[ROWS * 256];
+    const net *n = (const net *)user;
+    for (int i = 0; i < ROWS * n->z.t; i++)
+        tokens[i] = i * 7919 % n->z.v, targets[i] = i % 11 == 4 ? -1 : i * 31 % n->z.v;
+    feeds[0] = (gckpt_feed){ gckpt_id(n->tokens), tokens + row * n->z.t };
+    feeds[1] = (gckpt_feed){ gckpt_id(n->targets), targets + row * n->z.t };
+    return 2;
+}
+
+/* Losses, a gradient that came through all that is packed, what was trained. */
+static uint64_t train(const net *n, gckpt_store *s, const gckpt_plan *p, gckpt_exec_desc x, const char *what)
+{
+    const gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    gckpt_exec *e = p ? gckpt_exec_new(p, s, &x) : NULL;
+    gckpt_result result = e ? GCKPT_OK : GCKPT_E_ARG;
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
+        result = rig_step(e, net_feed, n, ROWS, 0, 0, &hyper, &report);
+        hash = (hash ^ bits_of((float)report.loss)) * 1099511628211u;
+        CHECK_MSG(report.loss > 0 && report.loss < 100, "%s: loss %g", what, report.loss);
+    }
+    CHECK_MSG(result == GCKPT_OK, "%s: %s %s", what, gckpt_error_text(s), gckpt_error_text(e));
+    CHECK_MSG(!e || !(x.debug & GCKPT_DEBUG_MEASURE) || gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
+              "%s: %lu bytes planned, %lu touched", what, (unsigned long)gckpt_plan_bytes(p),
+              (unsigned long)gckpt_bytes_measured(e));
+    gckpt_exec_free(e);
+    return hash ^ gckpt_store_hash(s);
+}
+
+/* What comes into the arena: what somebody reads as floats, not what is read where it is. */
+static void check_brought(const net *n, const gckpt_plan *p, const char *what)
+{
+    gckpt_instruction in;
+    gckpt_node node;
+    int brought = 0;
+    for (int i = 0; p && gckpt_plan_get(p, i, &in) == GCKPT_OK; i++) {
+        CHECK(gckpt_graph_node(n->g, in.id, &node) == GCKPT_OK);
+        if (in.kind != GCKPT_FORWARD || strcmp(node.op, "param"))
+            continue;
+        const int scaled = !strcmp(node.name, "scaled");
+        CHECK_MSG(scaled || !strcmp(node.name, "bias"), "%s: %s is unpacked", what, node.name);
+        brought |= scaled ? 1 : 2;
+    }
+    CHECK_MSG(brought == 3, "%s: %d: who reads floats finds none", what, brought);
+}
+
+enum { STORE_ALL, LEAST, POOR, PLANS };
+static gckpt_plan *plan_of(const net *n, gckpt_plan_desc d, int k)
+{
+    gckpt_point least = { 0, 0, 0, 0, 0 };
+    d.mode = k == POOR ? GCKPT_MEMORY_POOR : k == STORE_ALL ? GCKPT_STORE_ALL : GCKPT_OPTIMAL;
+    if (k == LEAST) {
+        gckpt_frontier *f = gckpt_frontier_new(n->g, &n->term, 1, &d);
+        gckpt_frontier_get(f, 0, &least);
+        gckpt_frontier_free(f);
+        d.budget = least.bytes;
+    }
+    gckpt_plan *p = gckpt_plan_new(n->g, &n->term, 1, &d);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(n->g));
+    return p;
+}
+
+typedef struct {
+    sizes z;
+    gckpt_storage storage;
+    gckpt_precision precision;
+    int rows, two; /* rows of a micro-batch; the head is two ops */
+} way;
+
+/* One plan, by all instruction sets, each with a store of its own: as `want`, if that is not 0. Returns the last. */
+static uint64_t run(const way *y, int floats, int threads, int k, int first, uint64_t want)
+{
+    net n = net_new(y->z, y->rows, y->two, y->storage, floats);
+    const gckpt_pick pick = { n.middle, 1 };
+    gckpt_plan_desc d = { .batch = ROWS, .precision = y->precision, .threads = threads, .optimiser = GCKPT_ADAMW };
+    d.fetch = &pick, d.fetches = y->rows == ROWS && k == STORE_ALL;
+    gckpt_plan *p = plan_of(&n, d, k);
+    uint64_t hash = 0;
+    for (int isa = first; p && isa < (floats ? first + 1 : GCKPT_ISA_COUNT); isa++) {
+        char what[160];
+        weights w = { .count = 0 };
+        gckpt_exec_desc x = { .isa = (gckpt_isa)isa, .debug = threads == 1 ? GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_PAINT : 0,
+                              .parallel_for = threads > 1 ? any_order : NULL };
+        if (!gckpt_isa_available((gckpt_isa)isa))
+            continue;
+        snprintf(what, sizeof what, "C %d, storage %d, precision %d, %d rows, two %d, %s, %d threads, plan %d%s", y->z.c,
+                 (int)y->storage, (int)y->precision, y->rows, y->two, gckpt_isa_name((gckpt_isa)isa), threads, k,
+                 floats ? ", floats" : "");
+        gckpt_store *s = store_new(&w, y->z, y->storage, floats);
+        CHECK_MSG(gckpt_plan_params(p, s) == GCKPT_OK, "%s: %s", what, gckpt_error_text(s));
+        if (!floats)
+            check_brought(&n, p, what);
+        hash = train(&n, s, p, x, what);
+        CHECK_MSG(!want || hash == want, "%s: other bits", what);
+        gckpt_store_free(s);
+        weights_free(&w);
+    }
+    gckpt_plan_free(p);
+    net_free(&n);
+    return hash;
+}
+
+/* not plain: the plain kernels, which take long, only say what is right. */
+static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision, int plain)
+{
+    static const struct { int rows, two; } ways[] = { { ROWS, 0 }, { ROWS, 1 }, { 2, 0 }, { 1, 1 } };
+    for (int i = 0; i < 4; i += plain ? 1 : 3) {
+        const way y = { z, storage, precision, ways[i].rows, ways[i].two };
+        const uint64_t want = run(&y, 1, 1, STORE_ALL, GCKPT_ISA_PLAIN, 0);
+        for (int k = 0; k < PLANS; k++)
+            for (int threads = 1; threads < 3; threads++)
+                if (threads == 1 + (i + k) % 2 || (plain && k == LEAST && i == 0))
+                    run(&y, 0, threads, k, plain ? GCKPT_ISA_PLAIN : GCKPT_ISA_C, want);
+    }
+}
+
+int main(void)
+{
+    static const sizes small[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 } };
+    static const sizes large = { 43, 272, 560, 2100 };
+    for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I8; storage++)
+        for (int precision = GCKPT_FP32; precision <= GCKPT_BF16_STOCHASTIC; precision++) {
+            if (precision == GCKPT_BF16_STOCHASTIC && storage != GCKPT_STORED_I8)
+                continue;
+            test_bits(small[0], (gckpt_storage)storage, (gckpt_precision)precision, 1);
+            test_bits(small[1], (gckpt_storage)storage, (gckpt_precision)precision, 0);
+            if (check_tries(3) > 1 && precision <= GCKPT_BF16)
+                test_bits(large, (gckpt_storage)storage, (gckpt_precision)precision, 0);
+        }
+    return check_report("in_place");
+}
