@@ -23,7 +23,7 @@ static const struct {
     { "lora/adapter_config.json", 0xfae4f52ed29c3bf3u },
     { "lora/adapter_model.safetensors", 0x6a1e425c3198ba68u },
     { "mha/config.json", 0xf93aab1d55ecfa5fu },
-    { "mha/model.safetensors", 0xf49ab471d72cce48u },
+    { "mha/model.safetensors", 0x63f4365028d71b6au },
     { "mistral/config.json", 0x50f6bf631dc9fdafu },
     { "mistral/model.safetensors", 0xd12f61b03889d2b3u },
     { "mqa/config.json", 0x0314306fd397b475u },
