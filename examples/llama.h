@@ -34,8 +34,8 @@ static const struct {
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_HEAD = 1024 };
 
 /* ---- parameters: a table -------------------------------------------------------------------- */
-/* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1 a
- * vector. Those with a letter at the end are there where config.json has it so: q biases of
+/* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1
+ * a vector. Those with a letter at the end are there where config.json has it so: q biases of
  * queries, keys and values, o of their output, m of the MLP; n norms of heads. */
 static const struct {
     const char *name;

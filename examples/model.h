@@ -496,8 +496,8 @@ static inline const model_family *model_family_of(json *d)
     return NULL;
 }
 
-/* Reads DIR/config.json; what it does not say is as transformers has it. model_close gives back what
- * it keeps. */
+/* Reads DIR/config.json; what it does not say is as transformers has it. model_close gives back
+ * what it keeps. */
 static inline int model_read_config(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -720,8 +720,8 @@ static inline int model_folder(model_any *m, const char *dir)
     return (void)m, (void)dir, 0;
 }
 
-/* A file that takes DIR/NAME's place when all of it is written (model_end_file): path gets the name it
- * has until then. NULL: m->error. */
+/* A file that takes DIR/NAME's place when all of it is written (model_end_file): path gets the name
+ * it has until then. NULL: m->error. */
 static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, const char *name)
 {
     char file[MODEL_NAME];
