@@ -1,10 +1,11 @@
-/* adapters.h - ways to fine-tune a GPT-2 that train few parameters, for gpt2.h: to copy and change.
+/* adapters.h - ways to fine-tune a language model that train few parameters, for model.h: to copy and
+ * change.
  *
  *     adapters_options o = { ADAPTERS_LORA };           // zeros are usual values
  *     adapters a;
  *     if (adapters_begin(&a, &model, store, &o) != 0)   // makes its parameters, freezes the rest
  *         fprintf(stderr, "%s\n", model.error);
- *     gpt2_options how = { 0, 0, 0, &a.hooks };         // for gpt2_hidden and gpt2_generator
+ *     model_options how = { 0, 0, 0, &a.hooks };         // for model_hidden and generator
  *     ... build, plan, train ...
  *     adapters_save(&a, "adapter", "gpt2");             // as peft, where peft has the method
  *     adapters_end(&a);
@@ -12,11 +13,11 @@
  *     adapters_load(&a, &model, store, "adapter");      // instead of adapters_begin
  *
  * method    trains                                                         file
- * full      all parameters                                                 gpt2_save
- * last      the last `layers` blocks and ln_f                              own
- * head      a head of its own, which begins as a copy of wte               own
+ * full      all parameters                                                 model_save
+ * last      the last `layers` blocks and the last norm                     own
+ * head      a head of its own, which begins as a copy of the embeddings    own
  * bias      all biases (BitFit: Ben Zaken 2021)                            own
- * added     `layers` new blocks on top, which begin as identities          own, gpt2_save
+ * added     `layers` new blocks on top, which begin as identities          own, model_save
  * lora      x A' B' alpha / r beside targeted layers (Hu 2021)             peft LORA
  * houlsby   a bottleneck behind attention and MLP; norms (Houlsby 2019)    own
  * llama     prompts with a gate that begins at 0 (LLaMA-Adapter, 2023)     peft ADAPTION_PROMPT
@@ -25,10 +26,10 @@
  *
  * A file of our own has what is trained, under the names of the store, and an adapter_config.json
  * of the options (peft.h). Functions return 0, or -1 after writing the model's `error`. C99 or
- * C++11, with gpt2.h, json.h, pattern.h and peft.h. */
+ * C++11, with what model.h needs, pattern.h and peft.h. */
 #ifndef ADAPTERS_H
 #define ADAPTERS_H
-#include "gpt2.h"
+#include "model.h"
 #include "pattern.h"
 
 typedef enum {
@@ -57,9 +58,9 @@ typedef struct {
     double alpha;   /* LORA, 0: 8. The product is scaled by alpha / rank, */
     int rslora;     /* 1: by alpha / sqrt(rank) (Kalajdzievski 2023) */
     double dropout; /* LORA: of its input */
-    /* LORA, NULL: "c_attn". Regular expressions, with commas between them, that match the end of a
-     * module's name, behind a dot: "c_attn,mlp.c_fc", "h.[0-5].attn.c_(attn|proj)"; "all-linear" is
-     * all but the head. */
+    /* LORA, NULL: as peft, "c_attn" of GPT-2, "q_proj,v_proj" of Llama. Regular expressions, with
+     * commas between them, that match the end of a module's name, behind a dot: "c_attn,mlp.c_fc",
+     * "h.[0-5].attn.c_(attn|proj)"; "all-linear" is all but the head. */
     const char *targets;
     const char *ranks, *alphas; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
     adapters_bias bias;         /* LORA: biases that are trained, too */
@@ -68,8 +69,8 @@ typedef struct {
 
 typedef struct {
     adapters_options options; /* usual values filled in; texts are its own */
-    gpt2_hooks hooks;
-    gpt2_model *model;
+    model_hooks hooks;
+    model_any *model;
     gckpt_store *store;
     gckpt_tensor *zeros, *inner; /* of the graph that is being built: adapters_embedded */
     float *merged;               /* what merged weights were before; NULL: none is merged */
@@ -86,14 +87,23 @@ static inline int64_t adapters_trainable(const gckpt_store *store)
     return n;
 }
 
+static inline int adapters_ends(const char *text, const char *end)
+{
+    const size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
 /* ---- patterns -------------------------------------------------------------------------------- */
 /* 1: pattern p[n] matches the end of a module's name, behind a dot, or all of it (so does peft with
  * names of target_modules and keys of rank_pattern); 0: it does not; -1: it is wrong. */
-static inline int adapters_matches(const char *p, size_t n, const char *module)
+static inline int adapters_matches(const model_config *c, const char *p, size_t n,
+                                   const char *module)
 {
     char text[PATTERN_TEXT + 1];
     uint64_t from = 1;
-    snprintf(text, sizeof text, "transformer.%.*s", (int)sizeof text - 13, module);
+    const size_t before = strlen(c->family->prefix);
+    memcpy(text, c->family->prefix, before);
+    snprintf(text + before, sizeof text - before, "%s", module);
     for (size_t i = 0; text[i] != 0; i++)
         from |= text[i] == '.' ? (uint64_t)2 << i : 0;
     return pattern_match(text, from, p, n);
@@ -111,20 +121,19 @@ static inline size_t adapters_pattern(const char *p, int numbered, size_t *rest)
 
 /* The first of a list's patterns that matches a module's name. *value, NULL: none: what follows its
  * '='. 1, or 0: none does; -1: one of them is wrong, m->error. */
-static inline int adapters_listed(gpt2_model *m, const char *list, const char *module,
-                                  double *value)
+static inline int adapters_listed(model_any *m, const char *list, const char *module, double *value)
 {
     int found = 0;
     size_t rest;
     for (const char *p = list; *p != 0; p += rest + (p[rest] == ',')) {
         const size_t n = adapters_pattern(p, value != NULL, &rest);
         char *end = NULL;
-        const int matches = adapters_matches(p, n, module);
+        const int matches = adapters_matches(&m->config, p, n, module);
         const double x = n < rest ? strtod(p + n + 1, &end) : 0;
         if (matches < 0 || (value != NULL && (end != p + rest || !(x > 0))))
-            return gpt2_fail(m,
-                             "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s",
-                             (int)rest, p, value != NULL ? ", and '=' and a number" : "");
+            return model_fail(m,
+                              "\"%.*s\": allowed are names of modules, with . * + ? [] () | \\d%s",
+                              (int)rest, p, value != NULL ? ", and '=' and a number" : "");
         if (matches && !found && value != NULL)
             *value = x;
         found |= matches;
@@ -132,31 +141,51 @@ static inline int adapters_listed(gpt2_model *m, const char *list, const char *m
     return found;
 }
 
+/* "attn.c_attn, attn.c_proj, .. and mlp.c_proj in h.0 to h.1": the modules of all blocks. */
+static inline void adapters_modules(const model_config *c, char *text, size_t size)
+{
+    const size_t skipped = strlen(c->family->blocks) + 3; /* "h.0." */
+    const int64_t first = c->family->before, behind = first + c->family->parts(c);
+    model_parameter p;
+    int modules = 0, k = 0;
+    size_t n = 0;
+    for (int64_t i = first; i < behind; i++)
+        modules += model_module(c, i, &p);
+    for (int64_t i = first; i < behind; i++)
+        if (model_module(c, i, &p) && n < size)
+            n += (size_t)snprintf(text + n, size - n, "%s%s",
+                                  k++ == 0       ? ""
+                                  : k == modules ? " and "
+                                                 : ", ",
+                                  p.name + skipped);
+    if (n < size)
+        snprintf(text + n, size - n, " in %s.0 to %s.%lld", c->family->blocks, c->family->blocks,
+                 (long long)c->layers - 1);
+}
+
 /* Refuses a pattern of a list that matches none of the model's layers or, of ranks and alphas, none
  * of those that are targets: it is misspelt. */
-static inline int adapters_all_listed(gpt2_model *m, const char *list, const char *targets)
+static inline int adapters_all_listed(model_any *m, const char *list, const char *targets)
 {
     size_t rest;
     for (const char *p = list; *p != 0; p += rest + (p[rest] == ',')) {
         const size_t n = adapters_pattern(p, targets != NULL, &rest);
         int matches = 0;
-        for (int64_t i = 0; i < gpt2_count(&m->config) && matches == 0; i++) {
-            gpt2_parameter q = gpt2_get(&m->config, i);
-            char *end = strstr(q.name, ".weight");
-            if (q.shape.n < 2 || strncmp(q.name, "h.", 2) != 0)
-                continue;
-            *end = 0;
-            if (targets == NULL || adapters_listed(m, targets, q.name, NULL) > 0)
-                matches = adapters_matches(p, n, q.name);
-        }
+        model_parameter q;
+        for (int64_t i = 0; i < model_count(&m->config) && matches == 0; i++)
+            if (model_module(&m->config, i, &q) &&
+                (targets == NULL || adapters_listed(m, targets, q.name, NULL) > 0))
+                matches = adapters_matches(&m->config, p, n, q.name);
         if (matches == 0 && targets != NULL)
-            return gpt2_fail(m, "lora: \"%.*s\" is for none of the targets, \"%s\"", (int)rest, p,
-                             targets);
-        if (matches == 0)
-            return gpt2_fail(m,
-                             "lora: target \"%.*s\" matches no layer; there are attn.c_attn, "
-                             "attn.c_proj, mlp.c_fc and mlp.c_proj in h.0 to h.%lld, or all-linear",
-                             (int)rest, p, (long long)m->config.layers - 1);
+            return model_fail(m, "lora: \"%.*s\" is for none of the targets, \"%s\"", (int)rest, p,
+                              targets);
+        if (matches == 0) {
+            char all[256];
+            adapters_modules(&m->config, all, sizeof all);
+            return model_fail(m,
+                              "lora: target \"%.*s\" matches no layer; there are %s, or all-linear",
+                              (int)rest, p, all);
+        }
     }
     return 0;
 }
@@ -167,9 +196,9 @@ static inline gckpt_tensor *adapters_find(const adapters *a, gckpt_graph *g, con
                                           const char *end)
 {
     const gckpt_init none = { 0, 0, 0 };
-    char name[GPT2_NAME];
+    char name[MODEL_NAME];
     gckpt_parameter p;
-    const int i = gckpt_store_find(a->store, gpt2_join(name, module, end));
+    const int i = gckpt_store_find(a->store, model_join(name, module, end));
     if (i < 0 || gckpt_store_peek(a->store, i, &p) != GCKPT_OK)
         return NULL;
     return gckpt_param(g, name, p.shape, none);
@@ -180,18 +209,17 @@ static inline double adapters_scale(const adapters *a, const char *module, int64
 {
     double alpha = a->options.alpha;
     adapters_listed(a->model, a->options.alphas, module, &alpha);
-    return alpha / (a->options.rslora ? gpt2_root((double)rank) : (double)rank);
+    return alpha / (a->options.rslora ? model_root((double)rank) : (double)rank);
 }
 
-/* x w + bias + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank) */
-static inline gckpt_tensor *adapters_linear(void *user, const gpt2_place *at, const char *module,
+/* The layer's x w + bias, + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank) */
+static inline gckpt_tensor *adapters_linear(void *user, const model_place *at, const char *module,
                                             gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
     adapters *a = (adapters *)user;
     gckpt_graph *g = gckpt_graph_of(w);
-    gckpt_tensor *y = gckpt_linear(x, w, bias);
+    gckpt_tensor *y = model_product(at->config, x, w, bias);
     gckpt_tensor *down = a->merged ? NULL : adapters_find(a, g, module, ".lora_A.weight");
-    (void)at;
     if (down == NULL)
         return y;
     gckpt_tensor *up = adapters_find(a, g, module, ".lora_B.weight");
@@ -222,11 +250,11 @@ static inline gckpt_tensor *adapters_inner(const adapters *a, gckpt_graph *g)
 
 /* Prompt tuning; and what the other hooks need of this graph: zeros (B,1,1), made of what nothing
  * trains, and adapters_inner. */
-static inline gckpt_tensor *adapters_embedded(void *user, const gpt2_place *at, gckpt_tensor *x)
+static inline gckpt_tensor *adapters_embedded(void *user, const model_place *at, gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
     gckpt_graph *g = gckpt_graph_of(x);
-    const gpt2_options *o = at->options;
+    const model_options *o = at->options;
     if (a->options.method < ADAPTERS_LLAMA)
         return x;
     a->zeros = gckpt_scale(gckpt_slice(gckpt_slice(x, 1, 0, 1), 2, 0, 1), 0);
@@ -239,13 +267,14 @@ static inline gckpt_tensor *adapters_embedded(void *user, const gpt2_place *at, 
     return o->prime ? both[0] : gckpt_concat(both, 2, 1);
 }
 
-/* Keys or values ("prefix_key", "prefix_value") of a layer, (P,C). */
+/* Keys or values ("prefix_key", "prefix_value") of a layer, (P,key_heads head). */
 static inline gckpt_tensor *adapters_prefix_of(const adapters *a, gckpt_graph *g, int64_t layer,
                                                const char *which)
 {
-    char module[GPT2_NAME], part[32];
-    snprintf(part, sizeof part, "attn.%s", which);
-    gpt2_named(module, layer, part);
+    const model_config *c = &a->model->config;
+    char module[MODEL_NAME], part[64];
+    snprintf(part, sizeof part, "%s.%s", c->family->attention, which);
+    model_named(c, module, layer, part);
     gckpt_tensor *p = adapters_find(a, g, module, "");
     if (p != NULL || a->inner == NULL)
         return p;
@@ -254,11 +283,11 @@ static inline gckpt_tensor *adapters_prefix_of(const adapters *a, gckpt_graph *g
 }
 
 /* Prefix tuning: what is to be attended to before the tokens. */
-static inline void adapters_keys_values(void *user, const gpt2_place *at, gckpt_tensor **k,
+static inline void adapters_keys_values(void *user, const model_place *at, gckpt_tensor **k,
                                         gckpt_tensor **v)
 {
     adapters *a = (adapters *)user;
-    const gpt2_options *o = at->options;
+    const model_options *o = at->options;
     gckpt_tensor **const both[2] = { k, v };
     if (a->options.method != ADAPTERS_PREFIX || (o->capacity > 0 && !o->prime))
         return;
@@ -272,25 +301,26 @@ static inline void adapters_keys_values(void *user, const gpt2_place *at, gckpt_
     }
 }
 
-/* LLaMA-Adapter: x + gate softmax(q k') v, k and v by c_attn of the prompts. Houlsby: x +
+/* LLaMA-Adapter: x + gate softmax(q k') v, k and v of the prompts. Houlsby: x +
  * gelu(x down + bias) up + bias. */
-static inline gckpt_tensor *adapters_branch(void *user, const gpt2_place *at, gckpt_tensor *q,
+static inline gckpt_tensor *adapters_branch(void *user, const model_place *at, gckpt_tensor *q,
                                             gckpt_tensor *x)
 {
     adapters *a = (adapters *)user;
     gckpt_graph *g = gckpt_graph_of(x);
-    const int64_t C = at->config->width;
-    char module[GPT2_NAME];
-    gpt2_named(module, at->layer, q != NULL ? "attn" : "mlp");
+    const model_config *c = at->config;
+    char module[MODEL_NAME];
+    model_named(c, module, at->layer, q != NULL ? c->family->attention : c->family->mlp);
     gckpt_tensor *prompt = q != NULL ? adapters_find(a, g, module, ".adaption_prompt") : NULL;
     if (prompt != NULL) {
-        gckpt_tensor *w = gpt2_param(g, at, "attn.c_attn", ".weight");
-        gckpt_tensor *bias = gpt2_param(g, at, "attn.c_attn", ".bias");
-        prompt = gckpt_linear(prompt, w, bias);
-        gckpt_tensor *k = adapters_spread(a, gckpt_slice(prompt, -1, C, 2 * C));
-        gckpt_tensor *v = adapters_spread(a, gckpt_slice(prompt, -1, 2 * C, 3 * C));
-        q = gckpt_attention(q, k, v, (int)at->config->heads, 0);
-        x = gckpt_add(x, gckpt_mul(q, adapters_find(a, g, module, ".adaption_gate")));
+        gckpt_tensor *k, *v;
+        c->family->keys_values(at, prompt, &k, &v);
+        q = gckpt_attention(q, adapters_spread(a, k), adapters_spread(a, v), (int)c->heads, 0);
+        q = gckpt_mul(q, adapters_find(a, g, module, ".adaption_gate"));
+        if (c->family->output != NULL)
+            q = model_product(c, q, model_param(g, at, c->family->output, ".weight"),
+                              model_param(g, at, c->family->output, ".bias"));
+        x = gckpt_add(x, q);
     }
     gckpt_tensor *down = adapters_find(a, g, module, ".adapter.down.weight");
     if (down == NULL)
@@ -307,14 +337,14 @@ static inline void adapters_new(gckpt_graph *g, const char *module, const char *
                                 gckpt_shape shape, double normal, double uniform)
 {
     const gckpt_init init = { (float)normal, (float)uniform, 0 };
-    char name[GPT2_NAME];
-    gckpt_param(g, gpt2_join(name, module, end), shape, init);
+    char name[MODEL_NAME];
+    gckpt_param(g, model_join(name, module, end), shape, init);
 }
 
 /* Trains what a pattern of gckpt_store_freeze names; what is packed cannot be trained. */
 static inline int adapters_unfreeze(adapters *a, const char *pattern)
 {
-    char same[2 * GPT2_NAME]; /* of pattern.h */
+    char same[2 * MODEL_NAME]; /* of pattern.h */
     size_t n = 0;
     gckpt_parameter p;
     for (const char *c = pattern; *c != 0; c++) {
@@ -324,11 +354,12 @@ static inline int adapters_unfreeze(adapters *a, const char *pattern)
     }
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
         if (p.storage != GCKPT_STORED_F32 && pattern_match(p.name, 1, same, n) != 0)
-            return gpt2_fail(a->model, "%s: \"%s\" is packed, and so frozen; load the model as F32",
-                             adapters_names[a->options.method], p.name);
+            return model_fail(a->model,
+                              "%s: \"%s\" is packed, and so frozen; load the model as F32",
+                              adapters_names[a->options.method], p.name);
     return gckpt_store_freeze(a->store, pattern, 0) == GCKPT_OK
                ? 0
-               : gpt2_fail(a->model, "%s", gckpt_error_text(a->store));
+               : model_fail(a->model, "%s", gckpt_error_text(a->store));
 }
 
 static inline int adapters_full(adapters *a, gckpt_graph *g)
@@ -343,19 +374,20 @@ static inline int64_t adapters_layers(adapters *a, int64_t usual, int64_t most)
     a->options.layers = a->options.layers != 0 ? a->options.layers : usual;
     if (a->options.layers > 0 && a->options.layers <= most)
         return a->options.layers;
-    gpt2_fail(a->model, "%s: %lld layers: allowed is 1 to %lld", adapters_names[a->options.method],
-              (long long)a->options.layers, (long long)most);
+    model_fail(a->model, "%s: %lld layers: allowed is 1 to %lld", adapters_names[a->options.method],
+               (long long)a->options.layers, (long long)most);
     return 0;
 }
 
 static inline int adapters_last(adapters *a, gckpt_graph *g)
 {
     const int64_t n = adapters_layers(a, 1, a->model->config.layers);
-    char name[GPT2_NAME];
-    int failed = n == 0 || adapters_unfreeze(a, "ln_f.*") != 0;
+    char name[MODEL_NAME];
+    int failed =
+        n == 0 || adapters_unfreeze(a, model_join(name, a->model->config.family->norm, ".*")) != 0;
     (void)g;
     for (int64_t i = a->model->config.layers - n; i < a->model->config.layers && !failed; i++)
-        failed = adapters_unfreeze(a, gpt2_named(name, i, "*"));
+        failed = adapters_unfreeze(a, model_named(&a->model->config, name, i, "*"));
     return failed ? -1 : 0;
 }
 
@@ -375,9 +407,9 @@ static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *con
     gckpt_plan *plan = picks != NULL ? gckpt_plan_new(g, NULL, 0, &desc) : NULL;
     gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, NULL) : NULL;
     int failed = e == NULL
-                     ? gpt2_fail(a->model, "%s", gckpt_error_text(plan ? (void *)a->store : g))
+                     ? model_fail(a->model, "%s", gckpt_error_text(plan ? (void *)a->store : g))
                  : gckpt_forward(e, NULL, 0, 1, NULL) != GCKPT_OK
-                     ? gpt2_fail(a->model, "%s", gckpt_error_text(e))
+                     ? model_fail(a->model, "%s", gckpt_error_text(e))
                      : 0;
     for (int i = 0; i < count && !failed; i++) {
         const gckpt_shape s = gckpt_shape_of(tensors[i]);
@@ -394,18 +426,18 @@ static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *con
 /* A head apart from the embeddings: linear probing, where the backward ends at the head. */
 static inline int adapters_head(adapters *a, gckpt_graph *g)
 {
-    gpt2_config *c = &a->model->config;
+    model_config *c = &a->model->config;
     if (c->tied) {
-        const gpt2_place at = { c, NULL, -1 };
+        const model_place at = { c, NULL, -1 };
         gckpt_parameter head;
         c->tied = 0;
-        gckpt_tensor *from = gckpt_scale(gpt2_param(g, &at, "wte", ".weight"), 1);
-        gpt2_param(g, &at, "lm_head", ".weight");
+        gckpt_tensor *from = gckpt_scale(model_param(g, &at, c->family->embeddings, ".weight"), 1);
+        model_param(g, &at, "lm_head", ".weight");
         if (gckpt_error(g) != GCKPT_OK)
             return 0; /* said by adapters_begin */
         if (gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) !=
             GCKPT_OK)
-            return gpt2_fail(a->model, "%s", gckpt_error_text(a->store));
+            return model_fail(a->model, "%s", gckpt_error_text(a->store));
         if (adapters_values(a, g, &from, 1, head.values) != 0)
             return -1;
     }
@@ -414,20 +446,46 @@ static inline int adapters_head(adapters *a, gckpt_graph *g)
 
 static inline int adapters_biases(adapters *a, gckpt_graph *g)
 {
+    gckpt_parameter p;
+    int biases = 0;
     (void)g;
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++)
+        biases += adapters_ends(p.name, ".bias");
+    if (biases == 0)
+        return model_fail(
+            a->model, "bias: this %s has no biases; lora on all-linear trains few parameters, too",
+            a->model->config.family->name);
     return adapters_unfreeze(a, "*.bias");
+}
+
+/* 1: what this module computes is added to the residual stream. */
+static inline int adapters_residual(const model_config *c, const char *module)
+{
+    const char *last = strrchr(module, '.');
+    const size_t n = last != NULL ? strlen(++last) : 0;
+    for (const char *p = c->family->residual; n > 0; p++) {
+        const size_t k = strcspn(p, ",");
+        if (k == n && strncmp(p, last, n) == 0)
+            return 1;
+        if (p[k] == 0)
+            break;
+        p += k;
+    }
+    return 0;
 }
 
 /* New blocks are new layers of the model; their branches add nothing at first (LLaMA Pro: Wu 2024).
  */
 static inline int adapters_added(adapters *a, gckpt_graph *g)
 {
-    gpt2_config *c = &a->model->config;
-    const int64_t n = adapters_layers(a, 1, 1000), first = c->layers;
+    model_config *c = &a->model->config;
+    const int64_t n = adapters_layers(a, 1, 1000), before = c->family->before;
+    int64_t i = before + c->family->parts(c) * c->layers;
     c->layers += n;
-    for (int64_t i = 2 + GPT2_PARTS * first; i < 2 + GPT2_PARTS * c->layers; i++) {
-        gpt2_parameter p = gpt2_get(c, i);
-        if (strstr(p.name, "c_proj") != NULL)
+    for (; i < before + c->family->parts(c) * c->layers; i++) {
+        model_parameter p, module;
+        p = model_get(c, i);
+        if (model_module(c, i, &module) && adapters_residual(c, module.name))
             p.init.normal = 0;
         gckpt_param(g, p.name, p.shape, p.init);
     }
@@ -437,16 +495,15 @@ static inline int adapters_added(adapters *a, gckpt_graph *g)
 /* A as torch's kaiming_uniform_(a = sqrt 5): U(-1,1) / sqrt(in); B zero. */
 static inline int adapters_lora(adapters *a, gckpt_graph *g)
 {
-    const gpt2_config *c = &a->model->config;
+    const model_config *c = &a->model->config;
     const adapters_options *o = &a->options;
     int64_t targets = 0;
-    for (int64_t i = 0; i < gpt2_count(c); i++) {
-        gpt2_parameter p = gpt2_get(c, i);
+    for (int64_t i = 0; i < model_count(c); i++) {
+        model_parameter p;
         double rank = (double)a->options.size, alpha = 0;
-        char *end = strstr(p.name, ".weight");
-        if (p.shape.n < 2 || strncmp(p.name, "h.", 2) != 0)
+        if (!model_module(c, i, &p))
             continue;
-        *end = 0; /* the module */
+        const int64_t in = model_in(c, p.shape), out = model_out(c, p.shape);
         const int target = adapters_listed(a->model, a->options.targets, p.name, NULL);
         if (target < 0 || adapters_listed(a->model, a->options.ranks, p.name, &rank) < 0 ||
             adapters_listed(a->model, a->options.alphas, p.name, &alpha) < 0)
@@ -455,49 +512,53 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
         if (!target)
             continue;
         if (r < 1 || (double)r != rank)
-            return gpt2_fail(a->model, "lora: rank %g of \"%s\": allowed is a whole number", rank,
-                             p.name);
+            return model_fail(a->model, "lora: rank %g of \"%s\": allowed is a whole number", rank,
+                              p.name);
         targets++;
-        adapters_new(g, p.name, ".lora_A.weight", gckpt_shape2(r, p.shape.d[0]), 0,
-                     1 / gpt2_root((double)p.shape.d[0]));
-        adapters_new(g, p.name, ".lora_B.weight", gckpt_shape2(p.shape.d[1], r), 0, 0);
-        memcpy(end, ".bias", sizeof ".bias");
-        if (a->options.bias == ADAPTERS_LORA_BIASES && adapters_unfreeze(a, p.name) != 0)
+        adapters_new(g, p.name, ".lora_A.weight", gckpt_shape2(r, in), 0,
+                     1 / model_root((double)in));
+        adapters_new(g, p.name, ".lora_B.weight", gckpt_shape2(out, r), 0, 0);
+        model_join(p.name, p.name, ".bias");
+        if (o->bias == ADAPTERS_LORA_BIASES && model_find(c, p.name) >= 0 &&
+            adapters_unfreeze(a, p.name) != 0)
             return -1;
     }
     if (!o->some && (adapters_all_listed(a->model, o->targets, NULL) != 0 ||
                      adapters_all_listed(a->model, o->ranks, o->targets) != 0 ||
                      adapters_all_listed(a->model, o->alphas, o->targets) != 0))
         return -1;
-    if (targets == 0)
-        return gpt2_fail(a->model,
-                         "lora: targets \"%s\" match none of the layers h.*.attn.c_attn, "
-                         "h.*.attn.c_proj, h.*.mlp.c_fc, h.*.mlp.c_proj",
-                         a->options.targets);
-    return a->options.bias == ADAPTERS_ALL_BIASES ? adapters_unfreeze(a, "*.bias") : 0;
+    if (targets == 0) {
+        char all[256];
+        adapters_modules(c, all, sizeof all);
+        return model_fail(a->model, "lora: targets \"%s\" match none of the layers %s", o->targets,
+                          all);
+    }
+    return o->bias == ADAPTERS_ALL_BIASES ? adapters_biases(a, g) : 0;
 }
 
 static inline int adapters_houlsby(adapters *a, gckpt_graph *g)
 {
-    const int64_t C = a->model->config.width, m = a->options.size;
-    for (int64_t i = 0; i < 2 * a->model->config.layers; i++) {
-        char module[GPT2_NAME];
-        gpt2_named(module, i / 2, i % 2 ? "mlp.adapter" : "attn.adapter");
+    const model_config *c = &a->model->config;
+    const int64_t C = c->width, m = a->options.size;
+    for (int64_t i = 0; i < 2 * c->layers; i++) {
+        char module[MODEL_NAME];
+        model_named(c, module, i / 2, i % 2 ? c->family->mlp : c->family->attention);
+        model_join(module, module, ".adapter");
         adapters_new(g, module, ".down.weight", gckpt_shape2(C, m), 0.01, 0);
         adapters_new(g, module, ".down.bias", gckpt_shape1(m), 0, 0);
         adapters_new(g, module, ".up.weight", gckpt_shape2(m, C), 0.01, 0);
         adapters_new(g, module, ".up.bias", gckpt_shape1(C), 0, 0);
     }
-    return adapters_unfreeze(a, "*ln_*");
+    return adapters_unfreeze(a, c->family->norms);
 }
 
 static inline int adapters_llama(adapters *a, gckpt_graph *g)
 {
-    const gpt2_config *c = &a->model->config;
+    const model_config *c = &a->model->config;
     const int64_t n = adapters_layers(a, c->layers, c->layers);
     for (int64_t i = c->layers - n; i < c->layers; i++) {
-        char module[GPT2_NAME];
-        gpt2_named(module, i, "attn");
+        char module[MODEL_NAME];
+        model_named(c, module, i, c->family->attention);
         adapters_new(g, module, ".adaption_prompt", gckpt_shape3(1, a->options.size, c->width), 1,
                      0);
         adapters_new(g, module, ".adaption_gate", gckpt_shape1(1), 0, 0);
@@ -508,22 +569,25 @@ static inline int adapters_llama(adapters *a, gckpt_graph *g)
 /* As torch's Embedding and Linear begin. */
 static inline int adapters_prefix(adapters *a, gckpt_graph *g)
 {
-    const int64_t C = a->model->config.width, P = a->options.size, H = a->options.hidden;
-    const double by_c = 1 / gpt2_root((double)C), by_h = 1 / gpt2_root((double)(H > 0 ? H : 1));
+    const model_config *c = &a->model->config;
+    const int64_t C = c->width, P = a->options.size, H = a->options.hidden;
+    const int64_t K = c->key_heads * c->head;
+    const double by_c = 1 / model_root((double)C), by_h = 1 / model_root((double)(H > 0 ? H : 1));
     if (H > 0) {
         adapters_new(g, "prefix", ".embedding.weight", gckpt_shape2(P, C), 1, 0);
         adapters_new(g, "prefix", ".transform.0.weight", gckpt_shape2(H, C), 0, by_c);
         adapters_new(g, "prefix", ".transform.0.bias", gckpt_shape1(H), 0, by_c);
     }
-    for (int64_t i = 0; i < 2 * a->model->config.layers; i++) {
-        char module[GPT2_NAME];
-        gpt2_named(module, i / 2, i % 2 ? "attn.prefix_value" : "attn.prefix_key");
+    for (int64_t i = 0; i < 2 * c->layers; i++) {
+        char module[MODEL_NAME];
+        model_named(c, module, i / 2, c->family->attention);
+        model_join(module, module, i % 2 ? ".prefix_value" : ".prefix_key");
         if (H == 0)
-            adapters_new(g, module, "", gckpt_shape2(P, C), 1, 0);
+            adapters_new(g, module, "", gckpt_shape2(P, K), 1, 0);
         else
-            adapters_new(g, module, ".weight", gckpt_shape2(C, H), 0, by_h);
+            adapters_new(g, module, ".weight", gckpt_shape2(K, H), 0, by_h);
         if (H > 0)
-            adapters_new(g, module, ".bias", gckpt_shape1(C), 0, by_h);
+            adapters_new(g, module, ".bias", gckpt_shape1(K), 0, by_h);
     }
     a->hooks.prefix = P;
     return 0;
@@ -554,7 +618,7 @@ static inline int adapters_keep_texts(adapters *a)
         n += *texts[i] != NULL ? strlen(*texts[i]) : 0;
     char *to = a->texts = (char *)malloc(n);
     if (to == NULL)
-        return gpt2_fail(a->model, "out of memory");
+        return model_fail(a->model, "out of memory");
     for (int i = 0; i < 3; i++) {
         const size_t size = *texts[i] != NULL ? strlen(*texts[i]) : 0;
         memcpy(to, *texts[i] != NULL ? *texts[i] : "", size + 1);
@@ -568,7 +632,7 @@ static inline int adapters_keep_texts(adapters *a)
  * trains. Model and store must live as long, *a stay where it is (hooks point to it); adapters_end
  * is for it after an error, too. HEAD and ADDED change the model's config: graphs are built after
  * this. */
-static inline int adapters_begin(adapters *a, gpt2_model *m, gckpt_store *store,
+static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
                                  const adapters_options *options)
 {
     static int (*const begin[])(adapters *, gckpt_graph *) = {
@@ -579,7 +643,8 @@ static inline int adapters_begin(adapters *a, gpt2_model *m, gckpt_store *store,
     a->options = *options;
     adapters_options *o = &a->options;
     if (o->targets == NULL || strcmp(o->targets, "all-linear") == 0)
-        o->targets = o->targets == NULL ? "c_attn" : "c_attn,c_proj,c_fc";
+        o->targets =
+            o->targets == NULL ? m->config.family->targets(&m->config) : m->config.family->linear;
     o->size = o->size != 0                    ? o->size
               : o->method == ADAPTERS_LORA    ? 8
               : o->method == ADAPTERS_HOULSBY ? 64
@@ -593,15 +658,15 @@ static inline int adapters_begin(adapters *a, gpt2_model *m, gckpt_store *store,
     a->hooks.keys_values = adapters_keys_values;
     a->hooks.branch = adapters_branch;
     if (o->size < 1 || o->hidden < 0)
-        return gpt2_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
-                         adapters_names[o->method], (long long)o->size, (long long)o->hidden);
-    if (adapters_keep_texts(a) != 0 || gpt2_declare(m, store) != 0)
+        return model_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
+                          adapters_names[o->method], (long long)o->size, (long long)o->hidden);
+    if (adapters_keep_texts(a) != 0 || model_declare(m, store) != 0)
         return -1;
     gckpt_store_freeze(store, "*", 1);
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     int failed = begin[o->method](a, g);
     if (!failed && gckpt_error(g) != GCKPT_OK)
-        failed = gpt2_fail(m, "%s", gckpt_error_text(g));
+        failed = model_fail(m, "%s", gckpt_error_text(g));
     gckpt_graph_free(g);
     return failed;
 }
@@ -609,65 +674,70 @@ static inline int adapters_begin(adapters *a, gpt2_model *m, gckpt_store *store,
 /* ---- merging --------------------------------------------------------------------------------- */
 typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_act;
 
-static inline int adapters_ends(const char *text, const char *end)
+/* w (in,out), or transposed (out,in): what it was + scale A' B'. */
+static inline void adapters_add(gckpt_parameter *w, const gckpt_parameter *down,
+                                const gckpt_parameter *up, const float *kept, double scale,
+                                int transposed)
 {
-    const size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
+    const int64_t rank = down->shape.d[0], in = down->shape.d[1], columns = w->shape.d[1];
+    for (int64_t k = 0; k < w->elements; k++) {
+        const int64_t i = transposed ? k % columns : k / columns;
+        const int64_t o = transposed ? k / columns : k % columns;
+        double sum = 0;
+        for (int64_t r = 0; r < rank; r++)
+            sum += (double)down->values[r * in + i] * (double)up->values[o * rank + r];
+        w->values[k] = (float)((double)kept[k] + scale * sum);
+    }
 }
 
-/* For each weight (in,out) that has a branch, which lie in a->merged one behind the other. */
+/* For each weight that has a branch, which lie in a->merged one behind the other. */
 static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements)
 {
     gckpt_parameter down, up, w;
     *elements = 0;
     for (int i = 0; gckpt_store_peek(a->store, i, &down) == GCKPT_OK; i++) {
-        char module[GPT2_NAME], name[GPT2_NAME];
+        char module[MODEL_NAME], name[MODEL_NAME];
         if (!adapters_ends(down.name, ".lora_A.weight"))
             continue;
-        gpt2_join(module, down.name, "");
+        model_join(module, down.name, "");
         module[strlen(module) - strlen(".lora_A.weight")] = 0;
-        gpt2_join(name, module, ".lora_B.weight");
+        model_join(name, module, ".lora_B.weight");
         if (gckpt_store_get(a->store, i, &down) != GCKPT_OK ||
             gckpt_store_get(a->store, gckpt_store_find(a->store, name), &up) != GCKPT_OK ||
             gckpt_store_get(a->store,
-                            gckpt_store_find(a->store, gpt2_join(name, module, ".weight")),
+                            gckpt_store_find(a->store, model_join(name, module, ".weight")),
                             &w) != GCKPT_OK)
-            return gpt2_fail(a->model, "merge: %s", gckpt_error_text(a->store));
+            return model_fail(a->model, "merge: %s", gckpt_error_text(a->store));
         if (w.values == NULL)
-            return gpt2_fail(a->model, "merge: \"%s\" is packed; load the model unpacked", name);
+            return model_fail(a->model, "merge: \"%s\" is packed; load the model unpacked", name);
         float *kept = a->merged != NULL ? a->merged + *elements : NULL;
         *elements += w.elements;
         if (act == ADAPTERS_COUNT)
             continue;
-        const int64_t rank = down.shape.d[0], in = w.shape.d[0], out = w.shape.d[1];
-        const double scale = adapters_scale(a, module, rank);
         memcpy(act == ADAPTERS_MERGE ? kept : w.values, act == ADAPTERS_MERGE ? w.values : kept,
                (size_t)w.elements * sizeof *kept);
-        for (int64_t k = 0; k < w.elements && act == ADAPTERS_MERGE; k++) {
-            double sum = 0;
-            for (int64_t r = 0; r < rank; r++)
-                sum +=
-                    (double)down.values[r * in + k / out] * (double)up.values[k % out * rank + r];
-            w.values[k] = (float)((double)kept[k] + scale * sum);
-        }
+        if (act == ADAPTERS_MERGE)
+            adapters_add(&w, &down, &up, kept, adapters_scale(a, module, down.shape.d[0]),
+                         a->model->config.family->transposed);
         gckpt_store_push(a->store, name);
     }
     return 0;
 }
 
 /* Adds LoRA's products to the weights: graphs that are built from now on have no branches, and
- * gpt2_save writes what they compute. The weights as they were are kept, in as many bytes. */
+ * model_save writes what they compute. The weights as they were are kept, in as many bytes. */
 static inline int adapters_merge(adapters *a)
 {
     int64_t n;
     if (a->options.method != ADAPTERS_LORA || a->merged != NULL)
-        return gpt2_fail(a->model, "merge: %s",
-                         a->merged != NULL ? "it is merged already" : "only LoRA has what adds up");
+        return model_fail(a->model, "merge: %s",
+                          a->merged != NULL ? "it is merged already"
+                                            : "only LoRA has what adds up");
     if (adapters_each(a, ADAPTERS_COUNT, &n) != 0)
         return -1;
     a->merged = (float *)malloc((size_t)n * sizeof *a->merged);
     if (a->merged == NULL)
-        return gpt2_fail(a->model, "merge: no memory for %lld weights", (long long)n);
+        return model_fail(a->model, "merge: no memory for %lld weights", (long long)n);
     return adapters_each(a, ADAPTERS_MERGE, &n);
 }
 
@@ -676,7 +746,7 @@ static inline int adapters_unmerge(adapters *a)
 {
     int64_t n;
     if (a->merged == NULL)
-        return gpt2_fail(a->model, "unmerge: nothing is merged");
+        return model_fail(a->model, "unmerge: nothing is merged");
     const int failed = adapters_each(a, ADAPTERS_RESTORE, &n);
     free(a->merged);
     a->merged = NULL;

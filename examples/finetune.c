@@ -1,4 +1,4 @@
-/* finetune.c - fine-tunes a GPT-2 in Hugging Face's format inside a byte budget.
+/* finetune.c - fine-tunes a language model in Hugging Face's format inside a byte budget.
  *
  *     cc -O2 -fopenmp -I. examples/finetune.c -o finetune
  *     ./finetune --model gpt2 --method lora --data my.txt --budget 1G --save tuned
@@ -156,10 +156,11 @@ typedef struct { /* rows first, first + 1, .. of a data set */
 static struct {
     bpe tokenizer;
     dataset data, validation, general;
-    part train, valid, other; /* of T tokens; count 0: there are none */
-    int32_t end;              /* of a text; -1: none */
-    lm_run first;             /* what the runs of all methods begin with: device, feeds */
-    uint64_t resumed_at;      /* step */
+    part train, valid, other;     /* of T tokens; count 0: there are none */
+    int32_t end;                  /* of a text; -1: none */
+    int32_t stops[MODEL_EOS + 1]; /* what ends a sample, then -1 */
+    lm_run first;                 /* what the runs of all methods begin with: device, feeds */
+    uint64_t resumed_at;          /* step */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
@@ -171,9 +172,9 @@ typedef struct { /* what came of a method: a row of the table */
 
 typedef struct {
     gckpt_store *notes; /* of training.safetensors, which other files do not get */
-    gpt2_model model;
+    model_any model;
     adapters adapters;
-    gpt2_options how;
+    model_options how;
     const char *save; /* folder; NULL: nothing is saved */
     int saved;        /* 1: what others load from there has the weights as they are now */
     lm_run run;
@@ -190,7 +191,7 @@ static const char *join(char *path, size_t size, const char *folder, const char 
 /* A tokenizer of 256 bytes, no merges, and the end of a text. */
 static int write_tokenizer(void)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     FILE *f = fopen(join(path, sizeof path, o.model, "vocab.json"), "wb");
     if (f == NULL)
         return session_fail(1, "%s: %s", path, strerror(errno));
@@ -216,8 +217,8 @@ static int make_model(void)
 {
     enum { LAYERS, DIM, HEADS, CONTEXT, VOCABULARY };
     long long n[5] = { 0, 0, 0, 0, 257 };
-    char path[GPT2_PATH], *end = NULL;
-    gpt2_model m;
+    char path[MODEL_PATH], *end = NULL;
+    model_any m;
     gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
     const char *at = o.new_model;
     for (int i = 0; i < 5 && end != at && (i == 0 || *end == 'x'); i++) {
@@ -236,9 +237,9 @@ static int make_model(void)
             2, "--new: %s is there already; give another --model, or leave --new out", path);
     gckpt_store *store = gckpt_store_new(&desc);
     gpt2_new(&m, n[LAYERS], n[HEADS], n[DIM], n[CONTEXT], n[VOCABULARY]);
-    m.config.eos = 256;
+    m.config.eos[0] = 256;
     int failed =
-        gpt2_declare(&m, store) != 0 || gpt2_save(&m, store, o.model, GCKPT_STORED_F32) != 0
+        model_declare(&m, store) != 0 || model_save(&m, store, o.model, GCKPT_STORED_F32) != 0
             ? session_fail(1, "--new: %s", m.error)
             : write_tokenizer();
     gckpt_store_free(store);
@@ -246,7 +247,7 @@ static int make_model(void)
 }
 
 /* ---- data ------------------------------------------------------------------------------------ */
-static int open_data(const char *option, const char *path, const gpt2_model *m, dataset *d)
+static int open_data(const char *option, const char *path, const model_any *m, dataset *d)
 {
     if (path == NULL)
         return 0;
@@ -275,14 +276,17 @@ static int64_t positions_before(void)
 /* All texts as tokens, and which rows are for what. */
 static int load_data(void)
 {
-    gpt2_model m;
-    if (gpt2_read_config(&m, o.model) != 0)
+    model_any m;
+    if (model_read_config(&m, o.model) != 0)
         return session_fail(1, "--model: %s", m.error);
-    gpt2_close(&m);
+    model_close(&m);
     if (bpe_open(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s", run.tokenizer.error);
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
-    run.end = m.config.eos >= 0 ? (int32_t)m.config.eos : end != NULL ? end->id : -1;
+    if (m.config.eos[0] < 0 && end != NULL)
+        m.config.eos[0] = end->id, m.config.eos[1] = -1;
+    run.end = m.config.eos[0];
+    memcpy(run.stops, m.config.eos, sizeof run.stops);
     int status = open_data("data", lm.data, &m, &run.data);
     if (status == 0)
         status = open_data("validation", lm.validation, &m, &run.validation);
@@ -374,7 +378,7 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     tuning *t = (tuning *)m->user;
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, t->run.T));
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, t->run.T));
-    term->loss = gpt2_loss(&t->model, gpt2_hidden(&t->model, tokens, &t->how), targets);
+    term->loss = model_loss(&t->model, model_hidden(&t->model, tokens, &t->how), targets);
     term->weight = 1;
     m->feeds[0].input = gckpt_id(tokens);
     m->feeds[1].input = gckpt_id(targets);
@@ -385,7 +389,7 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const gpt2_source source = { (gckpt_storage)o.store, (int)o.map };
+    const model_source source = { (gckpt_storage)o.store, (int)o.map };
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,
                                       .size = o.size,
@@ -401,13 +405,13 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     t->notes = gckpt_store_new(NULL);
     if (t->run.store == NULL || t->notes == NULL)
         return session_fail(1, "out of memory");
-    if (gpt2_load(&t->model, t->run.store, model, &source) != 0)
+    if (model_load(&t->model, t->run.store, model, &source) != 0)
         return session_fail(1, "--model: %s", t->model.error);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
     if (!failed && t->adapters.options.method != method)
-        failed = gpt2_fail(&t->model, "--adapter %s: it is of --method %s", adapter,
-                           adapters_names[t->adapters.options.method]);
+        failed = model_fail(&t->model, "--adapter %s: it is of --method %s", adapter,
+                            adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
     t->run.lr = lm.lr > 0 ? lm.lr : usual_lr[method];
@@ -458,13 +462,13 @@ static void free_tuning(tuning *t)
     adapters_end(&t->adapters);
     gckpt_store_free(t->run.store);
     gckpt_store_free(t->notes);
-    gpt2_close(&t->model);
+    model_close(&t->model);
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
 static void show(const int32_t *tokens, int64_t n)
 {
-    for (int64_t i = 0; i < n && tokens[i] != run.end; i++) {
+    for (int64_t i = 0; i < n && !generator_stops(run.stops, tokens[i]); i++) {
         size_t size;
         const char *bytes = bpe_bytes(&run.tokenizer, tokens[i], &size);
         for (size_t k = 0; k < size; k++)
@@ -481,12 +485,12 @@ static int stop(void *user, int64_t at, const int32_t *tokens)
 /* --sample, with nothing else in memory but the store. */
 static int sample(tuning *t, const char *when)
 {
-    const gpt2_generator_desc desc = { .samples = lm.samples,
-                                       .threads = (int)lm.threads,
-                                       .backend = run.first.device,
-                                       .hooks = &t->adapters.hooks };
+    const generator_desc desc = { .samples = lm.samples,
+                                  .threads = (int)lm.threads,
+                                  .backend = run.first.device,
+                                  .hooks = &t->adapters.hooks };
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
-    gpt2_generator g;
+    generator g;
     bpe_tokens prompt = { 0 };
     int32_t *out = malloc((size_t)(lm.samples * lm.sample) * sizeof *out);
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
@@ -496,7 +500,7 @@ static int sample(tuning *t, const char *when)
         failed = dataset_push(&prompt, run.end >= 0 ? run.end : 0) != 0;
     if (prompt.error[0] != 0)
         session_fail(1, "--prompt: %s", prompt.error);
-    if (!failed && gpt2_generator_new(&g, &t->model, t->run.store, &desc) != 0)
+    if (!failed && generator_new(&g, &t->model, t->run.store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
         const size_t needs = g.bytes;
@@ -506,14 +510,14 @@ static int sample(tuning *t, const char *when)
                                   "--sample 0, need less",
                                   (long long)lm.budget, needs);
         int64_t n = failed ? 0
-                           : gpt2_generate(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
-                                           run.end, out, stop, NULL);
+                           : generator_text(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
+                                            run.stops, out, stop, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
         for (int64_t i = 0; i < lm.samples && !failed; i++) {
             fprintf(session.out, "sample %s\n%s", when, lm.prompt != NULL ? lm.prompt : "");
             show(out + i * lm.sample, n);
         }
-        gpt2_generator_free(&g);
+        generator_free(&g);
     }
     bpe_tokens_free(&prompt);
     free(out);
@@ -584,27 +588,27 @@ static int evaluate_general(tuning *t, uint64_t step, double *loss)
 
 static size_t file_bytes(const char *folder, const char *name)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     struct stat is;
     return stat(join(path, sizeof path, folder, name), &is) == 0 ? (size_t)is.st_size : 0;
 }
 
 /* A copy of one of the tokenizer's files, where there is one. */
-static int copy_file(gpt2_model *m, const char *from, const char *to, const char *name)
+static int copy_file(model_any *m, const char *from, const char *to, const char *name)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     unsigned char *bytes;
     size_t size;
     if (access(join(path, sizeof path, from, name), R_OK) != 0)
         return 0;
     if (session_read("model", path, &bytes, &size) != 0)
         return 1;
-    FILE *f = gpt2_begin_file(m, path, to, name);
+    FILE *f = model_begin_file(m, path, to, name);
     if (f != NULL)
         fwrite(bytes, 1, size, f);
     free(bytes);
-    return f == NULL || gpt2_end_file(m, f, path) != 0 ? session_fail(1, "--save: %s", m->error)
-                                                       : 0;
+    return f == NULL || model_end_file(m, f, path) != 0 ? session_fail(1, "--save: %s", m->error)
+                                                        : 0;
 }
 
 static const char *saved_name(const tuning *t)
@@ -625,7 +629,7 @@ static int save_model(tuning *t)
                                          "chat_template.jinja",
                                          "generation_config.json" };
     int failed = t->adapters.options.method == ADAPTERS_FULL
-                     ? gpt2_save(&t->model, t->run.store, t->save, GCKPT_STORED_F32)
+                     ? model_save(&t->model, t->run.store, t->save, GCKPT_STORED_F32)
                      : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", t->save, t->model.error);
@@ -654,7 +658,7 @@ static double noted_real(const tuning *t, const char *key)
 /* All that the run needs to go on. */
 static int save_training(tuning *t)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     const gckpt_file_desc desc = { .rename = trained_only, .user = t->run.store };
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||
@@ -871,7 +875,7 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     if (!failed && lm.timeline != NULL)
         failed = lm_draw_plan(t.run.models[LM_TRAINING].plan);
     if (!failed && !lm.plan) {
-        failed = (folder != NULL && gpt2_folder(&t.model, folder) != 0)
+        failed = (folder != NULL && model_folder(&t.model, folder) != 0)
                      ? session_fail(1, "--save: %s", t.model.error)
                      : 0;
         failed = failed || (lm.sample > 0 && lm.resume == NULL && sample(&t, "before"));
@@ -921,7 +925,7 @@ static int compare(int argc, char **argv)
     if (mkdir(lm.save, 0777) != 0 && errno != EEXIST)
         return session_fail(1, "--save %s: %s", lm.save, strerror(errno));
     for (int i = 0; i < ADAPTERS_METHODS && !failed && !session.interrupted; i++) {
-        char folder[GPT2_PATH];
+        char folder[MODEL_PATH];
         failed = tune((adapters_method)i, join(folder, sizeof folder, lm.save, adapters_names[i]),
                       argc, argv, &all[i]);
     }
@@ -958,7 +962,7 @@ static const char *nothing(void *user, const char *name)
 
 static int restore_options(int argc, char **argv)
 {
-    static char folder[GPT2_PATH], path[GPT2_PATH];
+    static char folder[MODEL_PATH], path[MODEL_PATH];
     struct stat is;
     if (stat(lm.resume, &is) == 0 && S_ISDIR(is.st_mode))
         lm.resume = join(path, sizeof path, lm.resume, "training.safetensors");
@@ -982,7 +986,7 @@ static int restore_options(int argc, char **argv)
 /* Nothing that is written is an input or another output, and --save can be written to. */
 static int try_outputs(void)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     const session_file own[] = { { "general", o.general, SESSION_READS, -1 },
                                  { "picture", o.picture, SESSION_WRITES, -1 } };
     struct stat model, is;
@@ -1005,8 +1009,8 @@ int main(int argc, char **argv)
     if (status == 0)
         status = options_parse(&options, argc, argv);
     if (status == 0 && lm.help)
-        return lm_print_help(&options,
-                             "fine-tunes a GPT-2 in Hugging Face's format inside a byte budget");
+        return lm_print_help(
+            &options, "fine-tunes a language model in Hugging Face's format inside a byte budget");
     if (status == 0 && lm.resume != NULL)
         status = restore_options(argc, argv);
     if (status == 0)

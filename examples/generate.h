@@ -1,17 +1,17 @@
-/* generate.h - texts by a GPT-2 of gpt2.h, token by token, with keys and values cached: to copy.
+/* generate.h - texts by a model_any of model.h, token by token, with keys and values cached: to copy.
  *
- *     gpt2_generator p;
- *     if (gpt2_generator_new(&p, &model, store, NULL) != 0)
- *         fprintf(stderr, "%s\n", model.error);
+ *     generator p;
+ *     if (generator_new(&p, &m, store, NULL) != 0)
+ *         fprintf(stderr, "%s\n", m.error);
  *     sample_options how = { 0.8, 40, 0, 1 }; // temperature, top_k, top_p, seed
- *     int64_t made = gpt2_generate(&p, prompt, n, &how, 100, model.config.eos, out, NULL, NULL);
- *     gpt2_generator_free(&p);
+ *     int64_t made = generator_text(&p, prompt, n, &how, 100, m.config.eos, out, NULL, NULL);
+ *     generator_free(&p);
  *
  * Several texts that begin alike are made at once. The logits are, to the bit, those of one call
  * with all tokens, and what is drawn depends on seed, row and position only. C99 or C++11. */
 #ifndef GENERATE_H
 #define GENERATE_H
-#include "gpt2.h"
+#include "model.h"
 #include "sample.h"
 
 /* Inference plans that share their caches of keys and values: what hooks put before the text,
@@ -21,33 +21,33 @@ typedef struct {
     gckpt_exec *exec;
     int tokens, result; /* ids */
     int64_t length;     /* of a row */
-} gpt2_run;
+} generator_run;
 
 typedef struct {
-    gpt2_model *model;
+    model_any *model;
     int64_t samples; /* rows of all of them */
     int64_t capacity;
-    gpt2_run one, chunk, before;
+    generator_run one, chunk, before;
     size_t bytes; /* of parameters, caches and the step arena, which the three share */
     void *arena;
     size_t arena_bytes;
     const gckpt_backend *backend;
     int32_t *fed;
     sample_place *places;
-} gpt2_generator;
+} generator;
 
 typedef struct {
     int64_t samples; /* texts that are made at once; 0: 1 */
     int64_t chunk;   /* tokens of a prompt that are computed at once; 0: 64 */
     int threads;
-    const gpt2_hooks *hooks;
+    const model_hooks *hooks;
     const gckpt_backend *backend;
     int64_t capacity; /* tokens of a text, with what hooks put before it; 0: the context */
-} gpt2_generator_desc;
+} generator_desc;
 
-static inline void gpt2_generator_free(gpt2_generator *p)
+static inline void generator_free(generator *p)
 {
-    gpt2_run *const runs[] = { &p->before, &p->chunk, &p->one };
+    generator_run *const runs[] = { &p->before, &p->chunk, &p->one };
     for (int i = 0; i < 3; i++) {
         gckpt_exec_free(runs[i]->exec);
         gckpt_plan_free(runs[i]->plan);
@@ -62,19 +62,19 @@ static inline void gpt2_generator_free(gpt2_generator *p)
 }
 
 /* The plan for rows of run->length tokens; what a chunk computes is only cached. */
-static inline int gpt2_run_plan(gpt2_generator *p, gpt2_run *run, gckpt_store *store,
-                                const gpt2_generator_desc *desc)
+static inline int generator_plan(generator *p, generator_run *run, gckpt_store *store,
+                                 const generator_desc *desc)
 {
-    const gpt2_options options = { 0, p->capacity, run == &p->before, desc->hooks };
+    const model_options options = { 0, p->capacity, run == &p->before, desc->hooks };
     gckpt_pick pick = { NULL, 0 };
     gckpt_plan_desc plan;
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     gckpt_tensor *tokens =
         gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(p->samples, run->length));
     memset(&plan, 0, sizeof plan);
-    pick.tensor = gpt2_hidden(p->model, tokens, &options);
+    pick.tensor = model_hidden(p->model, tokens, &options);
     if (run == &p->one)
-        pick.tensor = gpt2_logits(p->model, pick.tensor);
+        pick.tensor = model_logits(p->model, pick.tensor);
     run->tokens = gckpt_id(tokens);
     run->result = gckpt_id(pick.tensor);
     plan.mode = GCKPT_INFERENCE;
@@ -83,7 +83,7 @@ static inline int gpt2_run_plan(gpt2_generator *p, gpt2_run *run, gckpt_store *s
     plan.fetch = &pick;
     plan.fetches = 1;
     run->plan = gckpt_plan_new(g, NULL, 0, &plan);
-    const int failed = run->plan == NULL ? gpt2_fail(p->model, "%s", gckpt_error_text(g)) : 0;
+    const int failed = run->plan == NULL ? model_fail(p->model, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
     if (!failed && gckpt_plan_arena(run->plan) > p->arena_bytes)
         p->arena_bytes = gckpt_plan_arena(run->plan);
@@ -91,7 +91,7 @@ static inline int gpt2_run_plan(gpt2_generator *p, gpt2_run *run, gckpt_store *s
 }
 
 /* Binds it to the arena, and to the caches of p->one. */
-static inline int gpt2_run_bind(gpt2_generator *p, gpt2_run *run, gckpt_store *store)
+static inline int generator_bind(generator *p, generator_run *run, gckpt_store *store)
 {
     gckpt_exec_desc exec;
     memset(&exec, 0, sizeof exec);
@@ -102,15 +102,15 @@ static inline int gpt2_run_bind(gpt2_generator *p, gpt2_run *run, gckpt_store *s
         exec.arena = (char *)p->arena + (64 - (uintptr_t)p->arena % 64) % 64;
     exec.caches_of = p->one.exec;
     run->exec = gckpt_exec_new(run->plan, store, &exec);
-    return run->exec != NULL ? 0 : gpt2_fail(p->model, "%s", gckpt_error_text(store));
+    return run->exec != NULL ? 0 : model_fail(p->model, "%s", gckpt_error_text(store));
 }
 
 /* desc NULL: all zero. Freed before the store. */
-static inline int gpt2_generator_new(gpt2_generator *p, gpt2_model *m, gckpt_store *store,
-                                     const gpt2_generator_desc *desc)
+static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
+                                const generator_desc *desc)
 {
-    const gpt2_generator_desc none = { 0, 0, 0, NULL, NULL, 0 };
-    gpt2_run *const runs[] = { &p->one, &p->chunk, &p->before };
+    const generator_desc none = { 0, 0, 0, NULL, NULL, 0 };
+    generator_run *const runs[] = { &p->one, &p->chunk, &p->before };
     int failed = 0;
     desc = desc != NULL ? desc : &none;
     memset(p, 0, sizeof *p);
@@ -124,7 +124,7 @@ static inline int gpt2_generator_new(gpt2_generator *p, gpt2_model *m, gckpt_sto
     p->before.length = desc->hooks != NULL ? desc->hooks->prefix + desc->hooks->prompt : 0;
     const int64_t most = p->before.length > p->chunk.length ? p->before.length : p->chunk.length;
     for (int i = 0; i < 3 && !failed; i++)
-        failed = runs[i]->length > 0 && gpt2_run_plan(p, runs[i], store, desc) != 0;
+        failed = runs[i]->length > 0 && generator_plan(p, runs[i], store, desc) != 0;
     p->fed = (int32_t *)calloc((size_t)(p->samples * most), sizeof *p->fed);
     p->places = (sample_place *)malloc((size_t)m->config.vocabulary * sizeof *p->places);
     if (!failed && p->backend != NULL && p->backend->get != NULL)
@@ -132,90 +132,98 @@ static inline int gpt2_generator_new(gpt2_generator *p, gpt2_model *m, gckpt_sto
     else if (!failed)
         p->arena = malloc(p->arena_bytes + 64);
     if (!failed && (p->fed == NULL || p->places == NULL || p->arena == NULL))
-        failed = gpt2_fail(m, "out of memory: generation needs %.0f bytes beside the model",
-                           (double)p->arena_bytes);
+        failed = model_fail(m, "out of memory: generation needs %.0f bytes beside the model",
+                            (double)p->arena_bytes);
     for (int i = 0; i < 3 && !failed; i++)
-        failed = runs[i]->length > 0 && gpt2_run_bind(p, runs[i], store) != 0;
+        failed = runs[i]->length > 0 && generator_bind(p, runs[i], store) != 0;
     if (!failed)
         p->bytes = gckpt_plan_bytes(p->one.plan) - gckpt_plan_arena(p->one.plan) + p->arena_bytes;
     else
-        gpt2_generator_free(p);
+        generator_free(p);
     return failed ? -1 : 0;
 }
 
 /* The next tokens of all rows, p->fed. */
-static inline const float *gpt2_forward(gpt2_generator *p, gpt2_run *run)
+static inline const float *generator_forward(generator *p, generator_run *run)
 {
     const gckpt_feed feed = { run->tokens, p->fed };
     if (gckpt_forward(run->exec, &feed, 1, p->samples, NULL) == GCKPT_OK)
         return gckpt_fetch(run->exec, run->result, 0);
-    gpt2_fail(p->model, "%s", gckpt_error_text(run->exec));
+    model_fail(p->model, "%s", gckpt_error_text(run->exec));
     return NULL;
 }
 
 /* Begins texts with n tokens, the same for all, at least one. The logits (samples,V) of what comes
  * next; NULL: m->error. */
-static inline const float *gpt2_prompt(gpt2_generator *p, const int32_t *tokens, int64_t n)
+static inline const float *generator_prompt(generator *p, const int32_t *tokens, int64_t n)
 {
     gckpt_exec *one = p->one.exec;
     const int64_t most = p->capacity - p->before.length;
     if (n < 1 || n > most) {
-        gpt2_fail(p->model, "a prompt of %lld tokens: allowed is 1 to %lld", (long long)n,
-                  (long long)most);
+        model_fail(p->model, "a prompt of %lld tokens: allowed is 1 to %lld", (long long)n,
+                   (long long)most);
         return NULL;
     }
-    if (gckpt_rewind(one, 0) != GCKPT_OK || (p->before.exec && gpt2_forward(p, &p->before) == NULL))
+    if (gckpt_rewind(one, 0) != GCKPT_OK ||
+        (p->before.exec && generator_forward(p, &p->before) == NULL))
         return NULL;
     for (int64_t at = 0, some; at < n - 1; at += some) {
-        gpt2_run *run = &p->chunk;
+        generator_run *run = &p->chunk;
         const int64_t position = gckpt_position(one);
         if (position + run->length > p->capacity)
             run = &p->one;
         some = n - 1 - at < run->length ? n - 1 - at : run->length;
         for (int64_t i = 0; i < p->samples * run->length; i++) /* behind the last: any token */
             p->fed[i] = i % run->length < some ? tokens[at + i % run->length] : 0;
-        if (gpt2_forward(p, run) == NULL || gckpt_rewind(one, position + some) != GCKPT_OK)
+        if (generator_forward(p, run) == NULL || gckpt_rewind(one, position + some) != GCKPT_OK)
             return NULL;
     }
     for (int64_t i = 0; i < p->samples; i++)
         p->fed[i] = tokens[n - 1];
-    return gpt2_forward(p, &p->one);
+    return generator_forward(p, &p->one);
 }
 
-/* Continues each text with its own token; as gpt2_prompt. */
-static inline const float *gpt2_next(gpt2_generator *p, const int32_t *tokens)
+/* Continues each text with its own token; as generator_prompt. */
+static inline const float *generator_next(generator *p, const int32_t *tokens)
 {
     memcpy(p->fed, tokens, (size_t)p->samples * sizeof *tokens);
-    return gpt2_forward(p, &p->one);
+    return generator_forward(p, &p->one);
+}
+
+static inline int generator_stops(const int32_t *stops, int32_t token)
+{
+    while (stops != NULL && *stops >= 0 && *stops != token)
+        stops++;
+    return stops != NULL && *stops >= 0;
 }
 
 /* Generates up to `most` tokens after a prompt in each row of out (samples,most), until it is
- * `stop` (-1: never), with which it is filled then; text(user, position, tokens (samples)), which
+ * one of `stops` (which end with -1; NULL: never), with which it is filled then; text(user, position, tokens (samples)), which
  * may be NULL, sees them as they come and ends it by returning 1. The number of tokens of the
  * longest row: fewer where its capacity is full; -1: m->error. */
-static inline int64_t gpt2_generate(gpt2_generator *p, const int32_t *prompt, int64_t n,
-                                    const sample_options *how, int64_t most, int32_t stop,
-                                    int32_t *out,
-                                    int (*text)(void *user, int64_t at, const int32_t *tokens),
-                                    void *user)
+static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_t n,
+                                     const sample_options *how, int64_t most, const int32_t *stops,
+                                     int32_t *out,
+                                     int (*text)(void *user, int64_t at, const int32_t *tokens),
+                                     void *user)
 {
     const int64_t V = p->model->config.vocabulary;
-    const float *logits = gpt2_prompt(p, prompt, n);
+    const float *logits = generator_prompt(p, prompt, n);
     int64_t made = 0;
     for (int going = 1; going && logits != NULL && made < most; made++) {
         if (made > 0 && gckpt_position(p->one.exec) == p->capacity)
             break;
-        logits = made > 0 ? gpt2_forward(p, &p->one) : logits;
+        logits = made > 0 ? generator_forward(p, &p->one) : logits;
         if (logits == NULL)
             break;
         going = 0;
         for (int64_t i = 0; i < p->samples; i++) {
             int32_t *row = out + i * most;
-            const int ended = made > 0 && stop >= 0 && row[made - 1] == stop;
-            row[made] = ended ? stop
+            const int ended = made > 0 && generator_stops(stops, row[made - 1]);
+            row[made] = ended ? row[made - 1]
                               : sample_token(logits + i * V, V, how, (uint64_t)i, (uint64_t)made,
                                              p->places);
-            going |= stop < 0 || row[made] != stop;
+            going |= !generator_stops(stops, row[made]);
             p->fed[i] = row[made];
         }
         if (text != NULL && text(user, made, p->fed) != 0)

@@ -19,37 +19,39 @@ static const char *const adapters_size_keys[] = { "token_dim", "num_transformer_
                                                   "num_attention_heads", "num_layers" };
 static const char *const adapters_bias_names[] = { "none", "all", "lora_only" };
 
-/* Of prefix tuning, as peft keeps it: a store of prompt_embeddings (P,2 layers C), keys and values
+/* Of prefix tuning, as peft keeps it: a store of prompt_embeddings (P,2 layers K), K = key_heads head, keys and values
  * of a layer in turn; what an MLP made of it last. NULL: m->error. */
 static inline gckpt_store *adapters_prefix_store(adapters *a, gckpt_parameter *all)
 {
     const gckpt_init none = { 0, 0, 0 };
-    const int64_t columns = 2 * a->model->config.layers * a->model->config.width;
+    const model_config *c = &a->model->config;
+    const int64_t columns = 2 * c->layers * c->key_heads * c->head;
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_param(g, "prompt_embeddings", gckpt_shape2(a->options.size, columns), none);
     gckpt_graph_free(g);
     if (gckpt_store_get(s, 0, all) == GCKPT_OK)
         return s;
-    gpt2_fail(a->model, "prefix: out of memory");
+    model_fail(a->model, "prefix: out of memory");
     gckpt_store_free(s);
     return NULL;
 }
 
 static inline int adapters_fill_prefix(adapters *a, float *to)
 {
-    const int64_t C = a->model->config.width, P = a->options.size, n = 2 * a->model->config.layers;
+    const model_config *c = &a->model->config;
+    const int64_t K = c->key_heads * c->head, P = a->options.size, n = 2 * c->layers;
     gckpt_graph *g = gckpt_graph_new(a->store, NULL);
     gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)n, sizeof *x);
-    float *values = (float *)malloc((size_t)(n * P * C) * sizeof *values);
-    int failed = x == NULL || values == NULL ? gpt2_fail(a->model, "prefix: out of memory") : 0;
+    float *values = (float *)malloc((size_t)(n * P * K) * sizeof *values);
+    int failed = x == NULL || values == NULL ? model_fail(a->model, "prefix: out of memory") : 0;
     a->inner = adapters_inner(a, g);
     for (int64_t i = 0; i < n && !failed; i++)
         x[i] =
             gckpt_scale(adapters_prefix_of(a, g, i / 2, i % 2 ? "prefix_value" : "prefix_key"), 1);
     failed = failed || adapters_values(a, g, x, (int)n, values) != 0;
-    for (int64_t i = 0; i < n * P && !failed; i++) /* (n,P,C) -> (P,n,C) */
-        memcpy(to + (i % P * n + i / P) * C, values + i * C, (size_t)C * sizeof *to);
+    for (int64_t i = 0; i < n * P && !failed; i++) /* (n,P,K) -> (P,n,K) */
+        memcpy(to + (i % P * n + i / P) * K, values + i * K, (size_t)K * sizeof *to);
     gckpt_graph_free(g);
     free(values);
     free(x);
@@ -59,7 +61,7 @@ static inline int adapters_fill_prefix(adapters *a, float *to)
 typedef struct {
     adapters *a;
     unsigned char *found; /* by parameter of the store */
-    char name[GPT2_NAME + 32], unknown[GPT2_NAME + 32];
+    char name[MODEL_NAME + 32], unknown[MODEL_NAME + 32];
 } adapters_files;
 
 /* The file's name of a parameter; NULL: it is frozen, so not in the file. */
@@ -78,16 +80,16 @@ static inline const char *adapters_renamed(void *user, const char *name)
     n -= (int)strlen(bias);
     snprintf(f->unknown, sizeof f->unknown, "%.*s.lora_A.weight", n, name);
     const int wrapped = bias[0] != 0 && gckpt_store_find(f->a->store, f->unknown) >= 0;
-    snprintf(f->name, sizeof f->name, "base_model.model.transformer.%.*s%s%s", n, name,
-             wrapped ? ".base_layer" : "", bias);
+    snprintf(f->name, sizeof f->name, "base_model.model.%s%.*s%s%s",
+             f->a->model->config.family->prefix, n, name, wrapped ? ".base_layer" : "", bias);
     return f->name;
 }
 
 /* The parameter of a file's tensor. */
 static inline const char *adapters_renamed_back(void *user, const char *name)
 {
-    static const char *const before[] = { "base_model.model.", "transformer." };
     adapters_files *f = (adapters_files *)user;
+    const char *const before[] = { "base_model.model.", f->a->model->config.family->prefix };
     gckpt_parameter p;
     const char *whole = name;
     for (int i = 0; i < 2; i++)
@@ -141,15 +143,26 @@ static inline void adapters_put_patterns(FILE *f, const char *key, const char *l
     fputs("}", f);
 }
 
+/* What adapters_size_keys name; a prefix is of the heads of keys. */
+static inline void adapters_sizes(const model_config *c, adapters_method method, int64_t *sizes)
+{
+    const int prefix = method == ADAPTERS_PREFIX;
+    sizes[0] = prefix ? c->key_heads * c->head : c->width;
+    sizes[1] = 1;
+    sizes[2] = prefix ? c->key_heads : c->heads;
+    sizes[3] = c->layers;
+}
+
 static inline int adapters_write_config(const adapters *a, const char *dir, const char *base)
 {
     const adapters_options *o = &a->options;
-    const gpt2_config *c = &a->model->config;
-    const int64_t sizes[] = { c->width, 1, c->heads, c->layers };
+    const model_config *c = &a->model->config;
+    int64_t sizes[4];
     const long long size = (long long)o->size;
     const char *peft = adapters_peft[o->method];
-    char path[GPT2_PATH];
-    FILE *f = gpt2_begin_file(a->model, path, dir, "adapter_config.json");
+    char path[MODEL_PATH];
+    adapters_sizes(c, o->method, sizes);
+    FILE *f = model_begin_file(a->model, path, dir, "adapter_config.json");
     if (f == NULL)
         return -1;
     fprintf(f, "{\n  \"%s\": \"%s\",\n  \"base_model_name_or_path\": ",
@@ -168,12 +181,13 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
         adapters_put_targets(f, o->targets);
         adapters_put_patterns(f, "rank_pattern", o->ranks);
         adapters_put_patterns(f, "alpha_pattern", o->alphas);
-        fprintf(f, ",\n  \"use_rslora\": %s,\n  \"fan_in_fan_out\": true,\n  ",
-                o->rslora ? "true" : "false");
+        fprintf(f, ",\n  \"use_rslora\": %s,\n  \"fan_in_fan_out\": %s,\n  ",
+                o->rslora ? "true" : "false", c->family->transposed ? "false" : "true");
         fprintf(f, "\"init_lora_weights\": true,\n  \"bias\": \"%s\"",
                 adapters_bias_names[o->bias]);
     } else if (o->method == ADAPTERS_LLAMA) {
-        fprintf(f, ",\n  \"target_modules\": \"attn\",\n  \"adapter_len\": %lld", size);
+        fprintf(f, ",\n  \"target_modules\": \"%s\",\n  \"adapter_len\": %lld",
+                c->family->attention, size);
         fprintf(f, ",\n  \"adapter_layers\": %lld", (long long)o->layers);
     } else if (peft != NULL) {
         fprintf(f, ",\n  \"num_virtual_tokens\": %lld", size);
@@ -181,34 +195,34 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
             fprintf(f, ",\n  \"%s\": %lld", adapters_size_keys[i], (long long)sizes[i]);
         if (o->method == ADAPTERS_PREFIX)
             fprintf(f, ",\n  \"encoder_hidden_size\": %lld,\n  \"prefix_projection\": false",
-                    (long long)c->width);
+                    (long long)sizes[0]);
         else
             fputs(",\n  \"prompt_tuning_init\": \"RANDOM\"", f);
     }
     fputs("\n}\n", f);
-    return gpt2_end_file(a->model, f, path);
+    return model_end_file(a->model, f, path);
 }
 
-/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; FULL: as gpt2_save. base, which
+/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; FULL: as model_save. base, which
  * may be NULL: name or path of the model it is for. What prefix tuning's MLP made is written, the
  * MLP is not (as peft). */
 static inline int adapters_save(adapters *a, const char *dir, const char *base)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     adapters_files files;
     gckpt_file_desc desc;
     gckpt_parameter all;
     gckpt_store *store = a->store;
     if (a->options.method == ADAPTERS_FULL)
-        return gpt2_save(a->model, store, dir, GCKPT_STORED_F32);
+        return model_save(a->model, store, dir, GCKPT_STORED_F32);
     memset(&desc, 0, sizeof desc);
     memset(&files, 0, sizeof files);
     desc.values_only = 1;
     desc.rename = adapters_renamed;
     desc.user = &files;
     files.a = a;
-    if (gpt2_folder(a->model, dir) != 0 || adapters_write_config(a, dir, base) != 0 ||
-        gpt2_path(a->model, path, dir, "adapter_model.safetensors") != 0)
+    if (model_folder(a->model, dir) != 0 || adapters_write_config(a, dir, base) != 0 ||
+        model_path(a->model, path, dir, "adapter_model.safetensors") != 0)
         return -1;
     if (a->options.method == ADAPTERS_PREFIX) {
         desc.rename = NULL;
@@ -217,7 +231,7 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     }
     int failed = store != a->store && adapters_fill_prefix(a, all.values) != 0;
     if (!failed && gckpt_store_save_as(store, path, &desc) != GCKPT_OK)
-        failed = gpt2_fail(a->model, "%s: %s", path, gckpt_error_text(store));
+        failed = model_fail(a->model, "%s: %s", path, gckpt_error_text(store));
     if (store != a->store)
         gckpt_store_free(store);
     return failed ? -1 : 0;
@@ -255,7 +269,7 @@ static inline const char *adapters_read_list(json *d, const char *key, char **ro
 }
 
 /* Refuses what is not known here and does not say "no". */
-static inline void adapters_refuse_others(json *d, adapters_method method)
+static inline void adapters_refuse_others(json *d, const model_config *c, adapters_method method)
 {
     static const char known[] =
         " base_model_name_or_path gradckpt_method layers size peft_type peft_version auto_mapping "
@@ -277,8 +291,8 @@ static inline void adapters_refuse_others(json *d, adapters_method method)
     if (at && !json_is(d, at, "CAUSAL_LM"))
         json_wrong(d, at, "CAUSAL_LM");
     at = json_find_set(d, JSON_ROOT, "target_modules");
-    if (at && method == ADAPTERS_LLAMA && !json_is(d, at, "attn"))
-        json_wrong(d, at, "attn");
+    if (at && method == ADAPTERS_LLAMA && !json_is(d, at, c->family->attention))
+        json_wrong(d, at, c->family->attention);
     for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
         const json_kind kind = json_kind_of(d, k + 1);
         const int no = kind == JSON_NULL || kind == JSON_FALSE ||
@@ -291,7 +305,7 @@ static inline void adapters_refuse_others(json *d, adapters_method method)
 }
 
 /* What adapter_config.json says; texts go to `room`. */
-static inline void adapters_read_config(json *d, const gpt2_config *c, adapters_options *o,
+static inline void adapters_read_config(json *d, const model_config *c, adapters_options *o,
                                         char *room)
 {
     const uint32_t peft = json_find_set(d, JSON_ROOT, "peft_type");
@@ -306,7 +320,7 @@ static inline void adapters_read_config(json *d, const gpt2_config *c, adapters_
         return;
     }
     o->method = (adapters_method)method;
-    adapters_refuse_others(d, o->method);
+    adapters_refuse_others(d, c, o->method);
     o->layers = json_int(d, JSON_ROOT, peft ? "adapter_layers" : "layers", 0);
     o->size = json_int(d, JSON_ROOT,
                        method == ADAPTERS_LORA    ? "r"
@@ -330,11 +344,12 @@ static inline void adapters_read_config(json *d, const gpt2_config *c, adapters_
             json_wrong(d, bias, "none, all or lora_only");
         o->bias = (adapters_bias)which;
         o->targets = adapters_read_list(d, "target_modules", &room);
-        o->targets = o->targets[0] != 0 ? o->targets : NULL; /* peft's usual: c_attn */
+        o->targets = o->targets[0] != 0 ? o->targets : NULL; /* peft's usual */
         o->ranks = adapters_read_list(d, "rank_pattern", &room);
         o->alphas = adapters_read_list(d, "alpha_pattern", &room);
     } else if (peft) {
-        const int64_t sizes[] = { c->width, 1, c->heads, c->layers };
+        int64_t sizes[4];
+        adapters_sizes(c, o->method, sizes);
         for (int i = 0; i < 4; i++)
             if (json_int(d, JSON_ROOT, adapters_size_keys[i], sizes[i]) != sizes[i])
                 json_fail(d, 0, "%s: the model has %lld", adapters_size_keys[i],
@@ -345,7 +360,7 @@ static inline void adapters_read_config(json *d, const gpt2_config *c, adapters_
 /* Values of adapters that were begun, from DIR/adapter_model.safetensors. */
 static inline int adapters_load_values(adapters *a, const char *dir)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     adapters_files files;
     gckpt_file_desc desc;
     gckpt_parameter p;
@@ -355,20 +370,20 @@ static inline int adapters_load_values(adapters *a, const char *dir)
     desc.rename = adapters_renamed_back;
     desc.user = &files;
     files.a = a;
-    if (gpt2_path(a->model, path, dir, "adapter_model.safetensors") != 0)
+    if (model_path(a->model, path, dir, "adapter_model.safetensors") != 0)
         return -1;
     files.found = (unsigned char *)calloc((size_t)gckpt_store_count(a->store), 1);
     if (files.found == NULL)
-        return gpt2_fail(a->model, "%s: out of memory", path);
+        return model_fail(a->model, "%s: out of memory", path);
     int failed = gckpt_store_load_as(a->store, path, &desc) != GCKPT_OK
-                     ? gpt2_fail(a->model, "%s: %s", path, gckpt_error_text(a->store))
+                     ? model_fail(a->model, "%s: %s", path, gckpt_error_text(a->store))
                      : 0;
     if (!failed && files.unknown[0] != 0)
-        failed = gpt2_fail(a->model, "%s: tensor \"%s\" is none of what \"%s\" trains", path,
-                           files.unknown, adapters_names[a->options.method]);
+        failed = model_fail(a->model, "%s: tensor \"%s\" is none of what \"%s\" trains", path,
+                            files.unknown, adapters_names[a->options.method]);
     for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++)
         if (!p.frozen && !files.found[i])
-            failed = gpt2_fail(a->model, "%s: has no tensor for \"%s\"", path, p.name);
+            failed = model_fail(a->model, "%s: has no tensor for \"%s\"", path, p.name);
     free(files.found);
     return failed ? -1 : 0;
 }
@@ -376,24 +391,26 @@ static inline int adapters_load_values(adapters *a, const char *dir)
 /* The same of prefix tuning. */
 static inline int adapters_load_prefix(adapters *a, const char *dir)
 {
-    char path[GPT2_PATH];
+    char path[MODEL_PATH];
     gckpt_file_desc desc;
     gckpt_parameter all, p;
-    const int64_t C = a->model->config.width, P = a->options.size, n = 2 * a->model->config.layers;
+    const model_config *c = &a->model->config;
+    const int64_t K = c->key_heads * c->head, P = a->options.size, n = 2 * c->layers;
     gckpt_store *store = adapters_prefix_store(a, &all);
     memset(&desc, 0, sizeof desc);
     desc.values_only = 1;
-    int failed = store == NULL || gpt2_path(a->model, path, dir, "adapter_model.safetensors") != 0;
+    int failed = store == NULL || model_path(a->model, path, dir, "adapter_model.safetensors") != 0;
     if (!failed && gckpt_store_load_as(store, path, &desc) != GCKPT_OK)
-        failed = gpt2_fail(a->model, "%s: %s", path, gckpt_error_text(store));
+        failed = model_fail(a->model, "%s: %s", path, gckpt_error_text(store));
     for (int64_t i = 0; i < n && !failed; i++) {
-        char name[GPT2_NAME];
-        gpt2_named(name, i / 2, i % 2 ? "attn.prefix_value" : "attn.prefix_key");
+        char name[MODEL_NAME];
+        model_named(c, name, i / 2, c->family->attention);
+        model_join(name, name, i % 2 ? ".prefix_value" : ".prefix_key");
         failed = gckpt_store_get(a->store, gckpt_store_find(a->store, name), &p) != GCKPT_OK
-                     ? gpt2_fail(a->model, "%s", gckpt_error_text(a->store))
+                     ? model_fail(a->model, "%s", gckpt_error_text(a->store))
                      : 0;
         for (int64_t k = 0; k < P && !failed; k++)
-            memcpy(p.values + k * C, all.values + (k * n + i) * C, (size_t)C * sizeof *p.values);
+            memcpy(p.values + k * K, all.values + (k * n + i) * K, (size_t)K * sizeof *p.values);
         if (!failed)
             gckpt_store_push(a->store, name);
     }
@@ -402,13 +419,13 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
 }
 
 /* adapters_begin with what DIR/adapter_config.json says, and values from beside it. */
-static inline int adapters_load(adapters *a, gpt2_model *m, gckpt_store *store, const char *dir)
+static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, const char *dir)
 {
-    char path[GPT2_PATH], *room = NULL;
+    char path[MODEL_PATH], *room = NULL;
     adapters_options o;
     json d;
     memset(a, 0, sizeof *a);
-    if (gpt2_path(m, path, dir, "adapter_config.json") != 0)
+    if (model_path(m, path, dir, "adapter_config.json") != 0)
         return -1;
     if (json_read_file(&d, path) == 0) {
         /* a number grows to 16 characters at most, where it had one and a separator */
@@ -418,7 +435,7 @@ static inline int adapters_load(adapters *a, gpt2_model *m, gckpt_store *store, 
         else
             adapters_read_config(&d, &m->config, &o, room);
     }
-    int failed = d.error[0] ? gpt2_fail(m, "%s", d.error) : adapters_begin(a, m, store, &o);
+    int failed = d.error[0] ? model_fail(m, "%s", d.error) : adapters_begin(a, m, store, &o);
     free(room);
     json_free(&d);
     if (failed)

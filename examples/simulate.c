@@ -12,7 +12,7 @@
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "gpt2.h"
+#include "model.h"
 #include "layers.h"
 #include "options.h"
 #include "simulate.h"
@@ -104,11 +104,11 @@ static gckpt_tensor *build(const model *m, gckpt_graph *g, int64_t n)
     const gckpt_shape shape = gckpt_shape2(n, m->context);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
-    gpt2_model gpt;
+    model_any gpt;
     if (m->inner > 0)
         return llama(m, tokens, targets);
     gpt2_new(&gpt, m->layers, m->heads, m->width, m->context, m->vocabulary);
-    return gpt2_loss(&gpt, gpt2_hidden(&gpt, tokens, NULL), targets);
+    return model_loss(&gpt, model_hidden(&gpt, tokens, NULL), targets);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */

@@ -119,16 +119,16 @@ static double weights_of(gckpt_store *s, double *count)
 static int measure(gckpt_storage storage)
 {
     static double token[MOST], read[MOST], prompt[8], fma[8];
-    gpt2_model m;
-    gpt2_generator p;
+    model_any m;
+    generator p;
     gckpt_store *s = gckpt_store_new(NULL);
-    gpt2_generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads };
+    generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads };
     int32_t tokens[512];
     gpt2_new(&m, 12, 12, 768, 1024, 50257);
     desc.capacity = 1024;
     m.config.range = 0; /* constants are made sooner */
-    if (gpt2_declare(&m, s) != 0 || (storage != GCKPT_STORED_F32 && gpt2_pack(&m, s, storage) != 0) ||
-        gpt2_generator_new(&p, &m, s, &desc) != 0) {
+    if (model_declare(&m, s) != 0 || (storage != GCKPT_STORED_F32 && model_pack(&m, s, storage) != 0) ||
+        generator_new(&p, &m, s, &desc) != 0) {
         fprintf(stderr, "generate: %s\n", m.error);
         return 1;
     }
@@ -139,7 +139,7 @@ static int measure(gckpt_storage storage)
         if (i >= 0)
             fma[i] = peak_sample(PEAK_FMA, (int)o.threads);
         double t = now();
-        if (gpt2_prompt(&p, tokens, o.prompt) == NULL)
+        if (generator_prompt(&p, tokens, o.prompt) == NULL)
             return fprintf(stderr, "generate: %s\n", m.error), 1;
         if (i >= 0)
             prompt[i] = now() - t;
@@ -156,7 +156,7 @@ static int measure(gckpt_storage storage)
     for (int64_t i = 0; i < o.tokens; i++) {
         read[i] = peak_sample(PEAK_READ, (int)o.threads);
         double t = now();
-        if (gpt2_next(&p, tokens + i) == NULL)
+        if (generator_next(&p, tokens + i) == NULL)
             return fprintf(stderr, "generate: %s\n", m.error), 1;
         token[i] = now() - t;
         profile_stop();
@@ -176,7 +176,7 @@ static int measure(gckpt_storage storage)
         p.one.exec = unwatched;
     }
     fflush(stdout);
-    gpt2_generator_free(&p);
+    generator_free(&p);
     gckpt_store_free(s);
     return 0;
 }

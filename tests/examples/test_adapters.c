@@ -20,16 +20,16 @@ static const struct {
                { "adaption", golden_losses_adaption, golden_generated_adaption } };
 
 typedef struct {
-    gpt2_model m;
+    model_any m;
     gckpt_store *s;
     adapters a;
-    gpt2_options how;
+    model_options how;
 } tuned;
 
 static int open_base(tuned *t)
 {
     t->s = tuning_load(&t->m, GOLDEN "model", NULL);
-    t->how = (gpt2_options){ .hooks = &t->a.hooks };
+    t->how = (model_options){ .hooks = &t->a.hooks };
     return t->s != NULL;
 }
 
@@ -43,7 +43,7 @@ static void end(tuned *t)
 {
     adapters_end(&t->a);
     gckpt_store_free(t->s);
-    gpt2_close(&t->m);
+    model_close(&t->m);
 }
 
 static void test_peft(const char *name, const double *losses, const int32_t *made)
@@ -84,13 +84,13 @@ static void test_merge(void)
     open_saved(&t, GOLDEN "patterns");
     const uint64_t hash = gckpt_store_hash(t.s);
     char folder[96];
-    gpt2_model m;
+    model_any m;
     snprintf(folder, sizeof folder, "%s/merged", tuning_folder);
     CHECK(adapters_unmerge(&t.a) != 0 && strstr(t.m.error, "nothing is merged"));
     CHECK_MSG(adapters_merge(&t.a) == 0, "%s", t.m.error);
     CHECK(adapters_merge(&t.a) != 0 && strstr(t.m.error, "merged already"));
     tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
-    CHECK_MSG(gpt2_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
     CHECK_MSG(adapters_unmerge(&t.a) == 0, "%s", t.m.error);
     CHECK(gckpt_store_hash(t.s) == hash);
     tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
@@ -98,7 +98,7 @@ static void test_merge(void)
     gckpt_store *plain = tuning_load(&m, folder, NULL); /* transformers' own names */
     tuning_logits(&m, plain, NULL, "patterns", 1e-4);
     gckpt_store_free(plain);
-    gpt2_close(&m);
+    model_close(&m);
 }
 
 /* Every method: how many parameters it trains, whether it begins as the model itself, that training
@@ -151,7 +151,7 @@ static void test_methods(void)
         if (all[i].options.method == ADAPTERS_FULL) {
             u.s = tuning_load(&u.m, folder, NULL);
             memset(&u.a, 0, sizeof u.a);
-            u.how = (gpt2_options){ 0 };
+            u.how = (model_options){ 0 };
         } else {
             open_saved(&u, folder);
         }
@@ -171,7 +171,7 @@ static void test_packed(void)
     for (int i = 0; i < 3; i++) {
         uint64_t hash = 0;
         for (int k = 0; k < 2; k++) {
-            const gpt2_source packed = { types[i], 0 };
+            const model_source packed = { types[i], 0 };
             tuned t = { .how = { 0 } };
             t.s = tuning_load(&t.m, GOLDEN "model", &packed);
             t.how.hooks = &t.a.hooks;
@@ -304,7 +304,7 @@ static void test_memory(void)
             tuned t = { .s = gckpt_store_new(&desc) };
             char folder[64];
             snprintf(folder, sizeof folder, GOLDEN "%s", names[i]);
-            failed = t.s == NULL || gpt2_load(&t.m, t.s, GOLDEN "model", NULL) != 0 ||
+            failed = t.s == NULL || model_load(&t.m, t.s, GOLDEN "model", NULL) != 0 ||
                      adapters_load(&t.a, &t.m, t.s, folder) != 0;
             CHECK_MSG(!failed || t.s == NULL || strstr(t.m.error, "memory"), "call %ld: %s", at,
                       t.m.error);

@@ -25,7 +25,7 @@ run="$model --threads 1 --context 24 --batch 4 --lr 1e-2 --warmup 2 --json -"
 text="$run --data $work/text --general $work/general --eval-iters 4"
 
 # ---- options and a new model -----------------------------------------------------------------------------
-check "--help" sh -c "build/finetune --help | grep -q 'fine-tunes a GPT-2'"
+check "--help" sh -c "build/finetune --help | grep -q 'fine-tunes a language model'"
 check "no model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$work/text"
 check "--new" build/finetune --new 2x32x4x48 $model
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \

@@ -5,13 +5,13 @@
 #include "gradckpt.h"
 #include "tuning.h"
 
-static const gpt2_source mapped = { GCKPT_STORED_F32, 1 };
+static const model_source mapped = { GCKPT_STORED_F32, 1 };
 
 static void test_loading(void)
 {
     static const char *const models[] = { "model", "bare", "sharded" };
     for (int i = 0; i < 6; i++) {
-        gpt2_model m;
+        model_any m;
         char folder[64];
         snprintf(folder, sizeof folder, GOLDEN "%s", models[i % 3]);
         gckpt_store *s = tuning_load(&m, folder, i < 3 ? NULL : &mapped);
@@ -19,7 +19,7 @@ static void test_loading(void)
         if (i % 3 == 0)
             tuning_generate(&m, s, NULL, "model", golden_generated_model);
         gckpt_store_free(s);
-        gpt2_close(&m);
+        model_close(&m);
     }
 }
 
@@ -40,7 +40,7 @@ static void test_training(void)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
     static const int64_t rows[] = { GOLDEN_MICRO, GOLDEN_BATCH, 1 };
-    gpt2_model m[3];
+    model_any m[3];
     gckpt_store *s[3];
     char folder[96];
     for (int i = 0; i < 3; i++) {
@@ -50,16 +50,16 @@ static void test_training(void)
         CHECK(same_weights(s[i], s[0]));
     }
     snprintf(folder, sizeof folder, "%s/model", tuning_folder);
-    CHECK_MSG(gpt2_save(&m[0], s[0], folder, GCKPT_STORED_F32) == 0, "%s", m[0].error);
+    CHECK_MSG(model_save(&m[0], s[0], folder, GCKPT_STORED_F32) == 0, "%s", m[0].error);
     tuning_saved("model");
     for (int i = 0; i < 3; i++) {
         gckpt_store_free(s[i]);
-        gpt2_close(&m[i]);
+        model_close(&m[i]);
     }
     gckpt_store *again = tuning_load(&m[0], folder, NULL);
     tuning_logits(&m[0], again, NULL, "model.trained", 1e-4);
     gckpt_store_free(again);
-    gpt2_close(&m[0]);
+    model_close(&m[0]);
 }
 
 /* What config.json says beside sizes stays as it was, known or not; what saving changes does not. */
@@ -77,12 +77,12 @@ static void test_config(void)
                                            { "\"pad_token_id\": 127", "\"n_inner\": null",
                                              "\"torch_dtype\": \"bfloat16\"", " \"dtype" } };
     for (int i = 0; i < 2; i++) {
-        gpt2_model m;
+        model_any m;
         char folder[96], path[128];
         snprintf(folder, sizeof folder, "%s/config", tuning_folder);
         snprintf(path, sizeof path, "%s/config.json", folder);
         gckpt_store *s = tuning_load(&m, tuning_wrong(&edits[i]), NULL);
-        CHECK_MSG(gpt2_save(&m, s, folder, GCKPT_STORED_BF16) == 0, "%s", m.error);
+        CHECK_MSG(model_save(&m, s, folder, GCKPT_STORED_BF16) == 0, "%s", m.error);
         file b = tuning_read(path);
         file_write(&b, (const unsigned char *)"", 1);
         const char *text = (const char *)b.bytes;
@@ -92,7 +92,7 @@ static void test_config(void)
         CHECK(first != NULL && strstr(first + 9, "n_layer") == NULL);
         free(b.bytes);
         gckpt_store_free(s);
-        gpt2_close(&m);
+        model_close(&m);
     }
 }
 
@@ -102,17 +102,17 @@ static void test_rounding(void)
     static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_F16 };
     static const char *const names[] = { "sharded", "bare" };
     for (int i = 0; i < 2; i++) {
-        gpt2_model m, again;
+        model_any m, again;
         char folder[96];
         snprintf(folder, sizeof folder, "%s/rounded", tuning_folder);
         gckpt_store *s = tuning_load(&m, GOLDEN "model", NULL);
-        CHECK_MSG(gpt2_save(&m, s, folder, types[i]) == 0, "%s", m.error);
+        CHECK_MSG(model_save(&m, s, folder, types[i]) == 0, "%s", m.error);
         gckpt_store_free(s);
-        gpt2_close(&m);
+        model_close(&m);
         s = tuning_load(&again, folder, NULL);
         tuning_logits(&again, s, NULL, names[i], 1e-4);
         gckpt_store_free(s);
-        gpt2_close(&again);
+        model_close(&again);
     }
 }
 
@@ -148,14 +148,14 @@ static void test_wrong(void)
     const char *folder = NULL;
     for (size_t i = 0; i < 2 * (sizeof edits / sizeof edits[0]); i++) {
         const tuning_edit *t = &edits[i / 2];
-        gpt2_model m;
+        model_any m;
         gckpt_store *s = gckpt_store_new(NULL);
         folder = i % 2 ? folder : tuning_wrong(t);
-        int failed = gpt2_load(&m, s, folder, i % 2 ? &mapped : NULL);
+        int failed = model_load(&m, s, folder, i % 2 ? &mapped : NULL);
         CHECK_MSG(failed && strstr(m.error, t->says), "%s, %s: \"%s\"", t->file,
                   t->from ? t->to : "cut off", failed ? m.error : "loaded");
         gckpt_store_free(s);
-        gpt2_close(&m);
+        model_close(&m);
     }
 }
 

@@ -17,7 +17,7 @@ static int32_t tokens_of[ROWS * T], targets_of[ROWS * T];
 static char folder[] = "/tmp/gckpt-methods-XXXXXX";
 
 typedef struct {
-    gpt2_model m;
+    model_any m;
     gckpt_store *store;
     adapters a;
 } tuned;
@@ -30,7 +30,7 @@ static int begin(tuned *t, const adapters_options *o)
     t->store = gckpt_store_new(&desc);
     gpt2_new(&t->m, LAYERS, 2, C, CONTEXT, V);
     t->m.config.range = 0.4;
-    CHECK(gpt2_declare(&t->m, t->store) == 0);
+    CHECK(model_declare(&t->m, t->store) == 0);
     return o != NULL ? adapters_begin(&t->a, &t->m, t->store, o) : 0;
 }
 
@@ -38,17 +38,17 @@ static void end(tuned *t)
 {
     adapters_end(&t->a);
     gckpt_store_free(t->store);
-    gpt2_close(&t->m);
+    model_close(&t->m);
 }
 
 /* `steps` steps of ROWS rows, with dropout; the last loss. */
-static double train(tuned *t, const gpt2_hooks *hooks, gckpt_mode mode, int64_t rows, int steps)
+static double train(tuned *t, const model_hooks *hooks, gckpt_mode mode, int64_t rows, int steps)
 {
-    const gpt2_options how = { 0.1, 0, 0, hooks };
+    const model_options how = { 0.1, 0, 0, hooks };
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
     gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
     gckpt_tensor *y = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
-    const gckpt_term loss = { gpt2_loss(&t->m, gpt2_hidden(&t->m, x, &how), y), 1, 0 };
+    const gckpt_term loss = { model_loss(&t->m, model_hidden(&t->m, x, &how), y), 1, 0 };
     const gckpt_plan_desc desc = { .mode = mode, .batch = ROWS, .backend = backend };
     const gckpt_exec_desc run = { .backend = backend };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
@@ -64,12 +64,12 @@ static double train(tuned *t, const gpt2_hooks *hooks, gckpt_mode mode, int64_t 
 }
 
 /* Logits (ROWS,T,V) of one call. */
-static void logits_of(tuned *t, const gpt2_hooks *hooks, float *to)
+static void logits_of(tuned *t, const model_hooks *hooks, float *to)
 {
-    const gpt2_options how = { 0, 0, 0, hooks };
+    const model_options how = { 0, 0, 0, hooks };
     gckpt_graph *g = gckpt_graph_new(t->store, NULL);
     gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
-    const gckpt_pick pick = { gpt2_logits(&t->m, gpt2_hidden(&t->m, x, &how)), 0 };
+    const gckpt_pick pick = { model_logits(&t->m, model_hidden(&t->m, x, &how)), 0 };
     const gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(p, t->store, NULL);
@@ -164,23 +164,24 @@ static void test_generation(int every) /* of the cases */
         train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
         logits_of(&t, &t.a.hooks, all);
         CHECK_MSG(memcmp(all, plain, sizeof all) != 0, "case %d", i);
-        const gpt2_generator_desc desc = {
+        const generator_desc desc = {
             .samples = 2, .chunk = 1 + i % 5, .hooks = &t.a.hooks, .backend = backend
         };
-        gpt2_generator p;
-        if (CHECK_MSG(gpt2_generator_new(&p, &t.m, t.store, &desc) == 0, "%s", t.m.error)) {
+        generator p;
+        if (CHECK_MSG(generator_new(&p, &t.m, t.store, &desc) == 0, "%s", t.m.error)) {
             for (int row = 0; row < 2; row++)
                 for (int n = 1 + 3 * row; n <= T; n++) {
                     const int32_t *text = tokens_of + row * T;
-                    const float *x = n < 3 + 3 * row
-                                         ? gpt2_prompt(&p, text, n)
-                                         : gpt2_next(&p, (int32_t[]){ text[n - 1], text[n - 1] });
+                    const float *x =
+                        n < 3 + 3 * row
+                            ? generator_prompt(&p, text, n)
+                            : generator_next(&p, (int32_t[]){ text[n - 1], text[n - 1] });
                     for (int k = 0; k < 2 && CHECK_MSG(x != NULL, "%s", t.m.error); k++)
                         CHECK_MSG(memcmp(x + k * V, all + (row * T + n - 1) * V, V * sizeof *x) ==
                                       0,
                                   "case %d, row %d, %d tokens", i, row, n);
                 }
-            gpt2_generator_free(&p);
+            generator_free(&p);
         }
         end(&t);
     }
@@ -206,16 +207,16 @@ static void test_texts(void)
     tuned t;
     watcher w = { 0 };
     begin(&t, NULL);
-    const gpt2_generator_desc two = { .samples = 2 };
-    gpt2_generator p;
-    CHECK(gpt2_generator_new(&p, &t.m, t.store, &two) == 0);
+    const generator_desc two = { .samples = 2 };
+    generator p;
+    CHECK(generator_new(&p, &t.m, t.store, &two) == 0);
     /* to the end of the context: what is drawn last is not computed with */
-    const int64_t n = gpt2_generate(&p, tokens_of, 4, &how, 30, -1, a, watch, &w);
+    const int64_t n = generator_text(&p, tokens_of, 4, &how, 30, NULL, a, watch, &w);
     CHECK_MSG(n == CONTEXT - 4 + 1 && w.calls == n, "%lld: %s", (long long)n, t.m.error);
     CHECK(memcmp(a, a + 30, (size_t)n * sizeof *a) != 0);
     CHECK(memcmp(w.seen, a + 30, (size_t)n * sizeof *a) == 0);
     /* the same again; each row stops on its own */
-    CHECK(gpt2_generate(&p, tokens_of, 4, &how, 30, -1, b, NULL, NULL) == n);
+    CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, NULL, NULL) == n);
     CHECK(memcmp(a, b, (size_t)n * sizeof *a) == 0 &&
           memcmp(a + 30, b + 30, (size_t)n * sizeof *a) == 0);
     int at = 0, other = 0;
@@ -223,7 +224,8 @@ static void test_texts(void)
         at++;
     while (other < n && a[30 + other] != a[5])
         other++;
-    const int64_t made = gpt2_generate(&p, tokens_of, 4, &how, 30, a[5], b, NULL, NULL);
+    const int32_t stops[] = { V, a[5], -1 };
+    const int64_t made = generator_text(&p, tokens_of, 4, &how, 30, stops, b, NULL, NULL);
     CHECK(made == (at > other ? at + 1 : other < n ? other + 1 : n));
     for (int i = 0; i < made; i++) {
         CHECK(b[i] == (i < at ? a[i] : a[5]));
@@ -231,26 +233,26 @@ static void test_texts(void)
     }
     memset(&w, 0, sizeof w);
     w.stop_at = 3;
-    CHECK(gpt2_generate(&p, tokens_of, 4, &how, 30, -1, b, watch, &w) == 3);
+    CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, watch, &w) == 3);
     /* a prompt that fills the context, and one that is too long, or none */
     static int32_t prompt[CONTEXT + 1];
-    CHECK(gpt2_generate(&p, prompt, CONTEXT, &how, 30, -1, b, NULL, NULL) == 1);
-    CHECK(gpt2_generate(&p, prompt, CONTEXT + 1, &how, 30, -1, b, NULL, NULL) == -1);
+    CHECK(generator_text(&p, prompt, CONTEXT, &how, 30, NULL, b, NULL, NULL) == 1);
+    CHECK(generator_text(&p, prompt, CONTEXT + 1, &how, 30, NULL, b, NULL, NULL) == -1);
     CHECK_MSG(strstr(t.m.error, "24") != NULL, "%s", t.m.error);
-    CHECK(gpt2_generate(&p, prompt, 0, &how, 30, -1, b, NULL, NULL) == -1);
+    CHECK(generator_text(&p, prompt, 0, &how, 30, NULL, b, NULL, NULL) == -1);
     CHECK(strstr(t.m.error, "allowed is 1 to") != NULL);
     prompt[1] = V;
-    CHECK(gpt2_generate(&p, prompt, 3, &how, 30, -1, b, NULL, NULL) == -1);
+    CHECK(generator_text(&p, prompt, 3, &how, 30, NULL, b, NULL, NULL) == -1);
     const size_t bytes = p.bytes;
-    gpt2_generator_free(&p);
+    generator_free(&p);
     /* in fewer bytes, to the end of what was asked for */
-    const gpt2_generator_desc small = { .samples = 2, .capacity = 9 };
-    CHECK(gpt2_generator_new(&p, &t.m, t.store, &small) == 0);
-    CHECK(gpt2_generate(&p, tokens_of, 4, &how, 30, -1, b, NULL, NULL) == 6);
+    const generator_desc small = { .samples = 2, .capacity = 9 };
+    CHECK(generator_new(&p, &t.m, t.store, &small) == 0);
+    CHECK(generator_text(&p, tokens_of, 4, &how, 30, NULL, b, NULL, NULL) == 6);
     CHECK(memcmp(a, b, 6 * sizeof *a) == 0 && p.bytes < bytes);
-    gpt2_generator_free(&p);
-    const gpt2_generator_desc large = { .capacity = CONTEXT + 1 };
-    CHECK(gpt2_generator_new(&p, &t.m, t.store, &large) == -1);
+    generator_free(&p);
+    const generator_desc large = { .capacity = CONTEXT + 1 };
+    CHECK(generator_new(&p, &t.m, t.store, &large) == -1);
     CHECK_MSG(strstr(t.m.error, "25") != NULL, "%s", t.m.error);
     end(&t);
 }
@@ -269,14 +271,14 @@ static void test_memory(void)
             gpt2_new(&t.m, LAYERS, 2, C, CONTEXT, V);
             h.fail_at = h.calls + at;
             int failed = adapters_begin(&t.a, &t.m, t.store, &o);
-            gpt2_generator p = { 0 };
-            const gpt2_generator_desc made = { .hooks = &t.a.hooks };
-            failed = failed || gpt2_generator_new(&p, &t.m, t.store, &made) != 0;
-            failed = failed || gpt2_prompt(&p, tokens_of, 5) == NULL;
+            generator p = { 0 };
+            const generator_desc made = { .hooks = &t.a.hooks };
+            failed = failed || generator_new(&p, &t.m, t.store, &made) != 0;
+            failed = failed || generator_prompt(&p, tokens_of, 5) == NULL;
             more = h.calls >= h.fail_at;
             CHECK_MSG(failed == (int)more && (!failed || t.m.error[0] != 0), "%ld: %s", at,
                       t.m.error);
-            gpt2_generator_free(&p);
+            generator_free(&p);
             end(&t);
             CHECK_MSG(h.blocks == 0 && h.live == 0, "%ld", at);
         }
@@ -331,7 +333,8 @@ static void test_options(void)
         adapters_options o;
         const char *says;
     } wrong[] = {
-        { { .method = ADAPTERS_LORA, .targets = "lm_head" }, "target \"lm_head\" matches no layer" },
+        { { .method = ADAPTERS_LORA, .targets = "lm_head" },
+          "target \"lm_head\" matches no layer" },
         { { .method = ADAPTERS_LORA, .targets = "c_attn,c_(fc" }, "\"c_(fc\"" },
         { { .method = ADAPTERS_LORA, .ranks = "c_attn" }, "\"c_attn\"" },
         { { .method = ADAPTERS_LORA, .ranks = "c_attn=4,c_attn=x" }, "\"c_attn=x\"" },
@@ -353,10 +356,10 @@ static void test_options(void)
     const adapters_options many = { .method = ADAPTERS_PREFIX, .size = CONTEXT - T + 1 };
     tuned t;
     CHECK(begin(&t, &many) == 0);
-    const gpt2_options how = { 0, 0, 0, &t.a.hooks };
+    const model_options how = { 0, 0, 0, &t.a.hooks };
     gckpt_graph *g = gckpt_graph_new(t.store, NULL);
     gckpt_tensor *x = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, T));
-    CHECK(gpt2_hidden(&t.m, x, &how) == NULL && gckpt_error(g) == GCKPT_E_SHAPE);
+    CHECK(model_hidden(&t.m, x, &how) == NULL && gckpt_error(g) == GCKPT_E_SHAPE);
     gckpt_graph_free(g);
     end(&t);
 }
@@ -369,7 +372,7 @@ static void test_packed(void)
         const adapters_options o = { .method = refused[i] };
         tuned t;
         begin(&t, NULL);
-        CHECK(gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+        CHECK(model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
         CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == -1);
         CHECK_MSG(strstr(t.m.error, "is packed") != NULL, "%s", t.m.error);
         end(&t);
@@ -377,16 +380,16 @@ static void test_packed(void)
     const adapters_options lora = { .method = ADAPTERS_LORA }, head = { .method = ADAPTERS_HEAD };
     tuned t;
     begin(&t, NULL);
-    CHECK(gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+    CHECK(model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
     CHECK(adapters_begin(&t.a, &t.m, t.store, &lora) == 0);
     train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 3);
     CHECK(adapters_merge(&t.a) == -1 && strstr(t.m.error, "is packed") != NULL);
-    CHECK(gpt2_save(&t.m, t.store, folder, GCKPT_STORED_F32) == -1);
+    CHECK(model_save(&t.m, t.store, folder, GCKPT_STORED_F32) == -1);
     CHECK(strstr(t.m.error, "int8") != NULL);
     end(&t);
     static float a[ROWS * T * V], b[ROWS * T * V]; /* the copied head is what ops see of wte */
     begin(&t, NULL);
-    CHECK(gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+    CHECK(model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
     logits_of(&t, NULL, a);
     CHECK(adapters_begin(&t.a, &t.m, t.store, &head) == 0);
     logits_of(&t, &t.a.hooks, b);
@@ -424,15 +427,15 @@ static void test_files(void)
 static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
-    static const gpt2_source sources[] = { { GCKPT_STORED_F32, 0 },
-                                           { GCKPT_STORED_F32, 1 },
-                                           { GCKPT_STORED_I8, 0 },
-                                           { GCKPT_STORED_F32, 0 } };
+    static const model_source sources[] = { { GCKPT_STORED_F32, 0 },
+                                            { GCKPT_STORED_F32, 1 },
+                                            { GCKPT_STORED_I8, 0 },
+                                            { GCKPT_STORED_F32, 0 } };
     static float a[ROWS * T * V], b[ROWS * T * V];
     char path[200];
     tuned t, u;
     begin(&t, NULL);
-    CHECK_MSG(gpt2_save(&t.m, t.store, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(model_save(&t.m, t.store, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
     FILE *f = fopen(path, "wb");
     CHECK(f != NULL && fputs(index, f) >= 0 && fclose(f) == 0);
@@ -440,10 +443,10 @@ static void test_model(void)
         begin(&u, NULL);
         gckpt_store_free(u.store);
         u.store = gckpt_store_new(NULL);
-        CHECK_MSG(gpt2_load(&u.m, u.store, folder, &sources[i]) == 0, "%s", u.m.error);
+        CHECK_MSG(model_load(&u.m, u.store, folder, &sources[i]) == 0, "%s", u.m.error);
         if (i == 2)
             CHECK(gckpt_store_freeze(t.store, "*", 1) == GCKPT_OK &&
-                  gpt2_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
+                  model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
         logits_of(&t, NULL, a);
         logits_of(&u, NULL, b);
         CHECK_MSG((memcmp(a, b, sizeof a) == 0) == (i < 3), "source %d", i);
@@ -460,7 +463,7 @@ static void test_model(void)
     for (int i = 0; i < 3; i++) { /* without them: what the index names is not there either */
         memset(&u, 0, sizeof u);
         u.store = gckpt_store_new(NULL);
-        CHECK(i == 0 || gpt2_load(&u.m, u.store, folder, NULL) == -1);
+        CHECK(i == 0 || model_load(&u.m, u.store, folder, NULL) == -1);
         CHECK_MSG(i == 0 || strstr(u.m.error, i == 1 ? "gone" : files[1]) != NULL, "%s", u.m.error);
         end(&u);
         if (files[i] != NULL) {

@@ -18,21 +18,21 @@ enum { LOGITS = GOLDEN_ROWS * GOLDEN_CONTEXT * GOLDEN_VOCABULARY };
 
 static gckpt_store *expected; /* golden/gpt2/expected.safetensors */
 
-static inline gckpt_store *tuning_load(gpt2_model *m, const char *folder, const gpt2_source *source)
+static inline gckpt_store *tuning_load(model_any *m, const char *folder, const model_source *source)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    CHECK_MSG(gpt2_load(m, s, folder, source) == 0, "%s: %s", folder, m->error);
+    CHECK_MSG(model_load(m, s, folder, source) == 0, "%s: %s", folder, m->error);
     return s;
 }
 
 /* Logits of the golden tokens; 0: an error. */
-static inline int tuning_run(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+static inline int tuning_run(const model_any *m, gckpt_store *s, const model_options *options,
                              const char *what, float *logits)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens =
         gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(GOLDEN_ROWS, GOLDEN_CONTEXT));
-    gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, tokens, options)), 0 };
+    gckpt_pick pick = { model_logits(m, model_hidden(m, tokens, options)), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
@@ -46,7 +46,7 @@ static inline int tuning_run(const gpt2_model *m, gckpt_store *s, const gpt2_opt
 }
 
 /* The same against expected's `name`; `worst` apart at most. */
-static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+static inline void tuning_logits(const model_any *m, gckpt_store *s, const model_options *options,
                                  const char *name, double worst)
 {
     float have[LOGITS];
@@ -66,7 +66,7 @@ static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2
 
 /* Ten steps, of micro-batches as the oracle's or of `rows`; each loss to 1e-5 of it, or,
  * losses NULL, all below the first. */
-static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_options *options,
+static inline void tuning_train(const model_any *m, gckpt_store *s, const model_options *options,
                                 const char *what, const double *losses, float lr, gckpt_mode mode,
                                 int64_t rows)
 {
@@ -74,7 +74,7 @@ static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_
     gckpt_shape shape = gckpt_shape2(rows, GOLDEN_LENGTH);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
-    gckpt_term loss = { gpt2_loss(m, gpt2_hidden(m, tokens, options), targets), 1, 0 };
+    gckpt_term loss = { model_loss(m, model_hidden(m, tokens, options), targets), 1, 0 };
     gckpt_plan_desc desc = { .mode = mode, .batch = GOLDEN_BATCH };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
@@ -102,12 +102,12 @@ static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_
 /* What is made of the golden prompt, greedily, with caches of keys and values: these tokens, by
  * logits that are, to the bit, those of all tokens at once. Two texts at once, the prompt four
  * tokens at a time. */
-static inline void tuning_generate(gpt2_model *m, gckpt_store *s, const gpt2_hooks *hooks,
+static inline void tuning_generate(model_any *m, gckpt_store *s, const model_hooks *hooks,
                                    const char *what, const int32_t *made)
 {
     enum { ALL = GOLDEN_PROMPT + GOLDEN_NEW, V = GOLDEN_VOCABULARY };
-    const gpt2_options options = { .hooks = hooks };
-    const gpt2_generator_desc cached = { .samples = 2, .chunk = 4, .hooks = hooks };
+    const model_options options = { .hooks = hooks };
+    const generator_desc cached = { .samples = 2, .chunk = 4, .hooks = hooks };
     const sample_options greedy = { 0, 0, 0, 0 };
     int32_t tokens[ALL], out[2 * GOLDEN_NEW], next[2];
     memcpy(tokens, golden_prompt, sizeof golden_prompt);
@@ -115,7 +115,7 @@ static inline void tuning_generate(gpt2_model *m, gckpt_store *s, const gpt2_hoo
 
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, ALL));
-    gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, in, &options)), 0 };
+    gckpt_pick pick = { model_logits(m, model_hidden(m, in, &options)), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
@@ -125,27 +125,27 @@ static inline void tuning_generate(gpt2_model *m, gckpt_store *s, const gpt2_hoo
     CHECK_MSG(result == GCKPT_OK, "%s: %s", what, gckpt_error_text(e));
     const float *want = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
 
-    gpt2_generator maker;
+    generator maker;
     int64_t count = -1;
-    if (gpt2_generator_new(&maker, m, s, &cached) == 0)
-        count = gpt2_generate(&maker, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, -1, out,
-                              NULL, NULL);
+    if (generator_new(&maker, m, s, &cached) == 0)
+        count = generator_text(&maker, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, NULL, out,
+                               NULL, NULL);
     CHECK_MSG(count == GOLDEN_NEW, "%s: %d tokens: %s", what, (int)count, m->error);
     for (int i = 0; i < GOLDEN_NEW && count == GOLDEN_NEW; i++)
         CHECK_MSG(out[i] == made[i] && out[GOLDEN_NEW + i] == made[i],
                   "%s: token %d is %d and %d, not %d", what, i, out[i], out[GOLDEN_NEW + i],
                   made[i]);
-    const float *have = count < 0 ? NULL : gpt2_prompt(&maker, golden_prompt, GOLDEN_PROMPT);
+    const float *have = count < 0 ? NULL : generator_prompt(&maker, golden_prompt, GOLDEN_PROMPT);
     for (int at = GOLDEN_PROMPT; at < ALL && have && want; at++) {
         CHECK_MSG(!memcmp(have, want + (at - 1) * V, V * sizeof *have) &&
                       !memcmp(have + V, have, V * sizeof *have),
                   "%s: logits of token %d differ with caches", what, at);
         next[0] = next[1] = tokens[at];
-        have = gpt2_next(&maker, next);
+        have = generator_next(&maker, next);
     }
     CHECK(have != NULL);
     if (count >= 0)
-        gpt2_generator_free(&maker);
+        generator_free(&maker);
     rig_free(e, p, g, NULL);
 }
 

@@ -12,7 +12,7 @@
 #include <math.h>
 
 #include "backend.h"
-#include "examples/gpt2.h"
+#include "examples/model.h"
 #include "net.h"
 
 enum { STEPS = 2 };
@@ -702,14 +702,14 @@ static void test_few_bytes(void)
 }
 
 /* ---- GPT-2's 1.5 billion weights as bytes, with low-rank matrices, within 4 * 10^9 bytes: planned ---- */
-static gckpt_tensor *low_rank(void *user, const gpt2_place *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
+static gckpt_tensor *low_rank(void *user, const model_place *at, const char *module, gckpt_tensor *x, gckpt_tensor *w,
                               gckpt_tensor *bias)
 {
     const gckpt_shape shape = gckpt_shape_of(w);
     const gckpt_init init = { 0.02f, 0, 0 };
     gckpt_graph *g = gckpt_graph_of(x);
     gckpt_tensor *y = gckpt_linear(x, w, bias), *a;
-    char name[GPT2_NAME + 8];
+    char name[MODEL_NAME + 8];
     (void)user, (void)at;
     if (!strstr(module, "c_attn"))
         return y;
@@ -728,17 +728,17 @@ static void test_large(void)
     const uint64_t trained = LAYERS * 8 * (C + 3 * C), bytes = matrices + 4 * (rows + vectors + trained);
     if (sizeof(size_t) < 8)
         return;
-    gpt2_model m;
-    gpt2_hooks hooks = { .linear = low_rank };
-    gpt2_options how = { .hooks = &hooks };
+    model_any m;
+    model_hooks hooks = { .linear = low_rank };
+    model_options how = { .hooks = &hooks };
     gckpt_store *s = gckpt_store_new(NULL);
     gpt2_new(&m, LAYERS, 25, C, WPE, VOCABULARY);
-    CHECK(gpt2_declare(&m, s) == 0 && gckpt_store_freeze(s, "*", 1) == GCKPT_OK);
+    CHECK(model_declare(&m, s) == 0 && gckpt_store_freeze(s, "*", 1) == GCKPT_OK);
     CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_I8) == GCKPT_OK);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, CONTEXT));
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(1, CONTEXT));
-    gckpt_term term = { gpt2_loss(&m, gpt2_hidden(&m, tokens, &how), targets), 1, 0 };
+    gckpt_term term = { model_loss(&m, model_hidden(&m, tokens, &how), targets), 1, 0 };
     gckpt_tensor *table = gckpt_param(g, "wte.weight", gckpt_shape2(VOCABULARY, C), (gckpt_init){ 0, 0, 0 });
     CHECK_MSG(gckpt_store_bytes(s) == bytes, "%lu bytes stored, not %lu", (unsigned long)gckpt_store_bytes(s), (unsigned long)bytes);
     for (int k = 0; k < 2; k++) {

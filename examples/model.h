@@ -1,0 +1,787 @@
+/* model.h - language models in Hugging Face's format for gradckpt.h, of public calls: to copy and
+ * change, with gpt2.h and json.h.
+ *
+ *     model_any m;
+ *     gckpt_store *s = gckpt_store_new(NULL);
+ *     if (model_load(&m, s, "gpt2", NULL) != 0) // config.json, model.safetensors or its shards
+ *         fprintf(stderr, "%s\n", m.error);
+ *
+ *     gckpt_graph *g = gckpt_graph_new(s, NULL);
+ *     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(B, T));
+ *     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, T));
+ *     gckpt_term loss = { model_loss(&m, model_hidden(&m, tokens, NULL), targets), 1, 0 };
+ *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
+ *     model_save(&m, s, "tuned", GCKPT_STORED_F32); // from_pretrained("tuned") loads it
+ *
+ * config.json says which family it is of, such as gpt2.h. What they differ in is a model_family;
+ * adapters.h, peft.h and generate.h know no more of them than that. Parameters are named as in
+ * Hugging Face's files, without what all names there begin with ("transformer.", "model."):
+ * "wte.weight", "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The head is the
+ * embeddings' table, or lm_head.weight where config.json does not tie them. Functions that may fail
+ * return 0, or -1 after writing m->error. C99 or C++11. */
+#ifndef MODEL_H
+#define MODEL_H
+#include "gradckpt.h"
+#include "json.h"
+#include <stdio.h>
+#include <string.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define MODEL_MMAP 1
+#else
+#define MODEL_MMAP 0
+#endif
+#ifdef MAP_NORESERVE /* pages of the file are only counted as memory when they are written to */
+#define MODEL_NORESERVE MAP_NORESERVE
+#else
+#define MODEL_NORESERVE 0
+#endif
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8 };
+typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
+typedef struct model_family model_family;
+
+typedef struct {
+    const model_family *family;
+    const char *type;                                  /* model_type of config.json */
+    int64_t layers, width, inner, context, vocabulary; /* inner: of the MLP */
+    int64_t heads, key_heads, head; /* of queries; of keys and values; columns of each */
+    model_activation activation;
+    int tied; /* 1: the head is the embedding table */
+    int32_t
+        eos[MODEL_EOS + 1]; /* tokens that end a text, then -1; the first is put between texts */
+    double range;           /* initializer_range: of new weights */
+} model_config;
+
+typedef struct {
+    void *memory;
+    size_t size;
+} model_mapping;
+
+typedef struct {
+    model_config config;
+    char error[512];
+    json file;           /* config.json as it was read: what is not ours is written again */
+    model_mapping *maps; /* files that model_load mapped */
+    int map_count;
+} model_any;
+
+typedef struct {
+    char name[MODEL_NAME];
+    gckpt_shape shape;
+    gckpt_init init; /* as transformers: N(0, range) */
+} model_parameter;
+
+typedef struct model_place model_place;
+typedef struct model_options model_options;
+
+/* What one family has and others do not. */
+struct model_family {
+    const char *name;          /* in messages: "GPT-2" */
+    const char *types;         /* values of model_type, with ", " between them */
+    int (*read)(model_any *m); /* sizes from m->file, where json_wrong says what is wrong */
+    /* What saving writes anew in config.json, beside what all have: the keys with ' ' around each,
+     * and a function that writes them; what a new model says beside that. */
+    const char *keys;
+    void (*write)(const model_any *m, FILE *f);
+    void (*write_new)(const model_config *c, FILE *f);
+    const char *(*architecture)(const model_config *c); /* "GPT2LMHeadModel" */
+
+    /* Parameters: so many before the blocks, in each, and behind them; the head, where it has a
+     * table of its own, is the last. get: number `part` of a block, or, layer -1, of those outside
+     * of blocks; its name without "h.LAYER.". */
+    int before, after;
+    int (*parts)(const model_config *c);
+    void (*get)(const model_config *c, int64_t layer, int part, model_parameter *p);
+    int (*skips)(const char *name); /* 1: a tensor of files that is no parameter; NULL: none */
+    int transposed;                 /* 1: weights are (out,in), torch's Linear; 0: (in,out) */
+
+    const char *prefix;            /* of names in files, but the head's: "transformer." */
+    const char *blocks;            /* "h": block 3 is "h.3" */
+    const char *embeddings, *norm; /* modules outside of blocks: "wte", "ln_f" */
+    const char *attention, *mlp;   /* modules of a block: "attn", "mlp" */
+    const char *linear;            /* a block's layers, as LoRA's targets: "c_attn,c_proj,c_fc" */
+    const char *residual; /* those whose results are added to the residual stream, the same way */
+    const char *norms;    /* all norms, as gckpt_store_freeze names them: "*ln_*" */
+    const char *(*targets)(const model_config *c); /* LoRA's usual targets in peft */
+
+    /* tokens (B,T) -> hidden states behind the last norm, (B,T,C) */
+    gckpt_tensor *(*hidden)(const model_any *m, gckpt_tensor *tokens, const model_options *options);
+    /* prompts (1,P,C) -> their keys and values (1,P,key_heads head), without positions */
+    void (*keys_values)(const model_place *at, gckpt_tensor *prompts, gckpt_tensor **k,
+                        gckpt_tensor **v);
+    const char *output; /* the layer that takes what prompts are attended to; NULL: none (peft) */
+};
+
+/* What config.json calls activations. */
+static const struct {
+    const char *name;
+    model_activation op;
+} model_activations[] = {
+    { "gelu_new", gckpt_gelu }, { "gelu_fast", gckpt_gelu }, { "gelu_pytorch_tanh", gckpt_gelu },
+    { "gelu", gckpt_gelu_erf }, { "relu", gckpt_relu },      { "silu", gckpt_silu },
+    { "swish", gckpt_silu },    { "tanh", gckpt_tanh },
+};
+enum { MODEL_ACTIVATIONS = sizeof model_activations / sizeof model_activations[0] };
+
+static inline const char *model_activation_name(model_activation op)
+{
+    int i = 0;
+    while (i + 1 < MODEL_ACTIVATIONS && model_activations[i].op != op)
+        i++;
+    return model_activations[i].name;
+}
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline int
+model_fail(model_any *m, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(m->error, sizeof m->error, format, args);
+    va_end(args);
+    return -1;
+}
+
+static inline double model_root(double x) /* Newton; saves a math library */
+{
+    double r = x > 1 ? x : 1;
+    for (int i = 0; i < 60; i++)
+        r = (r + x / r) / 2;
+    return r;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+/* "h.LAYER.PART", or "PART" outside of blocks (layer -1) */
+static inline const char *model_named(const model_config *c, char *name, int64_t layer,
+                                      const char *part)
+{
+    if (layer < 0)
+        snprintf(name, MODEL_NAME, "%s", part);
+    else
+        snprintf(name, MODEL_NAME, "%s.%lld.%s", c->family->blocks, (long long)layer, part);
+    return name;
+}
+
+/* How many there are. */
+static inline int64_t model_count(const model_config *c)
+{
+    return c->family->before + c->family->parts(c) * c->layers + c->family->after + !c->tied;
+}
+
+/* Parameter i of model_count, in the order of the model. */
+static inline model_parameter model_get(const model_config *c, int64_t i)
+{
+    const int64_t in_blocks = c->family->parts(c) * c->layers, at = i - c->family->before;
+    char part[MODEL_NAME];
+    model_parameter p;
+    memset(&p, 0, sizeof p);
+    if (at < 0 || at >= in_blocks) {
+        c->family->get(c, -1, (int)(at < 0 ? i : i - in_blocks), &p);
+        return p;
+    }
+    c->family->get(c, at / c->family->parts(c), (int)(at % c->family->parts(c)), &p);
+    memcpy(part, p.name, sizeof part);
+    model_named(c, p.name, at / c->family->parts(c), part);
+    return p;
+}
+
+/* Its number, or -1. */
+static inline int64_t model_find(const model_config *c, const char *name)
+{
+    const int64_t first = c->family->before, parts = c->family->parts(c), all = model_count(c);
+    const size_t n = strlen(c->family->blocks);
+    char *end = NULL;
+    if (strncmp(name, c->family->blocks, n) == 0 && name[n] == '.') {
+        const long long layer = strtoll(name + n + 1, &end, 10);
+        for (int64_t k = 0; layer >= 0 && layer < c->layers && k < parts; k++)
+            if (strcmp(model_get(c, first + parts * layer + k).name, name) == 0)
+                return first + parts * layer + k;
+        return -1;
+    }
+    for (int64_t i = 0; i < all; i += i == first - 1 ? 1 + parts * c->layers : 1)
+        if (strcmp(model_get(c, i).name, name) == 0)
+            return i;
+    return -1;
+}
+
+/* The module of parameter i, its name without ".weight", where that is a matrix of a block; else 0.
+ */
+static inline int model_module(const model_config *c, int64_t i, model_parameter *p)
+{
+    const int64_t at = i - c->family->before;
+    *p = model_get(c, i);
+    char *end = strstr(p->name, ".weight");
+    if (at < 0 || at >= c->family->parts(c) * c->layers || p->shape.n < 2 || end == NULL)
+        return 0;
+    *end = 0;
+    return 1;
+}
+
+/* Makes those of so many axes or fewer in the store; what it does not have yet has new values. */
+static inline int model_declare_some(model_any *m, gckpt_store *store, int axes)
+{
+    gckpt_graph *g = gckpt_graph_new(store, NULL);
+    for (int64_t i = 0; i < model_count(&m->config); i++) {
+        model_parameter p = model_get(&m->config, i);
+        if (p.shape.n <= axes)
+            gckpt_param(g, p.name, p.shape, p.init);
+    }
+    int failed = gckpt_error(g) != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(g)) : 0;
+    gckpt_graph_free(g);
+    return failed;
+}
+
+static inline int model_declare(model_any *m, gckpt_store *store) /* all of them */
+{
+    return model_declare_some(m, store, 2);
+}
+
+/* ---- building it ----------------------------------------------------------------------------- */
+/* What changes the model from outside: adapters.h. Functions may be NULL. */
+typedef struct {
+    void *user;
+    int64_t prefix; /* keys and values before the first token's, in each layer */
+    int64_t prompt; /* vectors before the first token's embedding */
+    /* x (B,T,C), the tokens' embeddings, before positions */
+    gckpt_tensor *(*embedded)(void *user, const model_place *at, gckpt_tensor *x);
+    /* instead of model_product; module: "h.0.attn.c_attn" */
+    gckpt_tensor *(*linear)(void *user, const model_place *at, const char *module, gckpt_tensor *x,
+                            gckpt_tensor *w, gckpt_tensor *bias);
+    /* of the tokens, (B,T,key_heads head), with positions, before they are cached */
+    void (*keys_values)(void *user, const model_place *at, gckpt_tensor **k, gckpt_tensor **v);
+    /* x (B,T,C), what attention (of queries q (B,T,heads head)) or the MLP (q NULL) adds to the
+     * residual stream */
+    gckpt_tensor *(*branch)(void *user, const model_place *at, gckpt_tensor *q, gckpt_tensor *x);
+} model_hooks;
+
+struct model_options {
+    double dropout; /* of embeddings and of both residual branches; not of attention */
+    /* > 0: for generation, with gckpt_cache of so many positions. Then what hooks put before the
+     * tokens is brought there once, by a graph with `prime` of prefix + prompt tokens (any). */
+    int64_t capacity;
+    int prime;
+    const model_hooks *hooks; /* NULL: none */
+};
+
+struct model_place { /* where a hook is called */
+    const model_config *config;
+    const model_options *options;
+    int64_t layer; /* -1: outside of blocks */
+};
+
+/* first + second, cut where `name` ends */
+static inline const char *model_join(char *name, const char *first, const char *second)
+{
+    size_t n = strlen(first), most = MODEL_NAME - 1;
+    memmove(name, first, n = n < most ? n : most);
+    most -= n;
+    memcpy(name + n, second, most = strlen(second) < most ? strlen(second) : most);
+    name[n + most] = 0;
+    return name;
+}
+
+/* Parameter PART + end, e.g. "attn.c_attn" and ".weight"; NULL: there is none. */
+static inline gckpt_tensor *model_param(gckpt_graph *g, const model_place *at, const char *part,
+                                        const char *end)
+{
+    char name[MODEL_NAME];
+    model_join(name, model_named(at->config, name, at->layer, part), end);
+    const int64_t i = model_find(at->config, name);
+    if (i < 0)
+        return NULL;
+    const model_parameter p = model_get(at->config, i);
+    return gckpt_param(g, p.name, p.shape, p.init);
+}
+
+/* x times weights as the family's files have them, + bias where there is one */
+static inline gckpt_tensor *model_product(const model_config *c, gckpt_tensor *x, gckpt_tensor *w,
+                                          gckpt_tensor *bias)
+{
+    return c->family->transposed ? gckpt_linear_transposed(x, w, bias) : gckpt_linear(x, w, bias);
+}
+
+/* Rows (width of x) and columns that a matrix of this shape has as a layer. */
+static inline int64_t model_in(const model_config *c, gckpt_shape w)
+{
+    return w.d[c->family->transposed];
+}
+
+static inline int64_t model_out(const model_config *c, gckpt_shape w)
+{
+    return w.d[!c->family->transposed];
+}
+
+/* Layer `part` of a block. */
+static inline gckpt_tensor *model_linear(const model_place *at, gckpt_tensor *x, const char *part)
+{
+    char module[MODEL_NAME];
+    const model_hooks *hooks = at->options->hooks;
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *w = model_param(g, at, part, ".weight");
+    gckpt_tensor *bias = model_param(g, at, part, ".bias");
+    model_named(at->config, module, at->layer, part);
+    x = hooks != NULL && hooks->linear != NULL ? hooks->linear(hooks->user, at, module, x, w, bias)
+                                               : model_product(at->config, x, w, bias);
+    return gckpt_name(x, module);
+}
+
+/* What a branch adds to the residual stream; q: attention's queries. */
+static inline gckpt_tensor *model_branch(const model_place *at, gckpt_tensor *q, gckpt_tensor *x)
+{
+    const model_hooks *hooks = at->options->hooks;
+    if (at->options->dropout > 0)
+        x = gckpt_dropout(x, (float)at->options->dropout);
+    return hooks != NULL && hooks->branch != NULL ? hooks->branch(hooks->user, at, q, x) : x;
+}
+
+/* tokens (B,T) -> hidden states behind the last norm, (B,T,C). options NULL: all zero. */
+static inline gckpt_tensor *model_hidden(const model_any *m, gckpt_tensor *tokens,
+                                         const model_options *options)
+{
+    const model_options none = { 0, 0, 0, NULL };
+    return m->config.family->hidden(m, tokens, options != NULL ? options : &none);
+}
+
+/* The head's (V,C) table. */
+static inline gckpt_tensor *model_head(const model_any *m, gckpt_graph *g)
+{
+    const model_place at = { &m->config, NULL, -1 };
+    return model_param(g, &at, m->config.tied ? m->config.family->embeddings : "lm_head",
+                       ".weight");
+}
+
+/* hidden (B,T,C), targets i32 (B,T), of which those below 0 do not count */
+static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
+                                       gckpt_tensor *targets)
+{
+    gckpt_graph *g = gckpt_graph_of(targets);
+    return gckpt_linear_cross_entropy(hidden, model_head(m, g), targets);
+}
+
+/* hidden (..,C) -> (..,V) */
+static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidden)
+{
+    gckpt_graph *g = gckpt_graph_of(hidden);
+    return gckpt_linear_transposed(hidden, model_head(m, g), NULL);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+typedef struct {
+    /* what matrices are kept as, frozen then (gckpt_store_pack). F32: as floats; */
+    gckpt_storage storage;
+    /* or, 1: in the file itself, as F32, or as BF16 or F16 and frozen. What is trained there
+     * becomes the process's own copy, page by page; the file stays as it is. The mapping lasts
+     * until model_close. Vectors are read, as are all where there is no mmap. */
+    int map;
+} model_source;
+
+/* Gives back what model_load mapped and read: after the store is freed. */
+static inline void model_close(model_any *m)
+{
+    json_free(&m->file);
+#if MODEL_MMAP
+    for (int i = 0; i < m->map_count; i++)
+        munmap(m->maps[i].memory, m->maps[i].size);
+#endif
+    free(m->maps);
+    m->maps = NULL;
+    m->map_count = 0;
+}
+
+static inline int model_path(model_any *m, char *path, const char *dir, const char *file)
+{
+    int n = snprintf(path, MODEL_PATH, "%s/%s", dir, file);
+    return n >= 0 && n < MODEL_PATH ? 0 : model_fail(m, "%s: the path is too long", dir);
+}
+
+/* A size of config.json; `usual` where it is absent, and 0: it must be there. */
+static inline int64_t model_size(json *d, const char *key, int64_t usual)
+{
+    if (usual == 0 && json_find_set(d, JSON_ROOT, key) == 0) {
+        json_fail(d, 0, "%s is missing: a number from 1 to 16777216", key);
+        return 1;
+    }
+    const int64_t n = json_int(d, JSON_ROOT, key, usual);
+    if (n < 1 || n > 1 << 24)
+        json_wrong(d, json_find(d, JSON_ROOT, key), "a number from 1 to 16777216");
+    return n;
+}
+
+/* The activation that a key names, or m->file has an error. */
+static inline model_activation model_read_activation(json *d, uint32_t at)
+{
+    for (int i = 0; i < MODEL_ACTIVATIONS; i++)
+        if (json_is(d, at, model_activations[i].name))
+            return model_activations[i].op;
+    json_wrong(d, at, "gelu_new, gelu, relu, silu or tanh");
+    return NULL;
+}
+
+/* eos_token_id, a number or a list of them; those that the vocabulary lacks are none: small models
+ * often name those of the large one. */
+static inline void model_read_eos(json *d, model_config *c)
+{
+    const uint32_t all = json_find_set(d, JSON_ROOT, "eos_token_id");
+    const int list = json_kind_of(d, all) == JSON_ARRAY;
+    int n = 0;
+    for (uint32_t at = list ? json_first(d, all) : all; at != 0; at = list ? json_next(d, at) : 0) {
+        const int64_t id = json_int_of(d, at);
+        if (id >= 0 && id < c->vocabulary && n < MODEL_EOS)
+            c->eos[n++] = (int32_t)id;
+        else if (n == MODEL_EOS)
+            json_wrong(d, all, "8 numbers at most");
+    }
+    c->eos[n] = -1;
+}
+
+#include "gpt2.h"
+
+static const model_family *const model_families[] = { &gpt2_family };
+enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
+
+/* 1: `name` is in a list with ", " between its items. */
+static inline int model_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *p = list; p != NULL; p = strchr(p, ','), p = p != NULL ? p + 2 : NULL)
+        if (strncmp(p, name, n) == 0 && (p[n] == 0 || p[n] == ','))
+            return 1;
+    return 0;
+}
+
+/* The family that config.json names; none: GPT-2's, whose old files say nothing. */
+static inline const model_family *model_family_of(json *d)
+{
+    const uint32_t type = json_find_set(d, JSON_ROOT, "model_type");
+    const char *name = type ? json_text(d, type) : "gpt2";
+    char all[256] = "";
+    size_t n = 0;
+    for (int i = 0; i < MODEL_FAMILIES; i++) {
+        if (model_listed(model_families[i]->types, name))
+            return model_families[i];
+        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
+                              model_families[i]->types);
+    }
+    json_wrong(d, type, all);
+    return NULL;
+}
+
+/* Reads DIR/config.json; what it does not say is as transformers has it. model_close gives back what
+ * it keeps. */
+static inline int model_read_config(model_any *m, const char *dir)
+{
+    char path[MODEL_PATH];
+    json *d = &m->file;
+    memset(m, 0, sizeof *m);
+    m->config.eos[0] = -1;
+    if (model_path(m, path, dir, "config.json") != 0)
+        return -1;
+    if (json_read_file(d, path) == 0) {
+        model_config *c = &m->config;
+        if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)
+            json_wrong(d, JSON_ROOT, "an object");
+        const uint32_t quantised = json_find_set(d, JSON_ROOT, "quantization_config");
+        if (quantised)
+            json_wrong(d, quantised, "weights that are not quantised");
+        if (d->error[0] == 0)
+            c->family = model_family_of(d);
+        if (c->family != NULL) {
+            c->family->read(m);
+            c->range = json_real(d, JSON_ROOT, "initializer_range", 0.02);
+            model_read_eos(d, c);
+        }
+        if (c->layers > 10000)
+            json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
+    }
+    d->name = "config.json"; /* the path is not kept */
+    if (d->error[0] == 0)
+        return 0;
+    model_fail(m, "%s", d->error);
+    json_free(d);
+    return -1;
+}
+
+typedef struct {
+    model_any *model;
+    unsigned char *found; /* by parameter */
+    char unknown[MODEL_NAME];
+} model_loading;
+
+/* The parameter that a tensor of a file is for. */
+static inline const char *model_renamed(void *user, const char *name)
+{
+    model_loading *l = (model_loading *)user;
+    const model_config *c = &l->model->config;
+    const size_t n = strlen(c->family->prefix);
+    if (c->family->skips != NULL && c->family->skips(name))
+        return NULL;
+    name += strncmp(name, c->family->prefix, n) == 0 ? n : 0;
+    if (c->tied && strcmp(name, "lm_head.weight") == 0)
+        return NULL;
+    const int64_t i = model_find(c, name);
+    if (i < 0) {
+        if (l->unknown[0] == 0)
+            snprintf(l->unknown, sizeof l->unknown, "%s", name);
+        return NULL;
+    }
+    l->found[i] = 1;
+    return name;
+}
+
+/* The mapped bytes of a file, which model_close gives back; NULL: m->error. */
+static inline void *model_map(model_any *m, const char *path, size_t *size)
+{
+#if MODEL_MMAP
+    struct stat is;
+    void *memory = MAP_FAILED;
+    const int file = open(path, O_RDONLY);
+    const int known = file >= 0 && fstat(file, &is) == 0 && is.st_size > 0;
+    model_mapping *maps =
+        (model_mapping *)realloc(m->maps, (size_t)(m->map_count + 1) * sizeof *maps);
+    m->maps = maps != NULL ? maps : m->maps;
+    if (known && maps != NULL && (uintmax_t)is.st_size <= SIZE_MAX)
+        memory = mmap(NULL, (size_t)is.st_size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MODEL_NORESERVE, file, 0);
+    if (memory == MAP_FAILED)
+        model_fail(m, "%s: cannot be mapped: %s", path, strerror(errno));
+    if (file >= 0)
+        close(file);
+    if (memory == MAP_FAILED)
+        return NULL;
+    m->maps[m->map_count].memory = memory;
+    m->maps[m->map_count++].size = *size = (size_t)is.st_size;
+    return memory;
+#else
+    (void)m, (void)path, (void)size;
+    return NULL;
+#endif
+}
+
+/* Takes in one file of the model. */
+static inline int model_load_file(model_loading *l, gckpt_store *store, const char *dir,
+                                  const char *name, int map)
+{
+    char path[MODEL_PATH];
+    gckpt_file_desc desc;
+    gckpt_result result;
+    memset(&desc, 0, sizeof desc);
+    desc.rename = model_renamed;
+    desc.user = l;
+    desc.values_only = desc.partial = desc.writable = 1;
+    if (strpbrk(name, "/\\") != NULL)
+        return model_fail(l->model, "%s: \"%s\": a file beside it is expected", dir, name);
+    if (model_path(l->model, path, dir, name) != 0)
+        return -1;
+    if (map) {
+        size_t size = 0;
+        const void *memory = model_map(l->model, path, &size);
+        if (memory == NULL)
+            return -1;
+        result = gckpt_store_map(store, memory, size, &desc);
+    } else {
+        result = gckpt_store_load_as(store, path, &desc);
+    }
+    if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
+        return model_fail(l->model, "%s: %s", path, gckpt_error_text(store));
+    if (l->unknown[0] != 0)
+        return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s", path,
+                          l->unknown, l->model->config.family->name,
+                          (long long)l->model->config.layers,
+                          l->model->config.tied ? "" : " with a head of its own");
+    return 0;
+}
+
+static inline int model_has(model_any *m, char *path, const char *dir, const char *file)
+{
+    FILE *f = model_path(m, path, dir, file) == 0 ? fopen(path, "rb") : NULL;
+    return f != NULL && fclose(f) == 0;
+}
+
+/* model.safetensors, or else all files that model.safetensors.index.json names. */
+static inline int model_load_files(model_loading *l, gckpt_store *store, const char *dir, int map)
+{
+    char path[MODEL_PATH];
+    json d;
+    if (model_has(l->model, path, dir, "model.safetensors") ||
+        !model_has(l->model, path, dir, "model.safetensors.index.json"))
+        return model_load_file(l, store, dir, "model.safetensors", map);
+    int failed = 0;
+    if (json_read_file(&d, path) == 0) {
+        uint32_t all = json_need(&d, JSON_ROOT, "weight_map", JSON_OBJECT);
+        for (uint32_t k = json_first(&d, all); k != 0 && !failed; k = json_next(&d, k)) {
+            const char *name = json_text(&d, k + 1);
+            int again = 0;
+            for (uint32_t i = json_first(&d, all); i != k && !again; i = json_next(&d, i))
+                again = json_is(&d, i + 1, name);
+            if (!again && d.error[0] == 0)
+                failed = model_load_file(l, store, dir, name, map);
+        }
+    }
+    json_free(&d);
+    return d.error[0] ? model_fail(l->model, "%s", d.error) : failed;
+}
+
+/* Freezes and packs matrices, before they have values. */
+static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage storage)
+{
+    for (int64_t i = 0; i < model_count(&m->config); i++) {
+        const model_parameter p = model_get(&m->config, i);
+        if (p.shape.n == 2 && (gckpt_store_freeze(store, p.name, 1) != GCKPT_OK ||
+                               gckpt_store_pack(store, p.name, storage) != GCKPT_OK))
+            return model_fail(m, "%s", gckpt_error_text(store));
+    }
+    return 0;
+}
+
+/* Reads a model's directory into a store that has none of its parameters; source NULL: all zero.
+ * After an error, free the store, then model_close. */
+static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
+                             const model_source *source)
+{
+    const model_source none = { GCKPT_STORED_F32, 0 };
+    source = source != NULL ? source : &none;
+    if (model_read_config(m, dir) != 0)
+        return -1;
+    const int map = source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
+    const int64_t n = model_count(&m->config);
+    model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 } };
+    if (l.found == NULL)
+        return model_fail(m, "%s: out of memory", dir);
+    int failed =
+        model_declare_some(m, store, map ? 1 : 2) != 0 ||
+        (source->storage != GCKPT_STORED_F32 && model_pack(m, store, source->storage) != 0);
+    failed = failed || model_load_files(&l, store, dir, map) != 0;
+    for (int64_t i = 0; i < n && !failed; i++) {
+        const model_parameter p = model_get(&m->config, i);
+        if (!l.found[i])
+            failed = model_fail(m, "%s: no file has tensor \"%s\", (%lld%s%.0lld) by config.json",
+                                dir, p.name, (long long)p.shape.d[0], p.shape.n > 1 ? "," : "",
+                                (long long)p.shape.d[1]);
+    }
+    free(l.found);
+    return failed || (map && model_declare(m, store) != 0) ? -1
+                                                           : 0; /* of mapped ones: the shapes */
+}
+
+typedef struct {
+    const model_any *model;
+    char name[MODEL_NAME + 16];
+} model_saving;
+
+/* The name of a parameter in a file of transformers' causal models; NULL: it is none of it. */
+static inline const char *model_renamed_back(void *user, const char *name)
+{
+    model_saving *s = (model_saving *)user;
+    const model_config *c = &s->model->config;
+    if (model_find(c, name) < 0)
+        return NULL;
+    snprintf(s->name, sizeof s->name, "%s%s",
+             strcmp(name, "lm_head.weight") ? c->family->prefix : "", name);
+    return s->name;
+}
+
+/* Makes a folder if it is not there. */
+static inline int model_folder(model_any *m, const char *dir)
+{
+#if MODEL_MMAP
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+        return model_fail(m, "%s: %s", dir, strerror(errno));
+#endif
+    return (void)m, (void)dir, 0;
+}
+
+/* A file that takes DIR/NAME's place when all of it is written (model_end_file): path gets the name it
+ * has until then. NULL: m->error. */
+static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, const char *name)
+{
+    char file[MODEL_NAME];
+    if (model_path(m, path, dir, model_join(file, name, ".tmp")) != 0)
+        return NULL;
+    FILE *f = fopen(path, "wb");
+    if (f == NULL)
+        model_fail(m, "%s: %s", path, strerror(errno));
+    return f;
+}
+
+static inline int model_end_file(model_any *m, FILE *f, const char *path)
+{
+    char to[MODEL_PATH];
+    const int written = ferror(f) == 0;
+    snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
+    if (fclose(f) == 0 && written && rename(path, to) == 0)
+        return 0;
+    model_fail(m, "%s: %s; what was there is unharmed", to, strerror(errno));
+    remove(path);
+    return -1;
+}
+
+/* What methods and files change is written anew; all else as config.json had it, known or not. */
+static inline void model_write_config(const model_any *m, FILE *f, const char *type)
+{
+    static const char ours[] = " architectures model_type tie_word_embeddings torch_dtype dtype ";
+    const json *d = &m->file;
+    const model_config *c = &m->config;
+    int newer = 0; /* transformers 5 says dtype */
+    for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k))
+        newer |= json_is(d, k, "dtype");
+    fprintf(f, "{\n  \"architectures\": [\n    \"%s\"\n  ],\n", c->family->architecture(c));
+    fprintf(f, "  \"model_type\": \"%s\"", c->type);
+    c->family->write(m, f);
+    fprintf(f, ",\n  \"tie_word_embeddings\": %s", c->tied ? "true" : "false");
+    fprintf(f, ",\n  \"%s\": \"%s\"", newer ? "dtype" : "torch_dtype", type);
+    for (uint32_t k = json_first(d, JSON_ROOT); k != 0; k = json_next(d, k)) {
+        char key[64];
+        const int n = snprintf(key, sizeof key, " %s ", d->text + d->nodes[k].at);
+        if (n < (int)sizeof key && (strstr(ours, key) || strstr(c->family->keys, key)))
+            continue;
+        fputs(",\n  ", f);
+        json_write_value(f, d, k);
+        fputs(": ", f);
+        json_write_value(f, d, k + 1);
+    }
+    if (json_kind_of(d, JSON_ROOT) == JSON_NOTHING)
+        c->family->write_new(c, f);
+    fputs("\n}\n", f);
+}
+
+/* Writes DIR/config.json and DIR/model.safetensors (F32 values as storage: F32, BF16 or F16), which
+ * from_pretrained loads; makes DIR if it is not there. Of a model that was read, config.json keeps
+ * all that neither methods nor files change. */
+static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
+                             gckpt_storage storage)
+{
+    static const char *const types[] = { "float32", "bfloat16", "float16" };
+    char path[MODEL_PATH];
+    model_saving s;
+    gckpt_file_desc desc;
+    s.model = m;
+    memset(&desc, 0, sizeof desc);
+    desc.rename = model_renamed_back;
+    desc.user = &s;
+    desc.values_only = 1;
+    desc.storage = storage;
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++)
+        if (p.storage == GCKPT_STORED_I8)
+            return model_fail(m,
+                              "%s: \"%s\" is kept as int8, which is no format of transformers'; "
+                              "load the model as floats to save it",
+                              dir, p.name);
+    if (model_folder(m, dir) != 0 || model_path(m, path, dir, "model.safetensors") != 0)
+        return -1;
+    if (gckpt_store_save_as(store, path, &desc) != GCKPT_OK)
+        return model_fail(m, "%s: %s", path, gckpt_error_text(store));
+    FILE *f = model_begin_file(m, path, dir, "config.json");
+    if (f == NULL)
+        return -1;
+    model_write_config(m, f, types[storage]);
+    return model_end_file(m, f, path);
+}
+#endif
