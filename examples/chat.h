@@ -125,6 +125,7 @@ static const struct {
     { 199, { 0xa41d6bae9b9141bc, 0x01eb42b9a6888c6c }, "chatml" },
     { 291, { 0x773d13e188afc917, 0x8da586575c0a8367 }, "chatml" },
     { 294, { 0x17fde6ecda9c7c01, 0xc94f20f5a6af34d1 }, "chatml" },
+    { 297, { 0x77b2ec37fdf9727d, 0xb653eec980a0a22d }, "chatml" },
     { 2630, { 0x3751fe8ea48448ab, 0xabc492c130a9223b }, "chatml" },
     { 3165, { 0xe8faca59b0472e66, 0xdadb7ad2ed9a6016 }, "chatml" },
     { 4063, { 0x81d45424a0beddda, 0xc08414d009f0534a }, "chatml" },
