@@ -10,7 +10,7 @@
  *
  * Text and tokens are cut into windows of T, each target the token behind. A line of FILE.jsonl is a
  * row of its own, whose kind its keys say:
- *     {"messages": [{"role": "user", "content": ".."}, ..]}    a chat, by dataset_desc.chat; answers
+ *     {"messages": [{"role": "user", "content": ".."}, ..]}    a chat, by dataset_desc.chats; answers
  *                                           (role assistant) with their ends are targets
  *     {"prompt": "..", "completion": ".."}  the completion (or "answer") and the end of text are
  *     {"instruction": "..", "input": "..", "output": ".."}     the output and the end of text are;
@@ -39,7 +39,7 @@ typedef struct {
     int32_t end;   /* of a text; -1: there is none */
     int32_t begin; /* of a text, before each row but a chat's; -1: there is none */
     int specials;  /* special tokens count in lines, too; else they are text there */
-    chat *chat;    /* of messages and instructions; NULL, or its format without a name: there is none */
+    chat *chats;   /* of messages and instructions; NULL, or its format without a name: there is none */
 } dataset_desc;
 
 typedef struct {
@@ -287,7 +287,7 @@ static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const 
 static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, size_t count)
 {
     const dataset_desc *desc = r->desc;
-    chat *c = desc->chat;
+    chat *c = desc->chats;
     const size_t begin = d->all.count;
     for (size_t i = 0; i < count; i++)
         d->spelled += chat_spelled(r->tokenizer, r->turns[i].text, r->turns[i].size);
@@ -309,7 +309,7 @@ static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, size_t
 
 static inline int dataset_has_chat(const dataset_desc *desc)
 {
-    return desc->chat != NULL && desc->chat->format.name != NULL;
+    return desc->chats != NULL && desc->chats->format.name != NULL;
 }
 
 static inline int dataset_instruction(dataset *d, json *line, dataset_reader *r)
@@ -364,7 +364,7 @@ static inline int dataset_content(json *line, dataset_reader *r, uint32_t conten
 static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
 {
     const uint32_t messages = json_need(line, JSON_ROOT, "messages", JSON_ARRAY);
-    const chat *c = r->desc->chat;
+    const chat *c = r->desc->chats;
     char names[256];
     size_t n = 0, at = 0;
     if (line->error[0] != 0)
@@ -594,19 +594,21 @@ static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64
 }
 
 /* ---- rows of like length together ------------------------------------------------------------ */
-enum { DATASET_WINDOW = 256, DATASET_MOST_CLASSES = 8 };
+enum { DATASET_WINDOW = 256, DATASET_MOST_CLASSES = 16 };
 
 /* The order of a part's rows, [first, first + rows), in steps of `batch`. Each epoch is shuffled as by
  * dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches and cut into batches,
  * which come in an order of their own; rows that are left over, of a length drawn, come last. */
 typedef struct {
+    uint64_t row, length, place;
+} dataset_place;
+
+typedef struct {
     const dataset *data;
     uint64_t first, rows, batch, seed;
-    int64_t T; /* of a row, at most */
-    uint64_t window, count; /* which one lies in `at`; UINT64_MAX: none. Its rows: */
-    struct dataset_place {
-        uint64_t row, length, place;
-    } * at;
+    int64_t T;              /* of a row, at most */
+    uint64_t window, count; /* which one lies in `at`, sorted, UINT64_MAX: none; its rows */
+    dataset_place *at;
     uint64_t *now; /* the rows of a batch */
 } dataset_batches;
 
@@ -618,21 +620,14 @@ static inline void dataset_batches_free(dataset_batches *b)
     b->now = NULL;
 }
 
-/* 0, or -1: out of memory. */
-static inline int dataset_batches_new(dataset_batches *b, const dataset *d, uint64_t first,
-                                      uint64_t rows, uint64_t batch, uint64_t seed, int64_t T)
+/* Of what `data` to `T` say. 0, or -1: out of memory. */
+static inline int dataset_batches_new(dataset_batches *b)
 {
-    const uint64_t most = DATASET_WINDOW * batch + batch;
-    b->data = d;
-    b->first = first;
-    b->rows = rows;
-    b->batch = batch;
-    b->seed = seed;
-    b->T = T;
+    const uint64_t most = DATASET_WINDOW * b->batch + b->batch;
     b->window = UINT64_MAX;
     b->count = 0;
-    b->at = (struct dataset_place *)malloc((size_t)(rows < most ? rows + 1 : most) * sizeof *b->at);
-    b->now = (uint64_t *)malloc((size_t)batch * sizeof *b->now);
+    b->at = (dataset_place *)malloc((size_t)(b->rows < most ? b->rows + 1 : most) * sizeof *b->at);
+    b->now = (uint64_t *)malloc((size_t)b->batch * sizeof *b->now);
     if (b->at != NULL && b->now != NULL)
         return 0;
     dataset_batches_free(b);
@@ -652,8 +647,8 @@ static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
 
 static inline int dataset_shorter(const void *a, const void *b)
 {
-    const struct dataset_place *x = (const struct dataset_place *)a,
-                               *y = (const struct dataset_place *)b;
+    const dataset_place *x = (const dataset_place *)a,
+                               *y = (const dataset_place *)b;
     return x->length != y->length ? (x->length > y->length) - (x->length < y->length)
                                   : (x->place > y->place) - (x->place < y->place);
 }
@@ -737,7 +732,7 @@ static inline void dataset_cut_classes(const int64_t *lengths, const uint64_t *s
 
 /* The lengths T of at most `most` classes (up to DATASET_MOST_CLASSES), rising, which pad least what
  * the batches of the first epoch have (Bellman's recursion over the lengths of batches); the last one
- * is the longest row's. The fewest are taken that are within 2 % of what any number of them pads.
+ * is the longest row's. The fewest are taken that are within 1 % of what any number of them pads.
  * 0: out of memory. */
 static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths)
 {
@@ -770,7 +765,7 @@ static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths
         at[count - 1] = longest;
         dataset_cut_classes(at, sums, count, (size_t)most, cost, from);
         while (++classes < most &&
-               50 * cost[(size_t)classes * (count + 1) - 1] > 51 * ideal)
+               100 * cost[(size_t)classes * (count + 1) - 1] > 101 * ideal)
             continue;
         size_t end = count;
         for (int k = classes; k-- > 0; end = from[(size_t)k * (count + 1) + end])
