@@ -157,6 +157,10 @@ static struct {
     bpe tokenizer;
     dataset data, validation, general;
     part train, valid, other;     /* of T tokens; count 0: there are none */
+    dataset_batches batches;      /* of what is trained, where rows of like length come together, */
+    int64_t lengths[LM_CLASSES];  /* and the T of their classes, rising; the last is the run's */
+    int grouped, classes;
+    double padding, unsorted;     /* computed tokens a real one, and without classes */
     int32_t end;                  /* of a text; -1: none */
     int32_t stops[MODEL_EOS + 1]; /* what ends a sample, then -1 */
     lm_run first;                 /* what the runs of all methods begin with: device, feeds */
@@ -273,6 +277,36 @@ static int64_t positions_before(void)
                                                         : 10;
 }
 
+/* Steps of rows of like length, and the lengths that are planned for. */
+static int group_rows(void)
+{
+    const dataset_batches b = { run.train.data,     run.train.first, run.train.count,
+                                (uint64_t)lm.batch, (uint64_t)lm.seed, run.first.T, 0, 0, NULL, NULL };
+    double real = 0, computed = 0;
+    run.grouped = run.train.data->examples != NULL && !o.in_order;
+    if (!run.grouped)
+        return 0;
+    run.batches = b;
+    if (dataset_batches_new(&run.batches) != 0 ||
+        (run.classes = dataset_classes(&run.batches, LM_CLASSES, run.lengths)) == 0)
+        return session_fail(1, "out of memory for the order of %llu rows",
+                            (unsigned long long)run.train.count);
+    for (uint64_t p = 0, n; p < run.train.count; p += n) {
+        n = dataset_batch(&run.batches, p);
+        const int64_t length = dataset_batch_length(&run.batches, n);
+        int k = 0;
+        while (run.lengths[k] < length)
+            k++;
+        computed += (double)n * (double)run.lengths[k];
+        for (uint64_t i = 0; i < n; i++)
+            real += (double)dataset_length(run.train.data, run.batches.now[i], run.first.T);
+    }
+    run.lengths[run.classes - 1] = run.first.T; /* what evaluates may be longer */
+    run.padding = computed / real;
+    run.unsorted = (double)run.train.count * (double)run.first.T / real;
+    return 0;
+}
+
 /* All texts as tokens, and which rows are for what. */
 static int load_data(void)
 {
@@ -323,7 +357,7 @@ static int load_data(void)
                             "%s has %llu rows of %lld tokens, too few to learn from and to "
                             "evaluate with; a smaller --context makes more",
                             lm.data, (unsigned long long)rows, (long long)run.first.T);
-    if (lm_make_batch(&run.first, run.first.T) != 0)
+    if (lm_make_batch(&run.first, run.first.T) != 0 || group_rows() != 0)
         return 1;
     const uint64_t cut = dataset_cut(&run.data, run.first.T);
     fprintf(session.out,
@@ -353,9 +387,9 @@ static uint64_t part_used(const part *p)
     return most < p->count ? most : p->count;
 }
 
-static void part_row(const part *p, uint64_t i, const lm_run *r)
+static uint64_t part_place(const part *p, uint64_t i)
 {
-    dataset_row(p->data, p->first + i * p->count / part_used(p), r->T, r->tokens, r->targets);
+    return p->first + i * p->count / part_used(p);
 }
 
 /* What a loss of an evaluation is of: it compares with losses of the same rows only. */
@@ -365,7 +399,7 @@ static uint64_t part_hash(const part *p)
     const size_t bytes = (size_t)r->T * sizeof(int32_t);
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
     for (uint64_t i = 0; i < part_used(p); i++) {
-        part_row(p, i, r);
+        dataset_row(p->data, part_place(p, i), r->T, r->tokens, r->targets);
         h = session_hash(session_hash(h, r->tokens, bytes), r->targets, bytes);
     }
     return h;
@@ -376,8 +410,9 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_model *m = (lm_model *)user;
     tuning *t = (tuning *)m->user;
-    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, t->run.T));
-    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, t->run.T));
+    const gckpt_shape shape = gckpt_shape2(rows, m->T > 0 ? m->T : t->run.T);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     term->loss = model_loss(&t->model, model_hidden(&t->model, tokens, &t->how), targets);
     term->weight = 1;
     m->feeds[0].input = gckpt_id(tokens);
@@ -430,11 +465,37 @@ static const char *trained_only(void *user, const char *name)
 static int make_plans(tuning *t)
 {
     gckpt_plan_desc desc = lm_desc(&t->run, LM_EVALUATION);
+    lm_run *r = &t->run;
+    lm_model *m;
     desc.batch = 1; /* row by row: the mean of their means is wanted, too */
-    t->run.models[LM_TRAINING].user = t->run.models[LM_EVALUATION].user = t;
-    if (lm_plan_training(&t->run, with_loss, NULL) != 0)
-        return 1;
-    return lm.eval_every > 0 ? lm_plan(&t->run, LM_EVALUATION, with_loss, 1, &desc) : 0;
+    r->classes = run.classes > 0 ? run.classes - 1 : 0;
+    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+        const int training = lm_purpose(i) == LM_TRAINING;
+        if (lm_purpose(i) == LM_SAMPLING || (!training && lm.eval_every == 0))
+            continue;
+        m->user = t;
+        m->T = i < LM_PURPOSES ? r->T : run.lengths[(i - LM_PURPOSES) / LM_SAMPLING];
+        if (training ? lm_plan_training(r, m, with_loss, NULL) != 0
+                     : lm_plan(r, m, LM_EVALUATION, with_loss, 1, &desc) != 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* What is computed of padding, and what each class is planned with. */
+static void report_classes(tuning *t)
+{
+    const lm_run *r = &t->run;
+    if (!run.grouped)
+        return;
+    fprintf(session.out, "rows   of like length together, %d plan%s: T", run.classes,
+            session_s(run.classes));
+    for (int i = 0; i < run.classes; i++)
+        fprintf(session.out, " %lld", (long long)run.lengths[i]);
+    fprintf(session.out, "; %.3f computed tokens a real one (%.3f if all were as long)\n",
+            run.padding, run.unsorted);
+    session_event(",\"classes\":%d,\"computed_a_real\":%.9g,\"computed_unsorted\":%.9g", r->classes + 1,
+                  run.padding, run.unsorted);
 }
 
 static void report_plan(tuning *t, const char *method)
@@ -443,13 +504,14 @@ static void report_plan(tuning *t, const char *method)
     const int64_t all = lm_parameters(t->run.store);
     outcome *r = &t->result;
     r->parameters = adapters_trainable(t->run.store);
-    r->bytes = gckpt_plan_bytes(p);
+    r->bytes = lm_bytes(&t->run);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         r->kinds[i] = gckpt_plan_kind_bytes(p, i);
     fprintf(session.out, "method %s: trains %lld of %lld parameters (%.3g %%), lr %g\n", method,
             (long long)r->parameters, (long long)all, 100 * (double)r->parameters / (double)all,
             t->run.lr);
     lm_report_plan(&t->run);
+    report_classes(t);
     if (o.store != 0 && lm.budget == 0)
         fprintf(session.out, "note   --store %s without --budget: the plan keeps what it unpacks\n",
                 storage_names[o.store]);
@@ -529,15 +591,16 @@ static int sample(tuning *t, const char *when)
 static int evaluate_part(tuning *t, const part *p, double *mean, double *of_means)
 {
     const uint64_t used = part_used(p);
-    const lm_run *r = &t->run;
-    const lm_model *m = &r->models[LM_EVALUATION];
+    lm_run *r = &t->run;
     double sum = 0, means = 0;
     int64_t count = 0, rows = 0;
     for (uint64_t i = 0; i < used && !session.interrupted; i++) {
+        const uint64_t row = part_place(p, i);
+        const lm_model *m = lm_for(r, LM_EVALUATION, dataset_length(p->data, row, r->T));
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
                                       { m->feeds[1].input, r->targets } };
         gckpt_report report;
-        part_row(p, i, r);
+        dataset_row(p->data, row, m->T, r->tokens, r->targets);
         const gckpt_result result = gckpt_forward(m->exec, feeds, 2, 1, &report);
         if (result == GCKPT_CANCELLED)
             break;
@@ -698,9 +761,23 @@ static void put_batch(lm_run *r, uint64_t step)
     (void)step; /* rows follow each other, also those of steps without targets */
     ((tuning *)r->user)->result.after = 0;
     ((tuning *)r->user)->saved = 0;
+    if (run.grouped) {
+        r->fed = (int64_t)dataset_batch(&run.batches, r->position);
+        r->length = lm_for(r, LM_TRAINING, dataset_batch_length(&run.batches, (uint64_t)r->fed))->T;
+        r->real = 0;
+        for (int64_t i = 0; i < r->fed; i++) {
+            const uint64_t row = run.batches.now[i];
+            r->real += dataset_length(run.train.data, row, r->length);
+            dataset_row(run.train.data, row, r->length, r->tokens + i * r->length,
+                        r->targets + i * r->length);
+        }
+        return;
+    }
+    r->real = 0;
     for (int64_t i = 0; i < lm.batch; i++) {
         const uint64_t n = run.train.count, at = r->position + (uint64_t)i;
         const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
+        r->real += dataset_length(run.train.data, run.train.first + row, r->T);
         dataset_row(run.train.data, run.train.first + row, r->T, r->tokens + i * r->T,
                     r->targets + i * r->T);
     }
@@ -1031,6 +1108,7 @@ int main(int argc, char **argv)
                      ? compare(argc, argv)
                      : tune((adapters_method)o.method, lm.save, argc, argv, &result);
     }
+    dataset_batches_free(&run.batches);
     dataset_free(&run.data);
     dataset_free(&run.validation);
     dataset_free(&run.general);

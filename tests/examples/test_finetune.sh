@@ -282,7 +282,7 @@ printf '{"prompt": "a", "answer": "b"}\n{"prompt": 1, "answer": "b"}\n' > "$work
 check "a prompt that is no text" fails_with 1 "bad.jsonl:2: prompt: expected a string" build/finetune $model \
     --data "$work/bad.jsonl"
 printf '{"prompt": "a"}\n' > "$work/bad.jsonl"
-check "an answer that is missing" fails_with 1 "answer" build/finetune $model --data "$work/bad.jsonl"
+check "an answer that is missing" fails_with 1 "bad.jsonl:1: expected {.prompt.: .*, .completion" build/finetune $model --data "$work/bad.jsonl"
 mkdir -p "$work/endless"
 cp "$work/tiny/"* "$work/endless"
 sed -i.old 's/"eos_token_id": 256/"eos_token_id": 50256/' "$work/endless/config.json"
