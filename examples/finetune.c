@@ -30,6 +30,8 @@ static struct {
     int64_t method, store, context, in_order, layers, size, hidden, rslora, bias, map;
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
+    const char *chat, *turns[CHAT_ROLES];
+    int64_t special_tokens;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
@@ -48,8 +50,10 @@ static const options_row allowed[] = {
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
-      "what to learn: text (-: standard input), FILE.bin of 16-bit tokens, or FILE.jsonl of "
-      "{\"prompt\": \"..\", \"answer\": \"..\"}, whose answers are learned" },
+      "what to learn: text (-: standard input), FILE.bin of 16-bit tokens, or FILE.jsonl, a line "
+      "each: {\"messages\": [{\"role\": \"user\", \"content\": \"..\"}, ..]}, whose answers are "
+      "learned, {\"prompt\": .., \"completion\": ..}, {\"instruction\": .., \"output\": ..}, "
+      "{\"text\": ..}" },
     { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
       "what to evaluate with; not given: the last 10 % of --data" },
     { "general", OPTIONS_FILE, &o.general, NULL, 0, 0, NULL,
@@ -69,6 +73,18 @@ static const options_row allowed[] = {
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
       "use weights where they lie in the file, which the system may drop and read again; they are "
       "not counted then" },
+    { "chat", OPTIONS_TEXT, &o.chat, NULL, 0, 0, NULL,
+      "the template of chats: chatml, llama3, gemma, mistral and others; not given: that of --model, "
+      "where it is known" },
+    { "user-turn", OPTIONS_TEXT, &o.turns[CHAT_USER], NULL, 0, 0, NULL,
+      "with --assistant-turn, another template: what is around {}, where the user says something: "
+      "'<|user|>\\n{}\\n'" },
+    { "assistant-turn", OPTIONS_TEXT, &o.turns[CHAT_ASSISTANT], NULL, 0, 0, NULL,
+      "the same of answers: '<|assistant|>\\n{}</s>\\n'; what is behind {} is learned with them" },
+    { "system-turn", OPTIONS_TEXT, &o.turns[CHAT_SYSTEM], NULL, 0, 0, NULL,
+      "the same of the system; not given: it has no turn" },
+    { "special-tokens", OPTIONS_FLAG, &o.special_tokens, NULL, 0, 0, NULL,
+      "special tokens that FILE.jsonl spells out are meant; else they are text there" },
     { "size", OPTIONS_WHOLE, &o.size, "0", 0, 65536, NULL,
       "lora: rank (0: 8); houlsby: bottleneck (0: 64); llama, prefix, prompt: tokens (0: 10)" },
     { "layers", OPTIONS_WHOLE, &o.layers, "0", 0, 1000, NULL,
@@ -144,6 +160,15 @@ static int check_options(void)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
+    const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
+    if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
+        (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
+        return session_fail(2, "--user-turn and --assistant-turn make a template together, and "
+                               "--system-turn only with them");
+    if (turn != NULL && o.chat != NULL)
+        return session_fail(2, "--chat %s is a template, and so are --user-turn and "
+                               "--assistant-turn; leave one out",
+                            o.chat);
     return lm_check_options();
 }
 
@@ -155,6 +180,8 @@ typedef struct { /* rows first, first + 1, .. of a data set */
 
 static struct {
     bpe tokenizer;
+    chat chat; /* the template; */
+    int chats; /* 1: what is learned, or continued, is chats */
     dataset data, validation, general;
     part train, valid, other;     /* of T tokens; count 0: there are none */
     dataset_batches batches;      /* of what is trained, where rows of like length come together, */
@@ -257,9 +284,17 @@ static int open_data(const char *option, const char *path, const model_any *m, d
         return 0;
     if (session_is_dash(path) && session_take_stdin(option) != 0)
         return 2;
-    if (dataset_open(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
-                     (int32_t)m->config.vocabulary, run.end) != 0)
+    const dataset_desc desc = { run.end, -1, (int)o.special_tokens, &run.chat };
+    if (dataset_open_as(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
+                        (int32_t)m->config.vocabulary, &desc) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
+    if (d->spelled > 0)
+        fprintf(session.out,
+                "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
+                d->spelled, d->spelled == 1 ? " is" : "s are",
+                d->examples == NULL      ? "such"
+                : desc.specials ? "such (--special-tokens)"
+                                : "text; --special-tokens takes them as such");
     if (d->replaced > 0)
         fprintf(session.out,
                 "note   --%s: %zu byte%s no UTF-8, taken as U+FFFD: is it in another encoding?\n",
@@ -275,6 +310,42 @@ static int64_t positions_before(void)
            : o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
            : o.size > 10                                ? o.size
                                                         : 10;
+}
+
+/* The template of chats; what it lacks is said where there are chats. */
+static int open_chat(void)
+{
+    if (chat_open(&run.chat, o.model, o.chat) != 0)
+        return session_fail(o.chat != NULL ? 2 : 1, "%s%s", o.chat != NULL ? "--chat " : "",
+                            run.chat.error);
+    for (int i = 0; i < CHAT_ROLES; i++)
+        if (o.turns[i] != NULL && chat_turns(&run.chat, (chat_role)i, o.turns[i]) != 0)
+            return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
+    if (run.chat.marks[1][0] == 0 && run.end >= 0) { /* GPT-2's folder may name none */
+        size_t size;
+        const char *text = bpe_bytes(&run.tokenizer, run.end, &size);
+        if (size < sizeof run.chat.marks[1])
+            memcpy(run.chat.marks[1], text, size);
+    }
+    return 0;
+}
+
+/* What is learned are chats: their end stops samples, too. */
+static void say_chats(void)
+{
+    const int32_t end = chat_end(&run.chat, &run.tokenizer);
+    int n = 0;
+    while (n < MODEL_EOS && run.stops[n] >= 0 && run.stops[n] != end)
+        n++;
+    if (end >= 0 && run.stops[n] < 0 && n < MODEL_EOS) {
+        run.stops[n] = end;
+        run.stops[n + 1] = -1;
+    }
+    run.chats = 1;
+    fprintf(session.out, "chats  %s%s%s%s\n", run.chat.format.name,
+            o.chat == NULL && o.turns[CHAT_USER] == NULL ? ", by the model's " : "",
+            o.chat == NULL && o.turns[CHAT_USER] == NULL ? run.chat.found : "",
+            end >= 0 ? "" : "; no token of the model's ends a turn: its end is spelled out");
 }
 
 /* Steps of rows of like length, and the lengths that are planned for. */
@@ -321,13 +392,18 @@ static int load_data(void)
         m.config.eos[0] = end->id, m.config.eos[1] = -1;
     run.end = m.config.eos[0];
     memcpy(run.stops, m.config.eos, sizeof run.stops);
-    int status = open_data("data", lm.data, &m, &run.data);
+    int status = open_chat();
+    if (status == 0)
+        status = open_data("data", lm.data, &m, &run.data);
     if (status == 0)
         status = open_data("validation", lm.validation, &m, &run.validation);
     if (status == 0)
         status = open_data("general", o.general, &m, &run.general);
     if (status != 0)
         return status;
+    if (run.data.lines[DATASET_CHATS] > 0 ||
+        (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.format.name != NULL))
+        say_chats();
     const int64_t room = m.config.context - positions_before();
     run.first.T = o.context > 0 ? o.context : room;
     int64_t longest = dataset_longest(&run.data);
@@ -544,6 +620,23 @@ static int stop(void *user, int64_t at, const int32_t *tokens)
     return (void)user, (void)at, (void)tokens, session.interrupted != 0;
 }
 
+/* What is continued: --prompt, of chats as a turn of the user, or the end of a text. */
+static int encode_prompt(bpe_tokens *prompt)
+{
+    int failed;
+    const char *text = lm.prompt != NULL ? lm.prompt : "";
+    if (run.chats && *text != 0) {
+        const chat_turn turn = { CHAT_USER, text, strlen(text) };
+        failed = chat_encode(&run.chat, &run.tokenizer, &turn, 1, 1, 0, prompt, NULL) != 0;
+        return failed ? session_fail(1, "--prompt: %s", run.chat.error) : 0;
+    }
+    if (*text != 0)
+        failed = bpe_encode(&run.tokenizer, text, strlen(text), 0, prompt) != 0;
+    else
+        failed = dataset_push(prompt, run.end >= 0 ? run.end : 0) != 0;
+    return failed ? session_fail(1, "--prompt: %s", prompt->error) : 0;
+}
+
 /* --sample, with nothing else in memory but the store. */
 static int sample(tuning *t, const char *when)
 {
@@ -556,12 +649,7 @@ static int sample(tuning *t, const char *when)
     bpe_tokens prompt = { 0 };
     int32_t *out = malloc((size_t)(lm.samples * lm.sample) * sizeof *out);
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
-    if (!failed && lm.prompt != NULL && lm.prompt[0] != 0)
-        failed = bpe_encode(&run.tokenizer, lm.prompt, strlen(lm.prompt), 0, &prompt) != 0;
-    else if (!failed)
-        failed = dataset_push(&prompt, run.end >= 0 ? run.end : 0) != 0;
-    if (prompt.error[0] != 0)
-        session_fail(1, "--prompt: %s", prompt.error);
+    failed = failed || encode_prompt(&prompt) != 0;
     if (!failed && generator_new(&g, &t->model, t->run.store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
@@ -576,7 +664,8 @@ static int sample(tuning *t, const char *when)
                                             run.stops, out, stop, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
         for (int64_t i = 0; i < lm.samples && !failed; i++) {
-            fprintf(session.out, "sample %s\n%s", when, lm.prompt != NULL ? lm.prompt : "");
+            fprintf(session.out, "sample %s\n%s%s", when, lm.prompt != NULL ? lm.prompt : "",
+                    run.chats && lm.prompt != NULL ? "\n" : "");
             show(out + i * lm.sample, n);
         }
         generator_free(&g);
