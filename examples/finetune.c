@@ -640,20 +640,26 @@ static int encode_prompt(bpe_tokens *prompt)
 /* --sample, with nothing else in memory but the store. */
 static int sample(tuning *t, const char *when)
 {
-    const generator_desc desc = { .samples = lm.samples,
-                                  .threads = (int)lm.threads,
-                                  .backend = run.first.device,
-                                  .hooks = &t->adapters.hooks };
+    generator_desc desc = { .samples = lm.samples,
+                            .threads = (int)lm.threads,
+                            .backend = run.first.device,
+                            .hooks = &t->adapters.hooks };
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
     bpe_tokens prompt = { 0 };
     int32_t *out = malloc((size_t)(lm.samples * lm.sample) * sizeof *out);
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
     failed = failed || encode_prompt(&prompt) != 0;
+    desc.capacity = desc.hooks->prefix + desc.hooks->prompt + (int64_t)prompt.count + lm.sample;
+    if (desc.capacity > t->model.config.context) /* no more than that is ever cached */
+        desc.capacity = t->model.config.context;
+    desc.chunk = prompt.count < 64 ? (int64_t)prompt.count : 64;
     if (!failed && generator_new(&g, &t->model, t->run.store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
         const size_t needs = g.bytes;
+        fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
+                (long long)g.capacity, needs);
         if (lm.budget > 0 && needs > (size_t)lm.budget)
             failed = session_fail(1,
                                   "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
