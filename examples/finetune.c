@@ -31,7 +31,7 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    int64_t special_tokens;
+    int64_t special_tokens, epochs;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
@@ -106,6 +106,8 @@ static const options_row allowed[] = {
       "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
     { "in-order", OPTIONS_FLAG, &o.in_order, NULL, 0, 0, NULL,
       "rows as they stand in --data; else in each epoch in an order of its own" },
+    { "epochs", OPTIONS_WHOLE, &o.epochs, "0", 0, 1e6, NULL,
+      "instead of --steps: so often each row of --data" },
     { "eval-every", OPTIONS_WHOLE, &lm.eval_every, "50", 0, 1e12, NULL,
       "steps between evaluations; also before the first and behind the last; 0: none" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
@@ -127,6 +129,18 @@ static const char fixed[] =
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
 static const char not_kept[] = "resume save new json timeline picture plan help";
+
+/* Of --steps and --epochs the one that is given now, or was when the run began. */
+static int check_steps(int argc, char **argv)
+{
+    const int steps = options_given(&options, argc, argv, "steps") != NULL,
+              epochs = options_given(&options, argc, argv, "epochs") != NULL;
+    if (steps && epochs && o.epochs > 0)
+        return session_fail(2, "--steps %lld and --epochs %lld: give one of them",
+                            (long long)lm.steps, (long long)o.epochs);
+    o.epochs = steps ? 0 : o.epochs;
+    return 0;
+}
 
 static int check_options(void)
 {
@@ -378,6 +392,16 @@ static int group_rows(void)
     return 0;
 }
 
+/* --epochs as steps. */
+static void count_steps(void)
+{
+    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
+                   epochs = (uint64_t)o.epochs;
+    if (o.epochs > 0)
+        lm.steps = (int64_t)(run.grouped ? epochs * dataset_steps(&run.batches)
+                                         : (epochs * rows + batch - 1) / batch);
+}
+
 /* All texts as tokens, and which rows are for what. */
 static int load_data(void)
 {
@@ -435,6 +459,7 @@ static int load_data(void)
                             lm.data, (unsigned long long)rows, (long long)run.first.T);
     if (lm_make_batch(&run.first, run.first.T) != 0 || group_rows() != 0)
         return 1;
+    count_steps();
     const uint64_t cut = dataset_cut(&run.data, run.first.T);
     fprintf(session.out,
             "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
@@ -711,20 +736,25 @@ static int evaluate_part(tuning *t, const part *p, double *mean, double *of_mean
     return 0;
 }
 
+/* e to the mean loss of a token: between so many the model was as unsure. */
+static double perplexity(double loss) { return loss < 700 ? 1 / sample_exp(-loss) : 1e304; }
+
 static int evaluate(tuning *t, uint64_t step, double *loss)
 {
     double of_means;
-    char also[64];
+    char also[96];
     if (evaluate_part(t, &run.valid, loss, &of_means) != 0)
         return 1;
     if (*loss == 0)
         return 0;
     if (run.valid.data->examples != NULL)
-        session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f",
-                    (unsigned long long)step, *loss, of_means);
+        session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
+                    (unsigned long long)step, *loss, of_means, perplexity(*loss));
     else
-        session_say("step %llu: validation loss %.4f", (unsigned long long)step, *loss);
-    snprintf(also, sizeof also, ",\"mean_of_means\":%.9g", of_means);
+        session_say("step %llu: validation loss %.4f, perplexity %.4g", (unsigned long long)step,
+                    *loss, perplexity(*loss));
+    snprintf(also, sizeof also, ",\"mean_of_means\":%.9g,\"perplexity\":%.9g", of_means,
+             perplexity(*loss));
     lm_report_eval(step, *loss, also);
     return 0;
 }
@@ -1038,6 +1068,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         load_model(&t, method, o.model, o.adapter) || (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
         failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
+                 gckpt_store_set_note(t.notes, o.epochs > 0 ? "option.steps" : "option.epochs",
+                                      NULL) != GCKPT_OK ||
                  note_base(&t, adapters_names[method]) ||
                  session_same_data(t.notes, "data", lm.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
@@ -1185,6 +1217,8 @@ int main(int argc, char **argv)
             &options, "fine-tunes a language model in Hugging Face's format inside a byte budget");
     if (status == 0 && lm.resume != NULL)
         status = restore_options(argc, argv);
+    if (status == 0)
+        status = check_steps(argc, argv);
     if (status == 0)
         status = check_options();
     if (status == 0)

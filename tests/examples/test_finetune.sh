@@ -166,7 +166,7 @@ check "until another is found, what was saved stays" sh -c "test $? -eq 130 &&
     ! cmp -s $work/moved/training.safetensors $work/waits/training.safetensors"
 build/finetune --resume "$work/moved" --data "$work/text" --validation "$work/text" --steps 7 --sample 4 > "$work/stdout" 2>&1
 check "what evaluates best then is saved" sh -c "! cmp -s $work/moved.best $work/moved/adapter_model.safetensors"
-now=$(sed -n 's/^step 7: validation loss //p' "$work/stdout")
+now=$(sed -n 's/^step 7: validation loss \([0-9.]*\).*/\1/p' "$work/stdout")
 check "and what is said is of now" grep -q "^saved .* loss ${now:-none}," "$work/stdout"
 check "with no loss of before beside it" grep -q "^loss   ${now:-none} after" "$work/stdout"
 check "--general is not changed: its loss of before is" grep -q "^general [0-9.]* before" "$work/stdout"
