@@ -315,7 +315,7 @@ static inline gckpt_tensor *adapters_branch(void *user, const model_place *at, g
     if (prompt != NULL) {
         gckpt_tensor *k, *v;
         c->family->keys_values(at, prompt, &k, &v);
-        q = gckpt_attention(q, adapters_spread(a, k), adapters_spread(a, v), (int)c->heads, 0);
+        q = model_attention(c, q, adapters_spread(a, k), adapters_spread(a, v), 0);
         q = gckpt_mul(q, adapters_find(a, g, module, ".adaption_gate"));
         if (c->family->output != NULL)
             q = model_product(c, q, model_param(g, at, c->family->output, ".weight"),

@@ -90,7 +90,7 @@ static inline gckpt_tensor *gpt2_block(gckpt_tensor *x, void *user)
         k = gckpt_cache(k, capacity);
         v = gckpt_cache(v, capacity);
     }
-    a = gckpt_attention(q, k, v, (int)at->config->heads, 1);
+    a = model_attention(at->config, q, k, v, 1);
     x = gckpt_add(x, model_branch(at, q, model_linear(at, a, "attn.c_proj")));
     a = model_linear(at, gpt2_norm(at, x, "ln_2"), "mlp.c_fc"); /* (B,T,I) */
     a = model_linear(at, at->config->activation(a), "mlp.c_proj");

@@ -1,5 +1,5 @@
 /* model.h - language models in Hugging Face's format for gradckpt.h, of public calls: to copy and
- * change, with gpt2.h and json.h.
+ * change, with gpt2.h, llama.h and json.h.
  *
  *     model_any m;
  *     gckpt_store *s = gckpt_store_new(NULL);
@@ -13,7 +13,7 @@
  *     ... gckpt_plan_new, gckpt_exec_new, gckpt_step ...
  *     model_save(&m, s, "tuned", GCKPT_STORED_F32); // from_pretrained("tuned") loads it
  *
- * config.json says which family it is of, such as gpt2.h. What they differ in is a model_family;
+ * config.json says which family it is of: gpt2.h, llama.h. What they differ in is a model_family;
  * adapters.h, peft.h and generate.h know no more of them than that. Parameters are named as in
  * Hugging Face's files, without what all names there begin with ("transformer.", "model."):
  * "wte.weight", "h.0.attn.c_attn.weight"; "layers.0.self_attn.q_proj.weight". The head is the
@@ -45,6 +45,19 @@ enum { MODEL_NAME = 96, MODEL_PATH = 4096, MODEL_EOS = 8 };
 typedef gckpt_tensor *(*model_activation)(gckpt_tensor *x);
 typedef struct model_family model_family;
 
+typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN } llama_scaling;
+enum { LLAMA_MASKED = 256 };
+typedef struct {
+    double epsilon; /* of norms */
+    int plus_one;   /* gemma: norms times 1 + weight, embeddings times sqrt(width) */
+    int head_norms, qkv_bias, output_bias, mlp_bias; /* 1: there are such */
+    uint64_t unturned[LLAMA_MASKED / 64];            /* bits: layers without positions */
+    llama_scaling scaling;                           /* of the angles of positions: */
+    double base, factor, original, low, high;        /* rope_theta, ..; llama3 */
+    double fast, slow, scale;                        /* yarn */
+    int truncate;
+} llama_config; /* of llama.h; GPT-2 has none of it */
+
 typedef struct {
     const model_family *family;
     const char *type;                                  /* model_type of config.json */
@@ -52,9 +65,10 @@ typedef struct {
     int64_t heads, key_heads, head; /* of queries; of keys and values; columns of each */
     model_activation activation;
     int tied; /* 1: the head is the embedding table */
-    int32_t
-        eos[MODEL_EOS + 1]; /* tokens that end a text, then -1; the first is put between texts */
-    double range;           /* initializer_range: of new weights */
+    /* Tokens that end a text, then -1; the first is put between texts. */
+    int32_t eos[MODEL_EOS + 1];
+    double range; /* initializer_range: of new weights */
+    llama_config llama;
 } model_config;
 
 typedef struct {
@@ -307,6 +321,14 @@ static inline gckpt_tensor *model_product(const model_config *c, gckpt_tensor *x
     return c->family->transposed ? gckpt_linear_transposed(x, w, bias) : gckpt_linear(x, w, bias);
 }
 
+/* Of queries (B,T,heads head), keys and values (B,S,key_heads head). */
+static inline gckpt_tensor *model_attention(const model_config *c, gckpt_tensor *q, gckpt_tensor *k,
+                                            gckpt_tensor *v, int causal)
+{
+    const gckpt_attention_desc desc = { (int)c->heads, (int)c->key_heads, causal, NULL };
+    return gckpt_attention_with(q, k, v, &desc);
+}
+
 /* Rows (width of x) and columns that a matrix of this shape has as a layer. */
 static inline int64_t model_in(const model_config *c, gckpt_shape w)
 {
@@ -442,8 +464,9 @@ static inline void model_read_eos(json *d, model_config *c)
 }
 
 #include "gpt2.h"
+#include "llama.h"
 
-static const model_family *const model_families[] = { &gpt2_family };
+static const model_family *const model_families[] = { &gpt2_family, &llama_family };
 enum { MODEL_FAMILIES = sizeof model_families / sizeof model_families[0] };
 
 /* 1: `name` is in a list with ", " between its items. */

@@ -1,6 +1,6 @@
-/* tuning.h - what test_gpt2.c and test_adapters.c share: golden/gpt2's models, run, trained and
- * sampled as golden/gpt2.py did, and wrong copies of its files. Tests run in the repository's root.
- * Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
+/* tuning.h - what test_gpt2.c, test_llama.c and test_adapters.c share: golden/gpt2's models, or those
+ * of GOLDEN, run, trained and sampled as golden/gpt2.py did, and wrong copies of its files. Tests run
+ * in the repository's root. Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
 #ifndef TESTS_TUNING_H
 #define TESTS_TUNING_H
 #include "check.h"
@@ -8,15 +8,18 @@
 #include "golden/gpt2.h"
 #include "rig.h"
 
-#include "golden/gpt2_saved.h"
+#ifndef GOLDEN
+#define GOLDEN       "tests/golden/gpt2/"
+#define GOLDEN_SAVED "golden/gpt2_saved.h"
+#endif
+#include GOLDEN_SAVED
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GOLDEN "tests/golden/gpt2/"
 enum { LOGITS = GOLDEN_ROWS * GOLDEN_CONTEXT * GOLDEN_VOCABULARY };
 
-static gckpt_store *expected; /* golden/gpt2/expected.safetensors */
+static gckpt_store *expected; /* GOLDEN expected.safetensors */
 
 static inline gckpt_store *tuning_load(model_any *m, const char *folder, const model_source *source)
 {

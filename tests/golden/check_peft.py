@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Loads what test_gpt2 and test_adapters save with transformers and peft, compares the logits, and
-writes gpt2_saved.h: hashes of the files that were accepted, which the tests compare theirs with.
+"""Loads what test_gpt2 and test_adapters, or test_llama, save with transformers and peft, compares
+the logits, and writes gpt2_saved.h or llama_saved.h: hashes of the files that were accepted, which
+the tests compare theirs with.
 
     mkdir build/saved; build/test_gpt2 build/saved; build/test_adapters build/saved
-    python3 tests/golden/check_peft.py build/saved
+    python3 tests/golden/check_peft.py build/saved gpt2
+    mkdir build/llamas; build/test_llama build/llamas
+    python3 tests/golden/check_peft.py build/llamas llama
 
 So a file that is written in another way fails the tests until this script has accepted it."""
+import importlib
 import os
 import sys
 
-import torch
-import transformers
 from safetensors.torch import load_file
-
-import gpt2
 
 
 def fnv(path):
@@ -25,33 +25,31 @@ def fnv(path):
         return value
 
 
-def check(saved, name, expected, tokens):
+def check(golden, saved, name, expected, tokens):
     path = os.path.join(saved, name)
-    if name == "model":
-        model = transformers.GPT2LMHeadModel.from_pretrained(path).double().eval()
-    else:
-        model = gpt2.load_adapter(path)
+    model = golden.load_saved(path, name)
     trained = expected[name + ".trained"]
-    apart = float((gpt2.logits_of(model, tokens).detach() - trained).abs().max())
+    apart = float((golden.logits_of(model, tokens).detach() - trained).abs().max())
     print(f"{name}: logits are {apart:.1e} apart")
     if not apart <= 1e-4:
         sys.exit(f"{path} is not what was trained")
 
 
 def main():
-    saved = sys.argv[1]
-    expected = load_file(gpt2.folder("expected.safetensors"))
-    tokens = gpt2.inputs()[0]
+    saved, kind = sys.argv[1], sys.argv[2]
+    golden = importlib.import_module(kind)
+    expected = load_file(golden.folder("expected.safetensors"))
+    tokens = golden.inputs()[0]
     rows = []
     for name in sorted(os.listdir(saved)):
-        check(saved, name, expected, tokens)
+        check(golden, saved, name, expected, tokens)
         rows += [f"    {{ \"{name}/{file}\", "
                  f"0x{fnv(os.path.join(saved, name, file)):016x}u }},\n"
                  for file in sorted(os.listdir(os.path.join(saved, name)))]
-    with open(gpt2.FOLDER + "_saved.h", "w") as out:
-        out.write("/* gpt2_saved.h - written by check_peft.py: FNV-1a 64 of files of ours that "
+    with open(golden.FOLDER + "_saved.h", "w") as out:
+        out.write(f"/* {kind}_saved.h - written by check_peft.py: FNV-1a 64 of files of ours that "
                   "transformers\n * and peft have loaded, with the right logits; do not edit. */\n"
-                  "#ifndef GOLDEN_GPT2_SAVED_H\n#define GOLDEN_GPT2_SAVED_H\n"
+                  f"#ifndef GOLDEN_{kind.upper()}_SAVED_H\n#define GOLDEN_{kind.upper()}_SAVED_H\n"
                   "#include <stdint.h>\n\n"
                   "static const struct {\n    const char *file;\n    uint64_t hash;\n"
                   "} golden_saved[] = {\n" + "".join(rows) + "};\n#endif\n")

@@ -138,6 +138,13 @@ def load_adapter(path):
     return model.eval()
 
 
+def load_saved(path, name):
+    """What our tests save under this name (check_peft.py)."""
+    if name != "model":
+        return load_adapter(path)
+    return transformers.GPT2LMHeadModel.from_pretrained(path).double().eval()
+
+
 # ---- what they compute ---------------------------------------------------------------------------
 def logits_of(model, tokens):
     return model(input_ids=tokens).logits[:, -tokens.shape[1]:]     # prompts have logits, too

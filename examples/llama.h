@@ -1,0 +1,598 @@
+/* llama.h - Llama-like models as a family of model.h, which includes this: to copy with it.
+ *
+ *     model_any m; // a new one; model_load reads one
+ *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256); // layers, width, heads, of keys, context, ..
+ *     model_declare(&m, store);
+ *
+ * model_type llama, mistral, qwen2, qwen3, smollm3 and gemma: norms by root mean squares (Zhang &
+ * Sennrich 2019), rotary positions (Su 2021), heads of keys that serve several of queries each
+ * (Ainslie 2023), a gated MLP (Shazeer 2020); Touvron 2023 put them together. What these differ in
+ * is read from config.json: biases, norms of heads, layers without positions, scaled frequencies
+ * (linear; llama3; yarn: Peng 2023), activation, embeddings as the head. Where a window slides over
+ * the keys, the context ends with the window: up to there it shows all. Weights are torch's Linear,
+ * (out,in), what gckpt_linear_transposed takes. C99 or C++11. */
+#ifndef LLAMA_H
+#define LLAMA_H
+#ifndef MODEL_H
+#error "include model.h, which includes llama.h"
+#endif
+
+/* What transformers takes where config.json says nothing. */
+static const struct {
+    const char *type, *architecture;
+    int64_t key_heads, head; /* 0: as many as heads; width / heads */
+    double base;
+    int tied;
+} llama_types[] = {
+    { "llama", "LlamaForCausalLM", 0, 0, 10000, 0 },
+    { "mistral", "MistralForCausalLM", 8, 0, 10000, 0 },
+    { "qwen2", "Qwen2ForCausalLM", 32, 0, 10000, 0 },
+    { "qwen3", "Qwen3ForCausalLM", 32, 128, 10000, 0 },
+    { "smollm3", "SmolLM3ForCausalLM", 4, 0, 2000000, 1 },
+    { "gemma", "GemmaForCausalLM", 16, 256, 10000, 1 },
+};
+enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_HEAD = 1024 };
+
+/* ---- parameters: a table -------------------------------------------------------------------- */
+/* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1 a
+ * vector. Those with a letter at the end are there where config.json has it so: q biases of
+ * queries, keys and values, o of their output, m of the MLP; n norms of heads. */
+static const struct {
+    const char *name;
+    char rows, columns, where;
+} llama_table[] = {
+    { "input_layernorm.weight", '1', 'C', 0 },
+    { "self_attn.q_proj.weight", 'Q', 'C', 0 },
+    { "self_attn.q_proj.bias", '1', 'Q', 'q' },
+    { "self_attn.k_proj.weight", 'K', 'C', 0 },
+    { "self_attn.k_proj.bias", '1', 'K', 'q' },
+    { "self_attn.v_proj.weight", 'K', 'C', 0 },
+    { "self_attn.v_proj.bias", '1', 'K', 'q' },
+    { "self_attn.q_norm.weight", '1', 'D', 'n' },
+    { "self_attn.k_norm.weight", '1', 'D', 'n' },
+    { "self_attn.o_proj.weight", 'C', 'Q', 0 },
+    { "self_attn.o_proj.bias", '1', 'C', 'o' },
+    { "post_attention_layernorm.weight", '1', 'C', 0 },
+    { "mlp.gate_proj.weight", 'I', 'C', 0 },
+    { "mlp.gate_proj.bias", '1', 'I', 'm' },
+    { "mlp.up_proj.weight", 'I', 'C', 0 },
+    { "mlp.up_proj.bias", '1', 'I', 'm' },
+    { "mlp.down_proj.weight", 'C', 'I', 0 },
+    { "mlp.down_proj.bias", '1', 'C', 'm' },
+};
+enum { LLAMA_PARTS = sizeof llama_table / sizeof llama_table[0] };
+
+static inline int llama_there(const model_config *c, char where)
+{
+    return where == 'q'   ? c->llama.qkv_bias
+           : where == 'o' ? c->llama.output_bias
+           : where == 'm' ? c->llama.mlp_bias
+           : where == 'n' ? c->llama.head_norms
+                          : 1;
+}
+
+static inline int64_t llama_size_of(const model_config *c, char letter)
+{
+    return letter == 'C'   ? c->width
+           : letter == 'Q' ? c->heads * c->head
+           : letter == 'K' ? c->key_heads * c->head
+           : letter == 'D' ? c->head
+           : letter == 'I' ? c->inner
+                           : 1;
+}
+
+static inline int llama_parts(const model_config *c)
+{
+    int n = 0;
+    for (int i = 0; i < LLAMA_PARTS; i++)
+        n += llama_there(c, llama_table[i].where);
+    return n;
+}
+
+static inline int llama_is_norm(const char *name) { return strstr(name, "norm.weight") != NULL; }
+
+static inline void llama_get(const model_config *c, int64_t layer, int part, model_parameter *p)
+{
+    static const char *const outside[] = { "embed_tokens.weight", "norm.weight", "lm_head.weight" };
+    int row = -1;
+    for (int left = part; layer >= 0 && left >= 0; left--)
+        while (!llama_there(c, llama_table[++row].where))
+            ;
+    snprintf(p->name, sizeof p->name, "%s", row < 0 ? outside[part] : llama_table[row].name);
+    if (row < 0)
+        p->shape = part == 1 ? gckpt_shape1(c->width) : gckpt_shape2(c->vocabulary, c->width);
+    else if (llama_table[row].rows == '1')
+        p->shape = gckpt_shape1(llama_size_of(c, llama_table[row].columns));
+    else
+        p->shape = gckpt_shape2(llama_size_of(c, llama_table[row].rows),
+                                llama_size_of(c, llama_table[row].columns));
+    if (p->shape.n == 2)
+        p->init.normal = (float)c->range;
+    else if (llama_is_norm(p->name))
+        p->init.constant = (float)!c->llama.plus_one;
+}
+
+/* Frequencies, which old files carry. */
+static inline int llama_skips(const char *name)
+{
+    return strstr(name, ".rotary_emb.inv_freq") != NULL;
+}
+
+/* ---- positions ------------------------------------------------------------------------------- */
+static inline double llama_log(double x) /* natural, x > 0; saves a math library, as llama_exp */
+{
+    int twos = 0;
+    for (; x > 1.5; x /= 2)
+        twos++;
+    for (; x < 0.75; x *= 2)
+        twos--;
+    const double y = (x - 1) / (x + 1);
+    double sum = 0, power = y;
+    for (int k = 1; k < 60; k += 2, power *= y * y)
+        sum += power / k;
+    return twos * 0.69314718055994530942 + 2 * sum;
+}
+
+static inline double llama_exp(double x)
+{
+    int doubled = 0;
+    double sum = 1, term = 1;
+    for (; x > 0.5 || x < -0.5; x /= 2)
+        doubled++;
+    for (int k = 1; k < 20; k++)
+        sum += term *= x / k;
+    for (; doubled > 0; doubled--)
+        sum *= sum;
+    return sum;
+}
+
+static inline double llama_between(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* Of YaRN: the pair that turns so often within the original context. */
+static inline double llama_pair(const model_config *c, double turns)
+{
+    const double two_pi = 6.28318530717958647693;
+    return (double)c->head * llama_log(c->llama.original / (turns * two_pi)) /
+           (2 * llama_log(c->llama.base));
+}
+
+static inline double llama_whole(double x, int up)
+{
+    const double n = (double)(int64_t)x; /* towards 0 */
+    return up ? n + (n < x) : n - (n > x);
+}
+
+/* Angles a position of the pairs of a head, as transformers' modeling_rope_utils. */
+static inline void llama_frequencies(const model_config *c, float *to)
+{
+    const llama_config *l = &c->llama;
+    double low = 0, high = 0;
+    if (l->scaling == LLAMA_YARN) {
+        low = llama_pair(c, l->fast);
+        high = llama_pair(c, l->slow);
+        low = l->truncate ? llama_whole(low, 0) : low;
+        high = l->truncate ? llama_whole(high, 1) : high;
+        low = low > 0 ? low : 0;
+        high = high < (double)c->head - 1 ? high : (double)c->head - 1;
+        high += high == low ? 0.001 : 0;
+    }
+    for (int64_t i = 0; i < c->head / 2; i++) {
+        const double f = llama_exp(-2.0 * (double)i / (double)c->head * llama_log(l->base));
+        double kept = 0; /* share of the angle that is not divided by the factor */
+        if (l->scaling == LLAMA_YARN)
+            kept = 1 - llama_between(((double)i - low) / (high - low), 0, 1);
+        else if (l->scaling == LLAMA_LLAMA3) {
+            const double turns = l->original * f / 6.28318530717958647693;
+            kept = llama_between((turns - l->low) / (l->high - l->low), 0, 1);
+        }
+        to[i] = (float)(f * kept + f / l->factor * (1 - kept));
+    }
+}
+
+/* ---- building it ----------------------------------------------------------------------------- */
+typedef struct {
+    model_place at; /* the first: what hooks see */
+    gckpt_rotary_desc rotary;
+    gckpt_tensor *one; /* of norms with a gain of 1 + weight; NULL: they have none */
+} llama_place;
+
+static inline gckpt_tensor *llama_norm(const llama_place *p, gckpt_tensor *x, const char *part)
+{
+    gckpt_tensor *gain = model_param(gckpt_graph_of(x), &p->at, part, ".weight");
+    return gckpt_rmsnorm_eps(x, p->one != NULL ? gckpt_add(gain, p->one) : gain,
+                             (float)p->at.config->llama.epsilon);
+}
+
+/* The same of each head of x (B,T,heads D). */
+static inline gckpt_tensor *llama_head_norm(const llama_place *p, gckpt_tensor *x, const char *part)
+{
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int64_t D = p->at.config->head;
+    if (!p->at.config->llama.head_norms || s.n != 3)
+        return x;
+    x = gckpt_reshape(x, gckpt_shape4(s.d[0], s.d[1], s.d[2] / D, D));
+    return gckpt_reshape(llama_norm(p, x, part), s);
+}
+
+static inline gckpt_tensor *llama_turned(const llama_place *p, gckpt_tensor *x, int64_t heads)
+{
+    const int64_t layer = p->at.layer;
+    gckpt_rotary_desc desc = p->rotary;
+    desc.heads = (int)heads;
+    if (layer < LLAMA_MASKED && (p->at.config->llama.unturned[layer / 64] >> layer % 64 & 1) != 0)
+        return x;
+    return gckpt_rotary_with(x, &desc);
+}
+
+/* (B,T,C) -> (B,T,C), one segment (gckpt_checkpoint). */
+static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
+{
+    const llama_place *p = (const llama_place *)user;
+    const model_place *at = &p->at;
+    const model_config *c = at->config;
+    const model_hooks *hooks = at->options->hooks;
+    const int64_t capacity = at->options->capacity;
+    gckpt_tensor *a = llama_norm(p, x, "input_layernorm");
+    gckpt_tensor *q =
+        llama_head_norm(p, model_linear(at, a, "self_attn.q_proj"), "self_attn.q_norm");
+    gckpt_tensor *k =
+        llama_head_norm(p, model_linear(at, a, "self_attn.k_proj"), "self_attn.k_norm");
+    gckpt_tensor *v = model_linear(at, a, "self_attn.v_proj");
+    q = llama_turned(p, q, c->heads);
+    k = llama_turned(p, k, c->key_heads);
+    if (hooks != NULL && hooks->keys_values != NULL)
+        hooks->keys_values(hooks->user, at, &k, &v);
+    if (capacity > 0) {
+        k = gckpt_cache(k, capacity);
+        v = gckpt_cache(v, capacity);
+    }
+    a = model_linear(at, model_attention(c, q, k, v, 1), "self_attn.o_proj");
+    x = gckpt_add(x, model_branch(at, q, a));
+    a = llama_norm(p, x, "post_attention_layernorm");
+    gckpt_tensor *gate = c->activation(model_linear(at, a, "mlp.gate_proj")); /* (B,T,I) */
+    a = model_linear(at, gckpt_mul(gate, model_linear(at, a, "mlp.up_proj")), "mlp.down_proj");
+    return gckpt_add(x, model_branch(at, NULL, a));
+}
+
+static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *tokens,
+                                         const model_options *o)
+{
+    static const float one = 1;
+    const model_config *c = &m->config;
+    const model_hooks *hooks = o->hooks;
+    float frequencies[LLAMA_HEAD / 2];
+    llama_place p;
+    memset(&p, 0, sizeof p);
+    p.at.config = c;
+    p.at.options = o;
+    p.at.layer = -1;
+    p.rotary.base = (float)c->llama.base;
+    p.rotary.scale = (float)c->llama.scale;
+    p.rotary.first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
+    if (c->llama.scaling != LLAMA_UNSCALED) {
+        llama_frequencies(c, frequencies);
+        p.rotary.frequencies = frequencies;
+    }
+    gckpt_graph *g = gckpt_graph_of(tokens);
+    gckpt_tensor *x = gckpt_embed(model_param(g, &p.at, "embed_tokens", ".weight"), tokens);
+    if (c->llama.plus_one) {
+        p.one = gckpt_constant(g, "model.one", GCKPT_F32, gckpt_shape1(1), &one);
+        x = gckpt_scale(x, (float)model_root((double)c->width));
+    }
+    if (hooks != NULL && hooks->embedded != NULL)
+        x = hooks->embedded(hooks->user, &p.at, x);
+    if (o->dropout > 0)
+        x = gckpt_dropout(x, (float)o->dropout);
+    for (p.at.layer = 0; p.at.layer < c->layers; p.at.layer++)
+        x = gckpt_checkpoint(llama_block, x, &p);
+    p.at.layer = -1;
+    if (o->capacity == 0 && hooks != NULL && hooks->prompt > 0)
+        x = gckpt_slice(x, 1, hooks->prompt, gckpt_shape_of(x).d[1]);
+    return llama_norm(&p, x, "norm");
+}
+
+/* Of LLaMA-Adapter's prompts, which have no positions. */
+static inline void llama_keys_values(const model_place *at, gckpt_tensor *prompts, gckpt_tensor **k,
+                                     gckpt_tensor **v)
+{
+    static const char *const parts[] = { "self_attn.k_proj", "self_attn.v_proj" };
+    gckpt_tensor **const to[] = { k, v };
+    gckpt_graph *g = gckpt_graph_of(prompts);
+    for (int i = 0; i < 2; i++)
+        *to[i] = gckpt_linear_transposed(prompts, model_param(g, at, parts[i], ".weight"),
+                                         model_param(g, at, parts[i], ".bias"));
+}
+
+/* ---- config.json ----------------------------------------------------------------------------- */
+/* A number of an object of config.json that must be above `least`. */
+static inline double llama_real(json *d, uint32_t object, const char *key, double usual,
+                                double least)
+{
+    const double x = json_real(d, object, key, usual);
+    if (!(x > least) || x > 1e12)
+        json_fail(d, 0, "%s %g: expected a number above %g", key, x, least);
+    return x;
+}
+
+/* log(scale) as YaRN counts it into cosines and sines. */
+static inline double llama_attention(double scale, double by)
+{
+    return scale > 1 ? 0.1 * by * llama_log(scale) + 1 : 1;
+}
+
+static inline void llama_read_yarn(json *d, uint32_t at, llama_config *l)
+{
+    const double one = json_real(d, at, "mscale", 0), all = json_real(d, at, "mscale_all_dim", 0);
+    const double fast = json_real(d, at, "beta_fast", 0), slow = json_real(d, at, "beta_slow", 0);
+    l->fast = fast > 0 ? fast : 32;
+    l->slow = slow > 0 ? slow : 1;
+    l->truncate = json_bool(d, at, "truncate", 1);
+    l->scale = one != 0 && all != 0
+                   ? llama_attention(l->factor, one) / llama_attention(l->factor, all)
+                   : llama_attention(l->factor, 1);
+    l->scale = llama_real(d, at, "attention_factor", l->scale, 0);
+}
+
+/* rope_theta and what else the angles of positions are made of; older files have it in
+ * rope_scaling. */
+static inline void llama_read_positions(json *d, const model_config *c, double base,
+                                        llama_config *l)
+{
+    static const char *const names[] = { "default", "linear", "llama3", "yarn" };
+    const uint32_t old = json_find_set(d, JSON_ROOT, "rope_scaling");
+    const uint32_t at =
+        json_size(d, old) > 0 ? old : json_find_set(d, JSON_ROOT, "rope_parameters");
+    uint32_t type = json_find_set(d, at, "rope_type");
+    int which = 0;
+    l->factor = l->scale = 1;
+    l->base = llama_real(d, JSON_ROOT, "rope_theta", base, 1);
+    if (at == 0)
+        return;
+    if (json_kind_of(d, at) != JSON_OBJECT) {
+        json_wrong(d, at, "an object");
+        return;
+    }
+    for (uint32_t k = json_first(d, at); k != 0; k = json_next(d, k))
+        if (json_kind_of(d, k + 1) == JSON_OBJECT)
+            json_wrong(d, k + 1, "a number: the same positions in all layers");
+    l->base = llama_real(d, at, "rope_theta", l->base, 1);
+    if (llama_real(d, at, "partial_rotary_factor", 1, 0) != 1)
+        json_wrong(d, json_find(d, at, "partial_rotary_factor"), "1: all columns of a head");
+    type = type ? type : json_find_set(d, at, "type");
+    while (type && which < 4 && !json_is(d, type, names[which]))
+        which++;
+    if (which == 4)
+        json_wrong(d, type, "default, linear, llama3 or yarn");
+    l->scaling = (llama_scaling)(which % 4);
+    if (l->scaling == LLAMA_UNSCALED)
+        return;
+    l->original = json_real(d, at, "original_max_position_embeddings", (double)c->context);
+    l->original = llama_real(d, JSON_ROOT, "original_max_position_embeddings", l->original, 0);
+    const int by_context = l->scaling == LLAMA_YARN && json_find_set(d, at, "factor") == 0;
+    l->factor = by_context ? (double)c->context / l->original : llama_real(d, at, "factor", 0, 0);
+    if (l->scaling == LLAMA_YARN)
+        llama_read_yarn(d, at, l);
+    if (l->scaling != LLAMA_LLAMA3)
+        return;
+    l->low = llama_real(d, at, "low_freq_factor", 0, 0);
+    l->high = llama_real(d, at, "high_freq_factor", 0, l->low);
+}
+
+/* Which layers have no positions, and that the others attend to all before. */
+static inline void llama_read_layers(json *d, model_config *c, int some_unturned)
+{
+    const uint32_t types = json_find_set(d, JSON_ROOT, "layer_types");
+    const uint32_t turned =
+        some_unturned ? json_find_set(d, JSON_ROOT, "no_rope_layers") : 0; /* 1: with positions */
+    const int64_t each = some_unturned ? json_int(d, JSON_ROOT, "no_rope_layer_interval", 4) : 0;
+    for (uint32_t i = json_first(d, types); i != 0; i = json_next(d, i))
+        if (!json_is(d, i, "full_attention") && !json_is(d, i, "sliding_attention"))
+            json_wrong(d, i, "full_attention or sliding_attention");
+    if (turned && json_size(d, turned) != (uint32_t)c->layers)
+        json_wrong(d, turned, "as many numbers as there are layers");
+    if (some_unturned && (each < 1 || c->layers > LLAMA_MASKED))
+        json_fail(d, 0,
+                  "no_rope_layer_interval %lld of %lld layers: expected 1 or more, of %d at most",
+                  (long long)each, (long long)c->layers, LLAMA_MASKED);
+    uint32_t at = json_first(d, turned);
+    for (int64_t i = 0; some_unturned && d->error[0] == 0 && i < c->layers; i++) {
+        const int unturned = turned ? json_int_of(d, at) == 0 : (i + 1) % each == 0;
+        c->llama.unturned[i / 64] |= (uint64_t)unturned << i % 64;
+        at = json_next(d, at);
+    }
+}
+
+/* Heads, and that sizes divide. */
+static inline void llama_read_heads(json *d, model_config *c, int row)
+{
+    const int64_t usual =
+        llama_types[row].key_heads > 0 && !json_find(d, JSON_ROOT, "num_key_value_heads")
+            ? llama_types[row].key_heads
+            : 0;
+    c->heads = model_size(d, "num_attention_heads", 0);
+    c->key_heads = model_size(d, "num_key_value_heads", usual > 0 ? usual : c->heads);
+    const int64_t head = llama_types[row].head > 0 && !json_find(d, JSON_ROOT, "head_dim")
+                             ? llama_types[row].head
+                             : 0;
+    c->head =
+        model_size(d, "head_dim", head > 0 ? head : c->width / c->heads + (c->width < c->heads));
+    if (head == 0 && !json_find_set(d, JSON_ROOT, "head_dim") && c->width % c->heads != 0)
+        json_fail(d, 0,
+                  "hidden_size %lld is no multiple of num_attention_heads %lld, and no head_dim "
+                  "is given",
+                  (long long)c->width, (long long)c->heads);
+    if (c->heads % c->key_heads != 0)
+        json_fail(d, 0, "num_attention_heads %lld is no multiple of num_key_value_heads %lld",
+                  (long long)c->heads, (long long)c->key_heads);
+    if (c->head % 2 != 0 || c->head > LLAMA_HEAD)
+        json_fail(d, 0, "head_dim %lld: expected an even number, %d at most", (long long)c->head,
+                  LLAMA_HEAD);
+}
+
+static inline void llama_read_activation(json *d, model_config *c, int gemma)
+{
+    uint32_t at = gemma ? json_find_set(d, JSON_ROOT, "hidden_activation") : 0;
+    at = at ? at : json_find_set(d, JSON_ROOT, "hidden_act");
+    c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
+    if (gemma && c->activation == gckpt_gelu_erf) /* its first files say gelu and mean the other */
+        c->activation = gckpt_gelu;
+}
+
+/* model_type is one of llama_types. */
+static inline int llama_read(model_any *m)
+{
+    json *d = &m->file;
+    model_config *c = &m->config;
+    llama_config *l = &c->llama;
+    int row = 0;
+    while (!json_is(d, json_find_set(d, JSON_ROOT, "model_type"), llama_types[row].type))
+        row++;
+    c->type = llama_types[row].type;
+    const int qwen2 = strcmp(c->type, "qwen2") == 0, mistral = strcmp(c->type, "mistral") == 0;
+    const int gemma = strcmp(c->type, "gemma") == 0, smollm3 = strcmp(c->type, "smollm3") == 0;
+    c->layers = model_size(d, "num_hidden_layers", 0);
+    c->width = model_size(d, "hidden_size", 0);
+    c->inner = model_size(d, "intermediate_size", 0);
+    c->context = model_size(d, "max_position_embeddings", 0);
+    c->vocabulary = model_size(d, "vocab_size", 0);
+    c->tied = json_bool(d, JSON_ROOT, "tie_word_embeddings", llama_types[row].tied);
+    llama_read_heads(d, c, row);
+    llama_read_activation(d, c, gemma);
+    l->epsilon = llama_real(d, JSON_ROOT, "rms_norm_eps", 1e-6, 0);
+    l->plus_one = gemma;
+    l->head_norms = strcmp(c->type, "qwen3") == 0;
+    l->output_bias = !qwen2 && !mistral && json_bool(d, JSON_ROOT, "attention_bias", 0);
+    l->qkv_bias = qwen2 || l->output_bias;
+    l->mlp_bias =
+        (smollm3 || strcmp(c->type, "llama") == 0) && json_bool(d, JSON_ROOT, "mlp_bias", 0);
+    llama_read_positions(d, c, llama_types[row].base, l);
+    llama_read_layers(d, c, smollm3);
+    if (gemma && json_bool(d, JSON_ROOT, "use_bidirectional_attention", 0))
+        json_wrong(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
+    if (mistral || json_bool(d, JSON_ROOT, "use_sliding_window", 0)) {
+        const int64_t window = json_int(d, JSON_ROOT, "sliding_window", c->context);
+        if (window < 1)
+            json_fail(d, 0, "sliding_window %lld: expected 1 or more, or null", (long long)window);
+        c->context = window < c->context ? window : c->context;
+    }
+    return d->error[0] != 0 ? -1 : 0;
+}
+
+/* Layers, and what is said of each. */
+static inline void llama_write(const model_any *m, FILE *f)
+{
+    json d = m->file; /* json_find keeps errors in it */
+    const model_config *c = &m->config;
+    uint32_t at = json_find_set(&d, JSON_ROOT, "layer_types");
+    fprintf(f, ",\n  \"num_hidden_layers\": %lld", (long long)c->layers);
+    if (at != 0) {
+        fputs(",\n  \"layer_types\": [", f);
+        at = json_first(&d, at);
+        for (int64_t i = 0; i < c->layers; i++, at = json_next(&d, at))
+            fprintf(f, "%s\"%s\"", i > 0 ? ", " : "",
+                    at != 0 ? json_text(&d, at) : "full_attention");
+        fputs("]", f);
+    }
+    if (strcmp(c->type, "smollm3") == 0) {
+        fputs(",\n  \"no_rope_layers\": [", f);
+        for (int64_t i = 0; i < c->layers; i++)
+            fprintf(f, "%s%d", i > 0 ? ", " : "",
+                    i >= LLAMA_MASKED || (c->llama.unturned[i / 64] >> i % 64 & 1) == 0);
+        fputs("]", f);
+    }
+}
+
+/* What a new model says of itself. */
+static inline void llama_write_new(const model_config *c, FILE *f)
+{
+    const struct {
+        const char *key;
+        int64_t value;
+    } sizes[] = { { "hidden_size", c->width },
+                  { "intermediate_size", c->inner },
+                  { "num_attention_heads", c->heads },
+                  { "num_key_value_heads", c->key_heads },
+                  { "head_dim", c->head },
+                  { "max_position_embeddings", c->context },
+                  { "vocab_size", c->vocabulary } };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        fprintf(f, ",\n  \"%s\": %lld", sizes[i].key, (long long)sizes[i].value);
+    fprintf(f, ",\n  \"hidden_act\": \"%s\",\n  \"rms_norm_eps\": %.9g",
+            model_activation_name(c->activation), c->llama.epsilon);
+    fprintf(f, ",\n  \"rope_theta\": %.9g,\n  \"initializer_range\": %.9g", c->llama.base,
+            c->range);
+    if (c->eos[0] >= 0)
+        fprintf(f, ",\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d", (int)c->eos[0],
+                (int)c->eos[0]);
+    else
+        fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
+}
+
+static inline const char *llama_architecture(const model_config *c)
+{
+    int row = 0;
+    while (strcmp(c->type, llama_types[row].type) != 0)
+        row++;
+    return llama_types[row].architecture;
+}
+
+static inline const char *llama_targets(const model_config *c) { return (void)c, "q_proj,v_proj"; }
+
+static const model_family llama_family = {
+    "Llama",
+    "llama, mistral, qwen2, qwen3, smollm3, gemma",
+    llama_read,
+    " num_hidden_layers layer_types no_rope_layers ",
+    llama_write,
+    llama_write_new,
+    llama_architecture,
+    1, /* before the blocks */
+    1, /* behind them */
+    llama_parts,
+    llama_get,
+    llama_skips,
+    1,
+    "model.",
+    "layers",
+    "embed_tokens",
+    "norm",
+    "self_attn",
+    "mlp",
+    "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+    "o_proj,down_proj",
+    "*norm.weight",
+    llama_targets,
+    llama_hidden,
+    llama_keys_values,
+    "self_attn.o_proj",
+};
+
+/* A model of these sizes, for new weights, of model_type llama: SmolLM2-135M is (30, 576, 9, 3,
+ * 8192, 49152) with c->inner 1536. The MLP is 8/3 as wide, as a multiple of 16. */
+static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_t heads,
+                             int64_t key_heads, int64_t context, int64_t vocabulary)
+{
+    model_config *c = &m->config;
+    memset(m, 0, sizeof *m);
+    c->family = &llama_family;
+    c->type = "llama";
+    c->layers = layers;
+    c->width = width;
+    c->heads = heads;
+    c->key_heads = key_heads;
+    c->head = heads > 0 ? width / heads : 0;
+    c->inner = (width * 8 / 3 + 15) / 16 * 16;
+    c->context = context;
+    c->vocabulary = vocabulary;
+    c->activation = gckpt_silu;
+    c->tied = 1;
+    c->eos[0] = -1;
+    c->range = 0.02;
+    c->llama.epsilon = 1e-5;
+    c->llama.base = 10000;
+    c->llama.factor = c->llama.scale = 1;
+}
+#endif

@@ -1,0 +1,527 @@
+/* test_llama.c - Llama-like models and adapters of them in Hugging Face's files (golden/llama.py):
+ * logits, gradients, ten steps of training and generated tokens are those of transformers and peft,
+ * in both directions; every method begins and ends as it says; what is wrong in a file is refused by
+ * name.     build/test_llama [folder for what is saved] */
+#define _XOPEN_SOURCE 700
+#include "gradckpt.h"
+#include "check.h"
+#include "examples/adapters.h"
+#include "golden/llama.h"
+#define GOLDEN       "tests/golden/llama/"
+#define GOLDEN_SAVED "golden/llama_saved.h"
+#include "tuning.h"
+
+enum { CASES = sizeof golden_llama / sizeof golden_llama[0] };
+static const model_source mapped = { GCKPT_STORED_F32, 1 };
+
+typedef struct {
+    model_any m;
+    gckpt_store *s;
+    adapters a;
+    model_options how;
+} tuned;
+
+static int open_base(tuned *t, const char *base, const model_source *source)
+{
+    char folder[64];
+    memset(t, 0, sizeof *t);
+    snprintf(folder, sizeof folder, GOLDEN "%s", base);
+    t->s = tuning_load(&t->m, folder, source);
+    t->how.hooks = &t->a.hooks;
+    return t->s != NULL;
+}
+
+static void end(tuned *t)
+{
+    adapters_end(&t->a);
+    gckpt_store_free(t->s);
+    model_close(&t->m);
+}
+
+/* ---- what transformers computes ---- */
+/* Of each parameter's gradient, as golden/llama.py has them; in the order of names. */
+static void test_gradients(tuned *t, const char *name)
+{
+    const int count = gckpt_store_count(t->s);
+    const gckpt_init none = { 0, 0, 0 };
+    const gckpt_shape shape = gckpt_shape2(GOLDEN_BATCH, GOLDEN_LENGTH);
+    char full[64];
+    gckpt_parameter p, q, want;
+    gckpt_graph *g = gckpt_graph_new(t->s, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
+    gckpt_term loss = { model_loss(&t->m, model_hidden(&t->m, tokens, NULL), targets), 1, 0 };
+    gckpt_pick *picks = (gckpt_pick *)calloc((size_t)count, sizeof *picks);
+    for (int i = 0; i < count && gckpt_store_peek(t->s, i, &p) == GCKPT_OK; i++) {
+        picks[i].tensor = gckpt_param(g, p.name, p.shape, none);
+        picks[i].gradient = 1;
+    }
+    const gckpt_plan_desc desc = { .fetch = picks, .fetches = count, .batch = GOLDEN_BATCH };
+    gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
+    CHECK_MSG(plan != NULL, "%s: %s", name, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(plan, t->s, NULL);
+    const gckpt_feed feeds[2] = { { gckpt_id(tokens), golden_batch },
+                                  { gckpt_id(targets), golden_targets } };
+    const int good = gckpt_gradients(e, feeds, 2, GOLDEN_BATCH, NULL) == GCKPT_OK;
+    snprintf(full, sizeof full, "%s.gradients", name);
+    if (CHECK_MSG(good, "%s: %s", name, gckpt_error_text(e)) &&
+        CHECK(gckpt_store_get(expected, gckpt_store_find(expected, full), &want) == GCKPT_OK &&
+              want.elements == 2 * count))
+        for (int i = 0; i < count && gckpt_store_peek(t->s, i, &p) == GCKPT_OK; i++) {
+            const float *values = gckpt_fetch(e, gckpt_id(picks[i].tensor), 1);
+            double squares = 0, sum = 0;
+            int place = 0;
+            for (int k = 0; k < count && gckpt_store_peek(t->s, k, &q) == GCKPT_OK; k++)
+                place += strcmp(q.name, p.name) < 0;
+            for (int64_t k = 0; k < p.elements; k++) {
+                squares += (double)values[k] * (double)values[k];
+                sum += ((uint64_t)k * 2654435761u >> 15 & 1) != 0 ? -(double)values[k]
+                                                                  : (double)values[k];
+            }
+            const double wanted = (double)want.values[2 * place], off = squares - wanted;
+            const double by = sum - (double)want.values[2 * place + 1];
+            CHECK_MSG(off * off <= 1e-8 * wanted * wanted &&
+                          by * by <= 1e-8 * wanted * (double)p.elements,
+                      "%s: the gradient of %s is %g, %g; not %g, %g", name, p.name, squares, sum,
+                      wanted, (double)want.values[2 * place + 1]);
+        }
+    rig_free(e, plan, g, NULL);
+    free(picks);
+}
+
+/* The same bits from every plan, and from a file that is mapped. */
+static void test_golden_model(int i)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
+    static const int64_t rows[] = { GOLDEN_MICRO, 1 };
+    const char *name = golden_llama[i].name;
+    char folder[96], trained[64];
+    uint64_t hash = 0;
+    snprintf(folder, sizeof folder, "%s/%s", tuning_folder, name);
+    snprintf(trained, sizeof trained, "%s.trained", name);
+    for (int k = 1; k >= 0; k--) {
+        tuned t;
+        open_base(&t, name, k == 1 && strcmp(name, "mha") == 0 ? &mapped : NULL);
+        tuning_logits(&t.m, t.s, NULL, name, 1e-4);
+        if (k == 0) {
+            tuning_generate(&t.m, t.s, NULL, name, golden_llama[i].made);
+            test_gradients(&t, name);
+        }
+        tuning_train(&t.m, t.s, NULL, name, golden_llama[i].losses, golden_lr, modes[k], rows[k]);
+        tuning_logits(&t.m, t.s, NULL, trained, 1e-4);
+        CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+        if (k == 0) /* a mapped file has its tensors in another order */
+            tuning_saved(name);
+        end(&t);
+        memset(&t, 0, sizeof t);
+        t.s = tuning_load(&t.m, folder, NULL);
+        CHECK_MSG(k == 1 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
+        hash = gckpt_store_hash(t.s);
+        end(&t);
+    }
+}
+
+static void test_golden_adapter(int i)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
+    static const int64_t rows[] = { GOLDEN_MICRO, GOLDEN_BATCH };
+    const char *name = golden_llama[i].name;
+    char from[96], to[96], base[64], trained[64];
+    uint64_t hash = 0;
+    tuned t;
+    snprintf(from, sizeof from, GOLDEN "%s", name);
+    snprintf(to, sizeof to, "%s/%s", tuning_folder, name);
+    snprintf(base, sizeof base, GOLDEN "%s", golden_llama[i].base);
+    snprintf(trained, sizeof trained, "%s.trained", name);
+    for (int k = 0; k < 3; k++) {
+        open_base(&t, golden_llama[i].base, NULL);
+        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, k < 2 ? from : to) == 0, "%s: %s", name,
+                  t.m.error);
+        if (k < 2) {
+            tuning_logits(&t.m, t.s, &t.how, name, 1e-4);
+            tuning_train(&t.m, t.s, &t.how, name, golden_llama[i].losses, golden_adapter_lr,
+                         modes[k], rows[k]);
+        }
+        tuning_logits(&t.m, t.s, &t.how, trained, 1e-4);
+        CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
+        hash = gckpt_store_hash(t.s);
+        if (k == 0) {
+            CHECK_MSG(adapters_save(&t.a, to, base) == 0, "%s: %s", name, t.m.error);
+            tuning_saved(name);
+        }
+        end(&t);
+    }
+    open_base(&t, golden_llama[i].base, NULL);
+    CHECK(adapters_load(&t.a, &t.m, t.s, from) == 0);
+    tuning_generate(&t.m, t.s, &t.a.hooks, name, golden_llama[i].made);
+    end(&t);
+}
+
+/* Other types, names and files of the same weights. */
+static void test_files(void)
+{
+    static const char *const models[] = { "bare", "sharded", "gqa" };
+    for (int i = 0; i < 6; i++) {
+        tuned t;
+        open_base(&t, models[i % 3], i < 3 ? NULL : &mapped);
+        tuning_logits(&t.m, t.s, NULL, i % 3 == 0 ? "bare" : "gqa", 1e-4);
+        CHECK(t.m.config.eos[0] == 126 && t.m.config.eos[1] == 127 && t.m.config.eos[2] == 3 &&
+              t.m.config.eos[3] == -1);
+        end(&t);
+    }
+}
+
+/* ---- methods ---- */
+/* Merged, the weights do what the branches did; unmerged, they are what they were. */
+static void test_merge(void)
+{
+    tuned t;
+    char folder[96];
+    open_base(&t, "mqa", NULL);
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, GOLDEN "patterns") == 0, "%s", t.m.error);
+    const uint64_t hash = gckpt_store_hash(t.s);
+    snprintf(folder, sizeof folder, "%s/merged", tuning_folder);
+    CHECK_MSG(adapters_merge(&t.a) == 0, "%s", t.m.error);
+    tuning_logits(&t.m, t.s, &t.how, "patterns", 1e-4);
+    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    CHECK_MSG(adapters_unmerge(&t.a) == 0, "%s", t.m.error);
+    CHECK(gckpt_store_hash(t.s) == hash);
+    end(&t);
+    memset(&t, 0, sizeof t);
+    t.s = tuning_load(&t.m, folder, NULL);
+    tuning_logits(&t.m, t.s, NULL, "patterns", 1e-4);
+    end(&t);
+}
+
+/* Token by token, with caches, the logits of one call. */
+static void test_tokens(tuned *t, const char *name)
+{
+    const sample_options greedy = { 0, 0, 0, 0 };
+    const generator_desc desc = { .hooks = t->how.hooks };
+    int32_t made[GOLDEN_NEW];
+    generator p;
+    if (!CHECK_MSG(generator_new(&p, &t->m, t->s, &desc) == 0, "%s: %s", name, t->m.error))
+        return;
+    const int64_t n = generator_text(&p, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, NULL,
+                                     made, NULL, NULL);
+    generator_free(&p);
+    if (CHECK(n == GOLDEN_NEW))
+        tuning_generate(&t->m, t->s, t->how.hooks, name, made);
+}
+
+/* Every method: how many parameters it trains, whether it begins as the model itself, that training
+ * lowers the loss, that its texts are those of one call, and that its file brings back what was
+ * trained. */
+static void test_methods(void)
+{
+    enum {
+        C = 32,
+        K = 16,
+        I = 48,
+        L = 2,
+        V = 128,
+        BLOCK = 2 * C + 2 * C * C + 2 * C * K + 3 * C * I
+    };
+    static const struct {
+        adapters_options options;
+        const char *base;
+        int64_t trains;
+        int begins; /* 1: as the model, to 1e-4 */
+    } all[] = {
+        { { .method = ADAPTERS_FULL }, "gqa", V * C + L * BLOCK + C, 1 },
+        { { .method = ADAPTERS_LAST }, "gqa", BLOCK + C, 1 },
+        { { .method = ADAPTERS_HEAD }, "gqa", V * C, 1 },
+        { { .method = ADAPTERS_HEAD }, "gemma", V * C, 1 },
+        { { .method = ADAPTERS_BIAS }, "qwen2", L * (C + 2 * K), 1 },
+        { { .method = ADAPTERS_ADDED }, "gqa", BLOCK, 1 },
+        { { .method = ADAPTERS_LORA, .size = 2 }, "gqa", L * 2 * (2 * C + C + K), 1 },
+        { { .method = ADAPTERS_LORA, .size = 1, .targets = "all-linear" },
+          "gqa",
+          L * (4 * C + 2 * (C + K) + 3 * (C + I)),
+          1 },
+        { { .method = ADAPTERS_LORA,
+            .size = 1,
+            .targets = "q_proj,o_proj",
+            .bias = ADAPTERS_LORA_BIASES },
+          "qwen2",
+          L * (4 * C + C),
+          1 },
+        { { .method = ADAPTERS_HOULSBY, .size = 4 },
+          "gqa",
+          L * (2 * (2 * 4 * C + 4 + C) + 2 * C) + C,
+          0 },
+        { { .method = ADAPTERS_LLAMA, .size = 3 }, "gqa", L * (3 * C + 1), 1 },
+        { { .method = ADAPTERS_LLAMA, .size = 3 }, "mqa", L * (3 * C + 1), 0 },
+        { { .method = ADAPTERS_PREFIX, .size = 3 }, "gqa", L * 2 * 3 * K, 0 },
+        { { .method = ADAPTERS_PREFIX, .size = 3, .hidden = 5 },
+          "gqa",
+          3 * C + 5 * C + 5 + L * 2 * K * 6,
+          0 },
+        { { .method = ADAPTERS_PREFIX, .size = 3 }, "qwen3", L * 2 * 3 * 2 * K, 0 },
+        { { .method = ADAPTERS_PROMPT, .size = 3 }, "gqa", 3 * C, 0 },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const char *name = adapters_names[all[i].options.method];
+        const int full = all[i].options.method == ADAPTERS_FULL;
+        char folder[96];
+        float before[LOGITS], after[LOGITS], again[LOGITS];
+        tuned t;
+        snprintf(folder, sizeof folder, "%s/method", tuning_folder);
+        open_base(&t, all[i].base, NULL);
+        if (!CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &all[i].options) == 0, "%s: %s", name,
+                       t.m.error)) {
+            end(&t);
+            continue;
+        }
+        CHECK_MSG(adapters_trainable(t.s) == all[i].trains, "%s: %lld parameters", name,
+                  (long long)adapters_trainable(t.s));
+        if (all[i].begins)
+            tuning_logits(&t.m, t.s, &t.how, all[i].base, 1e-4);
+        tuning_run(&t.m, t.s, &t.how, name, before);
+        tuning_train(&t.m, t.s, &t.how, name, NULL, golden_adapter_lr, GCKPT_STORE_ALL,
+                     GOLDEN_MICRO);
+        tuning_run(&t.m, t.s, &t.how, name, after);
+        CHECK_MSG(memcmp(before, after, sizeof after), "%s: has not learned", name);
+        test_tokens(&t, name);
+        CHECK_MSG(adapters_save(&t.a, folder, NULL) == 0, "%s: %s", name, t.m.error);
+        end(&t);
+        open_base(&t, all[i].base, NULL);
+        if (full) {
+            end(&t);
+            memset(&t, 0, sizeof t);
+            t.s = tuning_load(&t.m, folder, NULL);
+        } else {
+            CHECK_MSG(adapters_load(&t.a, &t.m, t.s, folder) == 0, "%s: %s", name, t.m.error);
+        }
+        tuning_run(&t.m, t.s, full ? NULL : &t.how, name, again);
+        CHECK_MSG(!memcmp(after, again, sizeof after) || all[i].options.hidden,
+                  "%s: its file gives other logits", name);
+        end(&t);
+    }
+}
+
+/* LoRA on weights in fewer bytes: near the model, and the same bits from any plan. */
+static void test_packed(void)
+{
+    static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_F16, GCKPT_STORED_I8 };
+    static const double near[] = { 1e-4, 0.01, 0.3 }; /* the file is BF16 */
+    const adapters_options lora = { .method = ADAPTERS_LORA, .targets = "all-linear" };
+    for (int i = 0; i < 3; i++) {
+        uint64_t hash = 0;
+        for (int k = 0; k < 2; k++) {
+            const model_source packed = { types[i], 0 };
+            tuned t;
+            open_base(&t, "gqa", &packed);
+            CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &lora) == 0, "%s", t.m.error);
+            tuning_logits(&t.m, t.s, &t.how, "gqa", near[i]);
+            tuning_train(&t.m, t.s, &t.how, "packed", NULL, golden_adapter_lr,
+                         k ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, k ? 2 : GOLDEN_BATCH);
+            CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "storage %d: other bits", i);
+            hash = gckpt_store_hash(t.s);
+            end(&t);
+        }
+    }
+}
+
+/* ---- config.json ---- */
+/* Layers that a method has added are in what is said of each layer. */
+static void test_added(void)
+{
+    static const char *const says[] = {
+        "\"num_hidden_layers\": 5", "\"no_rope_layers\": [1, 0, 1, 1, 1]",
+        "\"layer_types\": [\"full_attention\", \"full_attention\", "
+        "\"full_attention\", \"full_attention\", \"full_attention\"]",
+        "\"SmolLM3ForCausalLM\""
+    };
+    const adapters_options o = { .method = ADAPTERS_ADDED, .layers = 2 };
+    char folder[96], path[128];
+    float before[LOGITS], after[LOGITS];
+    tuned t;
+    snprintf(folder, sizeof folder, "%s/added", tuning_folder);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    open_base(&t, "smollm3", NULL);
+    CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &o) == 0, "%s", t.m.error);
+    tuning_train(&t.m, t.s, &t.how, "added", NULL, golden_adapter_lr, GCKPT_STORE_ALL, 3);
+    tuning_run(&t.m, t.s, &t.how, "added", before);
+    CHECK_MSG(model_save(&t.m, t.s, folder, GCKPT_STORED_F32) == 0, "%s", t.m.error);
+    end(&t);
+    file b = tuning_read(path);
+    file_write(&b, (const unsigned char *)"", 1);
+    for (int i = 0; i < 4; i++)
+        CHECK_MSG(strstr((const char *)b.bytes, says[i]) != NULL, "%s in: %s", says[i], b.bytes);
+    free(b.bytes);
+    memset(&t, 0, sizeof t);
+    t.s = tuning_load(&t.m, folder, NULL);
+    tuning_run(&t.m, t.s, NULL, "added", after);
+    CHECK(memcmp(before, after, sizeof after) == 0);
+    end(&t);
+}
+
+/* What a changed config.json says is taken: the context ends with a window, older names of keys. */
+static void test_taken(void)
+{
+    static const tuning_edit edits[] = {
+        { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 16", NULL, 0 },
+        { "qwen2", "config.json", "\"use_sliding_window\": false",
+          "\"use_sliding_window\": true, \"sliding_window\": 20", NULL, 0 },
+        { "gqa", "config.json", "\"rope_type\"", "\"type\"", NULL, 0 },
+        { "gqa", "config.json", "126,\n    127,\n    3\n", "126, 200, 3", NULL, 0 },
+        { "gemma", "config.json", "\"hidden_act\": \"gelu_pytorch_tanh\"",
+          "\"hidden_act\": \"gelu\"", NULL, 0 },
+    };
+    static const int64_t contexts[] = { 16, 20, 128, 128, 64 };
+    for (int i = 0; i < 5; i++) {
+        tuned t;
+        memset(&t, 0, sizeof t);
+        tuning_edit e = edits[i];
+        if (i == 1) /* the key stands once only */
+            e.from = "\"sliding_window\": null,\n", e.to = "\"sliding_window\": 20,\n",
+            e.says = NULL;
+        t.s = tuning_load(&t.m, tuning_wrong(&e), NULL);
+        CHECK_MSG(t.m.config.context == (i == 1 ? 64 : contexts[i]), "%s: %lld", e.to,
+                  (long long)t.m.config.context);
+        CHECK(i != 3 ||
+              (t.m.config.eos[0] == 126 && t.m.config.eos[1] == 3 && t.m.config.eos[2] == -1));
+        if (i > 0)
+            tuning_logits(&t.m, t.s, NULL, e.name, 1e-4);
+        end(&t);
+    }
+}
+
+static void test_wrong(void)
+{
+    static const char weights[] = "model.safetensors", config[] = "config.json";
+    static const char index[] = "model.safetensors.index.json";
+    static const tuning_edit edits[] = {
+        { "gqa", weights, NULL, NULL, "weight", 30000 },
+        { "gqa", weights, NULL, NULL, weights, 0 },
+        { "gqa", weights, "layers.1.mlp.up_proj", "layers.1.mlp.up_prjj", "layers.1.mlp.up_prjj",
+          0 },
+        { "gqa", weights, "layers.1.mlp.up_proj.weight", "layers..rotary_emb.inv_freq",
+          "layers.1.mlp.up_proj.weight", 0 },
+        { "gqa", weights, "\"shape\":[16,32]", "\"shape\":[32,16]", "_proj.weight", 0 },
+        { "gqa", weights, "\"BF16\"", "\"FP8X\"", "FP8X", 0 },
+        { "sharded", "model-00002-of-00004.safetensors", NULL, NULL, "00002", 0 },
+        { "sharded", "model-00003-of-00004.safetensors", NULL, NULL, "00003", 900 },
+        { "sharded", index, "00003-of", "00033-of", "00033", 0 },
+        { "sharded", index, "weight_map", "weight_mob", "weight_map", 0 },
+        { "gqa", config, "\"llama\"", "\"mixtral\"",
+          "model_type: expected gpt2, llama, mistral, qwen2, qwen3, smollm3, gemma", 0 },
+        { "gqa", config, "\"llama\"", "\"deepseek_v3\"", "model_type: expected gpt2, llama", 0 },
+        { "gqa", config, "\"hidden_size\"", "\"size\"", "hidden_size is missing", 0 },
+        { "gqa", config, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
+          "num_attention_heads 4 is no multiple of num_key_value_heads 3", 0 },
+        { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 7",
+          "head_dim 7: expected an even number", 0 },
+        { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 12", "q_proj.weight", 0 },
+        { "gqa", config, "\"head_dim\": 8,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": 32",
+          "\"hidden_act\": \"silu\",\n  \"hidden_size\": 30", "hidden_size 30 is no multiple of",
+          0 },
+        { "gqa", config, "\"silu\"", "\"swiglu\"", "hidden_act", 0 },
+        { "gqa", config, "1e-05", "0.0", "rms_norm_eps 0: expected a number above 0", 0 },
+        { "gqa", config, "\"llama3\"", "\"longrope\"",
+          "rope_type: expected default, linear, llama3 or yarn", 0 },
+        { "gqa", config, "\"llama3\"", "\"dynamic\"",
+          "rope_type: expected default, linear, llama3 or yarn", 0 },
+        { "gqa", config, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 4.0",
+          "high_freq_factor 4: expected a number above 4", 0 },
+        { "gqa", config, "\"factor\": 8.0", "\"factor\": 0", "factor 0: expected", 0 },
+        { "gqa", config, "\"factor\": 8.0", "\"factor\": 8.0, \"partial_rotary_factor\": 0.5",
+          "partial_rotary_factor: expected 1", 0 },
+        { "gqa", config, "\"rope_theta\": 10000.0", "\"rope_theta\": 1", "rope_theta 1: expected",
+          0 },
+        { "gqa", config, "\"factor\": 8.0", "\"full_attention\": {}", "the same positions in all",
+          0 },
+        { "gqa", config, "\"attention_bias\": false", "\"attention_bias\": true",
+          "layers.0.self_attn.q_proj.bias", 0 },
+        { "gqa", config, "\"mlp_bias\": false", "\"mlp_bias\": true", "layers.0.mlp.gate_proj.bias",
+          0 },
+        { "gqa", config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
+          "layers.2.input_layernorm.weight", 0 },
+        { "gqa", config, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
+          "lm_head.weight", 0 },
+        { "gqa", config, "\"use_cache\"", "\"quantization_config\": {\"bits\": 4}, \"use_cache\"",
+          "quantization_config: expected weights that are not quantised", 0 },
+        { "gqa", config, "126,", "1, 2, 4, 5, 6, 7, 8, 9,", "eos_token_id: expected 8 numbers", 0 },
+        { "qwen2", config, "\"full_attention\"", "\"chunked_attention\"",
+          "expected full_attention or sliding_attention", 0 },
+        { "mistral", config, "\"sliding_window\": null", "\"sliding_window\": 0",
+          "sliding_window 0: expected 1 or more", 0 },
+        { "smollm3", config, "\"no_rope_layers\": [\n    1,", "\"no_rope_layers\": [",
+          "no_rope_layers: expected as many numbers", 0 },
+        { "gemma", config, "\"use_bidirectional_attention\": null",
+          "\"use_bidirectional_attention\": true", "use_bidirectional_attention: expected false",
+          0 },
+    };
+    for (size_t i = 0; i < 2 * (sizeof edits / sizeof edits[0]); i++) {
+        const tuning_edit *e = &edits[i / 2];
+        tuned t;
+        memset(&t, 0, sizeof t);
+        t.s = gckpt_store_new(NULL);
+        int failed = model_load(&t.m, t.s, tuning_wrong(e), i % 2 ? &mapped : NULL);
+        CHECK_MSG(failed && strstr(t.m.error, e->says), "%s, %s: \"%s\"", e->file,
+                  e->from ? e->to : "cut off", failed ? t.m.error : "loaded");
+        end(&t);
+    }
+}
+
+/* Adapters that do not fit a model are refused, with what there is. */
+static void test_refused(void)
+{
+    static const struct {
+        adapters_options options;
+        const char *says;
+    } all[] = {
+        { { .method = ADAPTERS_BIAS }, "has no biases; lora on all-linear" },
+        { { .method = ADAPTERS_LORA, .bias = ADAPTERS_ALL_BIASES }, "has no biases" },
+        { { .method = ADAPTERS_LORA, .targets = "c_attn" },
+          "target \"c_attn\" matches no layer; there are self_attn.q_proj, self_attn.k_proj, "
+          "self_attn.v_proj, self_attn.o_proj, mlp.gate_proj, mlp.up_proj and mlp.down_proj in "
+          "layers.0 to layers.1, or all-linear" },
+        { { .method = ADAPTERS_LAST, .layers = 3 }, "1 to 2" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        tuned t;
+        open_base(&t, "gqa", NULL);
+        CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &all[i].options) != 0 &&
+                      strstr(t.m.error, all[i].says),
+                  "%s", t.m.error);
+        end(&t);
+    }
+    static const tuning_edit files[] = {
+        { "prefix", "adapter_config.json", "\"token_dim\": 16", "\"token_dim\": 32", "token_dim",
+          0 },
+        { "adaption", "adapter_config.json", "\"self_attn\"", "\"attn\"", "expected self_attn", 0 },
+        { "lora", "adapter_config.json", "\"q_proj\"", "\"k_proj\"", "self_attn.q_proj.lora_A", 0 },
+    };
+    for (int i = 0; i < 3; i++) {
+        tuned t;
+        open_base(&t, i == 1 ? "mistral" : "gqa", NULL);
+        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, tuning_wrong(&files[i])) != 0 &&
+                      strstr(t.m.error, files[i].says),
+                  "%s", t.m.error);
+        end(&t);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    tuning_open(argc, argv);
+    for (int i = 0; i < CASES; i++)
+        if (golden_llama[i].base == NULL)
+            test_golden_model(i);
+        else
+            test_golden_adapter(i);
+    if (argc == 1) {
+        test_files();
+        test_merge();
+        test_methods();
+        test_packed();
+        test_added();
+        test_taken();
+        test_wrong();
+        test_refused();
+    }
+    tuning_close(argc);
+    return check_report("llama");
+}
