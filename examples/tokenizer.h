@@ -1,24 +1,41 @@
-/* tokenizer.h - GPT-2's byte-level BPE from Hugging Face's files. To copy, with json.h and unicode.h;
- * C99 and the C library suffice.
+/* tokenizer.h - byte pair encoding by Hugging Face's files: the tokenizers of GPT-2, Llama 2 and 3,
+ * SmolLM, Qwen2 and 3, Mistral, Gemma. To copy, with json.h and unicode.h; C99 and the C library
+ * suffice.
  *
  *     bpe b;
  *     bpe_tokens t = { 0 };
  *     if (bpe_open(&b, "gpt2") != 0) // a directory: tokenizer.json, or vocab.json and merges.txt
  *         fprintf(stderr, "%s\n", b.error);
- *     else if (bpe_encode(&b, text, strlen(text), 1, &t) != 0)
+ *     else if (bpe_encode(&b, text, strlen(text), BPE_SPECIALS | BPE_TEMPLATE, &t) != 0)
  *         fprintf(stderr, "%s\n", t.error);
  *     for (size_t i = 0; i < t.count; i++) { // decoding: the bytes of one token after another
  *         size_t size;
- *         const char *bytes = bpe_bytes(&b, t.ids[i], &size);
+ *         const char *bytes = i == 0 ? bpe_first_bytes(&b, t.ids[i], &size)
+ *                                    : bpe_bytes(&b, t.ids[i], &size);
  *         fwrite(bytes, 1, size, stdout);
  *     }
  *     bpe_tokens_free(&t);
  *     bpe_free(&b);
  *
  * The same tokens as Hugging Face's fast tokenizer gives, also for text that is not UTF-8, of which
- * that one takes what Python's bytes.decode("utf-8", errors="replace") makes (bpe_replace). A
- * tokenizer.json of another design is refused, and the message says what was expected. Time is
- * O(n log n) at worst. One tokenizer serves one thread at a time, for it remembers words. */
+ * that one takes what Python's bytes.decode("utf-8", errors="replace") makes (bpe_replace). Time is
+ * O(n log n) at worst. One tokenizer serves one thread at a time, for it remembers words.
+ *
+ * Of a tokenizer.json it knows, and refuses everything else by its name:
+ *   model           BPE, with byte_fallback, fuse_unk, unk_token, ignore_merges
+ *   normalizer      NFC, Prepend, Replace of a text, or a Sequence of these
+ *   pre_tokenizer   ByteLevel (the last), Digits, Metaspace, Split by a text or by the regular
+ *                   expression of GPT-2, Llama 3 or Qwen2 (its exact text), or a Sequence of these
+ *   decoder         ByteLevel, or a Sequence of Replace, ByteFallback, Fuse and Strip in this order
+ *   post_processor  TemplateProcessing, ByteLevel, or a Sequence of these
+ * A character without a token becomes its bytes' tokens (byte_fallback), else unk_token, else
+ * nothing, as there.
+ *
+ * Special tokens (<s>, <|im_end|>) in text: recognised with BPE_SPECIALS, as Hugging Face does by
+ * default. What others wrote should be encoded without; then those that it spells out are text, and
+ * b.spelled counts them. bpe_find_added(&b, "<|im_end|>")->id is the token itself, to be put where
+ * it belongs. A text that is encoded in pieces, with such tokens between them, has the tokens of
+ * the whole if all pieces but the first are encoded with BPE_INSIDE. */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 #include "json.h"
@@ -27,7 +44,17 @@
 enum {
     BPE_CACHE = 16384,    /* words remembered, of the sizes below */
     BPE_CACHE_BYTES = 18, /* 64 bytes each */
-    BPE_CACHE_TOKENS = 11
+    BPE_CACHE_TOKENS = 11,
+    BPE_STEPS = 16,       /* normalizers and pre-tokenizers */
+    BPE_PATTERN = 32,     /* a text that one of them looks for or puts in is shorter, in bytes */
+    BPE_TEMPLATE_SIZE = 8 /* special tokens on one side of a text */
+};
+
+/* How bpe_encode takes a text. */
+enum {
+    BPE_SPECIALS = 1, /* special tokens that it spells out are recognised */
+    BPE_TEMPLATE = 2, /* the tokens that the template puts before and behind a text are added */
+    BPE_INSIDE = 4    /* it stands not at the start: for Metaspace's prepend_scheme "first" */
 };
 
 typedef struct {
@@ -44,10 +71,13 @@ typedef struct {
 #define BPE_NO_PAIR UINT64_MAX
 
 typedef struct {
-    const char *text; /* as it stands in text */
+    const char *text; /* as it stands in text, normalized where the token is */
     size_t size;
     int32_t id;
-    int special;
+    int special, left, right; /* left, right: white space there is part of it */
+    const char *name;         /* its text in the file */
+    size_t name_size;
+    char *own; /* what both stand in, to be freed */
 } bpe_added;
 
 typedef struct {
@@ -56,15 +86,60 @@ typedef struct {
     int32_t ids[BPE_CACHE_TOKENS];
 } bpe_word;
 
+typedef enum {
+    BPE_NFC, /* normalizers: of a text between added tokens make another */
+    BPE_PREPEND,
+    BPE_REPLACE,
+    BPE_PREFIX,    /* pre-tokenizers: a space before a piece that has none; */
+    BPE_METASPACE, /* each space becomes `to`, and perhaps one before the piece; */
+    BPE_GPT2,      /* and the others split a piece */
+    BPE_LLAMA3,
+    BPE_QWEN2,
+    BPE_DIGIT,    /* each digit */
+    BPE_DIGITS,   /* each run of digits */
+    BPE_ISOLATED, /* each `from`; or a piece ends behind it, or before it */
+    BPE_BEHIND,
+    BPE_BEFORE,
+    BPE_SPACES /* before a run of U+2581, where no merge reaches across */
+} bpe_kind;
+
+typedef enum { BPE_NEVER, BPE_FIRST, BPE_ALWAYS } bpe_when;
+
 typedef struct {
-    int32_t count;     /* of the vocabulary with added tokens: ids are below it */
-    char *bytes;       /* of all tokens, and the text of added ones */
-    uint32_t *start;   /* token i is bytes[start[i]] up to start[i + 1] */
-    int32_t byte[256]; /* the token of one byte */
+    bpe_kind kind;
+    char from[BPE_PATTERN], to[BPE_PATTERN];
+    size_t from_size, to_size;
+    bpe_when when; /* METASPACE puts one before the piece */
+} bpe_step;
+
+typedef struct {
+    int32_t count;   /* of the vocabulary with added tokens: ids are below it */
+    char *bytes;     /* of all tokens */
+    uint32_t *start; /* token i is bytes[start[i]] up to start[i + 1] */
+    char *names;     /* as the model sees them: their bytes in a byte-level one, else their text */
+    uint32_t *name_start;
+    int32_t *ids; /* a hash table of names in the vocabulary; -1: an empty slot */
+    uint32_t ids_mask;
+    int byte_level;            /* a word is its bytes; else its characters */
+    int fallback, fuse;        /* bytes for characters without a token; those as one unk_token */
+    int whole;                 /* a word that is a token is not merged (ignore_merges) */
+    int strip;                 /* spaces that decoding takes off the start of a text */
+    int32_t unknown;           /* unk_token; -1: none */
+    int32_t byte[256];         /* the token of one byte; -1: none */
+    int32_t ascii[128];        /* of one character, where not byte-level */
+    bpe_step steps[BPE_STEPS]; /* the normalizers, then the others */
+    int step_count, normalizers;
+    int32_t head[BPE_TEMPLATE_SIZE], tail[BPE_TEMPLATE_SIZE]; /* what the template adds */
+    int head_count, tail_count;
     bpe_merge *merges; /* a hash table */
     uint32_t merge_mask;
-    bpe_added *added[2]; /* looked for in text in two passes, the longest first */
-    uint32_t added_count[2];
+    bpe_added
+        *added[2]; /* looked for in text in two passes, before and after the normalizers: by */
+    uint32_t
+        added_count[2]; /* the first byte, of which begins[] has the first, the longest first */
+    uint32_t begins[2][257];
+    size_t
+        spelled; /* special tokens that texts spelled out and that were taken for text; to reset */
     bpe_word *words; /* a hash table that forgets */
     uint64_t *heap;  /* of one word that is being merged, rank << 32 | place: */
     int32_t *symbol; /* the token that starts at a place, -1: none, */
@@ -81,8 +156,14 @@ static inline void bpe_tokens_free(bpe_tokens *t)
 
 static inline void bpe_free(bpe *b)
 {
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < b->added_count[k]; i++)
+            free(b->added[k][i].own);
+    free(b->names);
+    free(b->name_start);
     free(b->bytes);
     free(b->start);
+    free(b->ids);
     free(b->merges);
     free(b->added[0]);
     free(b->added[1]);
@@ -94,9 +175,184 @@ static inline void bpe_free(bpe *b)
     memset(b, 0, sizeof *b);
 }
 
-/* ---- loading --------------------------------------------------------------------------------- */
-/* A token's name in the vocabulary is text: each of its bytes is a visible character. The 68 bytes
- * that are none by themselves, 0 to 32, 127 to 160 and 173, are the characters from 256 on. */
+/* ---- normalizers ----------------------------------------------------------------------------- */
+/* Where the text `what` stands in s, or the end. */
+static inline const char *bpe_seek(const char *s, const char *end, const char *what, size_t size)
+{
+    while (s < end && (s = (const char *)memchr(s, what[0], (size_t)(end - s))) != NULL) {
+        if ((size_t)(end - s) >= size && memcmp(s, what, size) == 0)
+            return s;
+        s++;
+    }
+    return end;
+}
+
+/* Writes s with each p->from replaced by p->to (to NULL: nowhere); how many bytes that is. */
+static inline size_t bpe_put_replaced(const bpe_step *p, const char *s, size_t n, char *to)
+{
+    const char *end = s + n;
+    size_t size = 0;
+    while (s < end) {
+        const char *next = bpe_seek(s, end, p->from, p->from_size);
+        if (to != NULL)
+            memcpy(to + size, s, (size_t)(next - s));
+        size += (size_t)(next - s);
+        if (next == end)
+            break;
+        if (to != NULL)
+            memcpy(to + size, p->to, p->to_size);
+        size += p->to_size;
+        s = next + p->from_size;
+    }
+    return size;
+}
+
+/* Sorts characters, class << 21 | character each, by their classes; those of one class stay in
+ * order. Linear: few by insertion, many by counting, for which there is room behind them. */
+static inline void bpe_sort_marks(uint32_t *c, size_t n)
+{
+    size_t at[257] = { 0 };
+    if (n <= 16) {
+        for (size_t i = 1; i < n; i++) {
+            uint32_t x = c[i];
+            size_t k = i;
+            for (; k > 0 && c[k - 1] >> 21 > x >> 21; k--)
+                c[k] = c[k - 1];
+            c[k] = x;
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        at[(c[i] >> 21) + 1]++;
+    for (int k = 0; k < 256; k++)
+        at[k + 1] += at[k];
+    for (size_t i = 0; i < n; i++)
+        c[n + at[c[i] >> 21]++] = c[i];
+    memcpy(c, c + n, n * sizeof *c);
+}
+
+/* Writes the composed form of the text s: decomposed, marks in order, composed (Unicode Standard
+ * Annex 15). c: 8 numbers for each of its characters. How many bytes. */
+static inline size_t bpe_put_composed(const char *s, size_t n, uint32_t *c, char *to)
+{
+    size_t count = 0, first = 0, kept = 0, starter = SIZE_MAX, size = 0;
+    uint32_t before = 0;
+    for (size_t i = 0; i < n;) { /* first: of the marks behind a starter */
+        uint32_t x = 0, parts[UNICODE_DECOMPOSED];
+        i += (size_t)json_utf8(s + i, n - i, &x);
+        size_t more = unicode_decompose(x, parts);
+        for (size_t k = 0; k < more; k++) {
+            uint32_t mark = (uint32_t)unicode_mark(parts[k]) & 255;
+            if (mark == 0) {
+                bpe_sort_marks(c + first, count - first);
+                first = count + 1;
+            }
+            c[count++] = mark << 21 | parts[k];
+        }
+    }
+    bpe_sort_marks(c + first, count - first);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t mark = c[i] >> 21, x = c[i] & 0x1fffff, both;
+        if (starter != SIZE_MAX && (kept == starter + 1 || before < mark) &&
+            (both = unicode_compose(c[starter], x)) != 0) {
+            c[starter] = both;
+            continue;
+        }
+        if (mark == 0)
+            starter = kept;
+        before = mark;
+        c[kept++] = x;
+    }
+    for (size_t i = 0; i < kept; i++)
+        size += (size_t)json_put_utf8(to + size, c[i]);
+    return size;
+}
+
+/* Puts the composed form of a text into *to, or NULL where it is that already; 0, or -1 when memory
+ * ends. There is something to do only where characters that may change stand between two that stay,
+ * from the first of these on. */
+static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
+{
+    uint32_t *c = NULL;
+    size_t room = 0, from = 0, done = 0, at = 0, moving = 0;
+    *to = NULL;
+    for (size_t i = 0, length; i <= n; i += length) {
+        uint32_t x = 0;
+        length = i < n ? (size_t)json_utf8(s + i, n - i, &x) : 1;
+        if (i < n && (unicode_mark(x) & 256) != 0) {
+            moving++;
+            continue;
+        }
+        if (moving > 0) {
+            if (moving + 2 > room) {
+                room = 2 * (moving + 2);
+                free(c);
+                c = room < SIZE_MAX / 64 ? (uint32_t *)malloc(8 * room * sizeof *c) : NULL;
+            }
+            if (*to == NULL) /* no character grows to more than three times its bytes */
+                *to = n < SIZE_MAX / 4 ? (char *)malloc(3 * n) : NULL;
+            if (c == NULL || *to == NULL) {
+                free(c);
+                free(*to);
+                return -1;
+            }
+            memcpy(*to + at, s + done, from - done);
+            at += from - done;
+            at += bpe_put_composed(s + from, i - from, c, *to + at);
+            done = i;
+        }
+        moving = 0;
+        from = i;
+    }
+    free(c);
+    if (*to != NULL)
+        memcpy(*to + at, s + done, n - done);
+    *size = at + n - done;
+    return 0;
+}
+
+/* What the normalizers make of a text: *s, *n and, if that is another, *own, to be freed; 0, or -1
+ * when memory ends. */
+static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **own)
+{
+    *own = NULL;
+    for (int i = 0; i<b->normalizers && * n> 0; i++) {
+        const bpe_step *p = &b->steps[i];
+        char *to = NULL;
+        size_t size = *n;
+        int failed = 0;
+        if (p->kind == BPE_NFC) {
+            failed = bpe_compose(*s, *n, &to, &size) != 0;
+        } else if (p->kind == BPE_PREPEND) {
+            size += p->to_size;
+            to = (char *)malloc(size);
+            failed = to == NULL;
+            if (!failed) {
+                memcpy(to, p->to, p->to_size);
+                memcpy(to + p->to_size, *s, *n);
+            }
+        } else if (bpe_seek(*s, *s + *n, p->from, p->from_size) != *s + *n) {
+            size = bpe_put_replaced(p, *s, *n, NULL);
+            to = (char *)malloc(size + 1);
+            failed = to == NULL;
+            if (!failed)
+                bpe_put_replaced(p, *s, *n, to);
+        }
+        if (to != NULL || failed) {
+            free(*own);
+            *own = failed ? NULL : to;
+            *s = *own;
+            *n = size;
+        }
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- loading: tokens and merges -------------------------------------------------------------- */
+/* A token's name in a byte-level vocabulary is text: each of its bytes is a visible character. The
+ * 68 bytes that are none by themselves, 0 to 32, 127 to 160, 173, are the characters from 256 on. */
 static inline uint32_t bpe_character_of(int byte)
 {
     if ((byte > 32 && byte < 127) || (byte > 160 && byte != 173))
@@ -115,21 +371,38 @@ static inline int bpe_byte_of(uint32_t character)
                               : -1;
 }
 
-/* The bytes that a name stands for: its own where a character of it stands for none. */
-static inline size_t bpe_name_bytes(const char *name, size_t size, char *to)
+/* The bytes that a name stands for: its own where a character of it is no byte (*visible 0). */
+static inline size_t bpe_name_bytes(const char *name, size_t size, char *to, int *visible)
 {
     size_t n = 0;
+    *visible = 1;
     for (size_t i = 0; i < size;) {
         uint32_t c = 0;
         i += (size_t)json_utf8(name + i, size - i, &c);
         int byte = bpe_byte_of(c);
         if (byte < 0) {
             memcpy(to, name, size);
+            *visible = 0;
             return size;
         }
         to[n++] = (char)byte;
     }
     return n;
+}
+
+/* The byte of a name like <0x0A>; -1: it is another. */
+static inline int bpe_fallback_of(const char *name, size_t size)
+{
+    int byte = 0;
+    if (size != 6 || memcmp(name, "<0x", 3) != 0 || name[5] != '>')
+        return -1;
+    for (int i = 3; i < 5; i++) {
+        int c = name[i], digit = c >= '0' && c <= '9' ? c - '0' : (c | 32) - 'a' + 10;
+        if (digit < 0 || digit > 15 || (digit > 9 && (c | 32) < 'a'))
+            return -1;
+        byte = 16 * byte + digit;
+    }
+    return byte;
 }
 
 typedef struct {
@@ -145,7 +418,11 @@ typedef struct {
     uint32_t mask;
     char *joined; /* two names, one behind the other */
     size_t joined_room;
+    bpe_step replace; /* the decoder's; of no size: none */
+    int bytes;        /* whether it has ByteFallback */
+    int across;       /* whether a merge reaches across the start of a run of U+2581 */
 } bpe_loader;
+#define BPE_SPACE "\xe2\x96\x81" /* U+2581 */
 
 static inline uint32_t bpe_hash(const char *s, size_t n)
 {
@@ -204,13 +481,16 @@ static inline void bpe_load_off(json *d, uint32_t object, const char *key)
 {
     uint32_t at = json_find(d, object, key);
     if (json_kind_of(d, at) > JSON_FALSE && !json_is(d, at, ""))
-        json_wrong(d, at, "null, false or \"\", as in GPT-2's byte-level BPE");
+        json_wrong(d, at, "null, false or \"\": this is not known");
 }
 
-static inline int bpe_longer_first(const void *a, const void *b)
+static inline int bpe_by_first(const void *a, const void *b)
 {
-    size_t m = ((const bpe_added *)a)->size, n = ((const bpe_added *)b)->size;
-    return m < n ? 1 : m > n ? -1 : 0;
+    const bpe_added *p = (const bpe_added *)a, *q = (const bpe_added *)b;
+    int m = (unsigned char)*p->text, n = (unsigned char)*q->text;
+    return m != n               ? m - n
+           : p->size != q->size ? (p->size < q->size ? 1 : -1)
+                                : q->special - p->special; /* of one text: a special one */
 }
 
 /* Enters the names of `vocabulary` (an object) and `added` (an array of objects, or 0). */
@@ -236,8 +516,6 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
         uint32_t text = json_need(d, i, "content", JSON_STRING);
         int64_t id = json_int_of(d, json_need(d, i, "id", JSON_NUMBER));
         bpe_load_off(d, i, "single_word");
-        bpe_load_off(d, i, "lstrip");
-        bpe_load_off(d, i, "rstrip");
         if (d->error[0])
             return -1;
         bpe_name *p = bpe_slot(l, json_text(d, text), json_size(d, text));
@@ -256,14 +534,155 @@ static inline int bpe_load_names(bpe_loader *l, uint32_t vocabulary, uint32_t ad
     return 0;
 }
 
-/* The bytes of every token by its id, and the added ones in two lists. */
-static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
+/* The bytes that a token decodes to (to NULL: only how many at most). */
+static inline size_t bpe_load_decoded(const bpe_loader *l, const char *name, size_t n, char *to)
+{
+    int visible, byte;
+    if (l->b->byte_level)
+        return to == NULL ? n : bpe_name_bytes(name, n, to, &visible);
+    size_t size = n;
+    if (l->replace.from_size > 0)
+        size = bpe_put_replaced(&l->replace, name, n, to);
+    else if (to != NULL)
+        memcpy(to, name, n);
+    if (to != NULL && l->bytes && (byte = bpe_fallback_of(to, size)) >= 0) {
+        to[0] = (char)byte;
+        return 1;
+    }
+    return size;
+}
+
+/* The slot of a name in b->ids, or the empty one where it belongs. */
+static inline int32_t *bpe_id_slot(const bpe *b, const char *name, size_t size)
+{
+    uint32_t i = bpe_hash(name, size);
+    for (;; i++) {
+        int32_t *id = &b->ids[i & b->ids_mask];
+        if (*id < 0 || (b->name_start[*id + 1] - b->name_start[*id] == size &&
+                        memcmp(b->names + b->name_start[*id], name, size) == 0))
+            return id;
+    }
+}
+
+/* By the nodes of all tokens: what they decode to, their names, and the ids of those in the
+ * vocabulary. normal[i]: NULL, or the added token i, which decodes as it is normalized. */
+static inline void bpe_load_bytes(bpe_loader *l, const uint32_t *node, const bpe_added **normal)
 {
     bpe *b = l->b;
     json *d = &l->d;
-    size_t n = (size_t)b->count, size = 0, at = 0;
-    uint32_t *node = (uint32_t *)bpe_array(d, n, sizeof *node);
+    size_t n = (size_t)b->count, size = 0, names = 0, at = 0, end = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = normal[i] ? normal[i]->text : json_text(d, node[i]);
+        names += json_size(d, node[i]);
+        size +=
+            bpe_load_decoded(l, name, normal[i] ? normal[i]->size : json_size(d, node[i]), NULL);
+    }
+    if (size + names >= UINT32_MAX) {
+        json_fail(d, 0, "%.0f bytes of tokens are too many", (double)size);
+        return;
+    }
     b->start = (uint32_t *)bpe_array(d, n + 1, sizeof *b->start);
+    b->name_start = (uint32_t *)bpe_array(d, n + 1, sizeof *b->name_start);
+    b->bytes = (char *)bpe_array(d, size, 1);
+    b->names = (char *)bpe_array(d, names, 1);
+    b->ids = (int32_t *)bpe_table(d, n, sizeof *b->ids, 255, &b->ids_mask);
+    for (size_t i = 0; i < n && !d->error[0]; i++) {
+        const char *name = json_text(d, node[i]);
+        const size_t length = json_size(d, node[i]);
+        int visible = 1;
+        at += bpe_load_decoded(l, normal[i] ? normal[i]->text : name,
+                               normal[i] ? normal[i]->size : length, b->bytes + at);
+        b->start[i + 1] = (uint32_t)at;
+        if (b->byte_level)
+            end += bpe_name_bytes(name, length, b->names + end, &visible);
+        else
+            memcpy(b->names + end, name, length);
+        end += b->byte_level ? 0 : length;
+        b->name_start[i + 1] = (uint32_t)end;
+        if (visible && json_kind_of(d, node[i]) == JSON_KEY)
+            *bpe_id_slot(b, b->names + b->name_start[i], b->name_start[i + 1] - b->name_start[i]) =
+                (int32_t)i;
+    }
+}
+
+/* The tokens of bytes and of ASCII characters. */
+static inline int bpe_load_short(bpe_loader *l)
+{
+    bpe *b = l->b;
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+        size_t size = b->byte_level ? (size_t)json_put_utf8(name, bpe_character_of(i))
+                                    : (size_t)snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        b->byte[i] = bpe_find(l, name, size);
+        if (b->byte_level && b->fallback && b->byte[i] < 0)
+            return json_fail(&l->d, 0,
+                             "byte 0x%02x has no token (\"%.*s\"): expected all 256 in a "
+                             "byte-level vocabulary with byte_fallback",
+                             (unsigned)i, (int)size, name);
+    }
+    for (int i = 0; i < 128; i++) {
+        char name = (char)i;
+        b->ascii[i] = bpe_find(l, &name, 1);
+    }
+    return 0;
+}
+
+/* The added ones in two lists. */
+static inline int bpe_load_added(bpe_loader *l, uint32_t added)
+{
+    bpe *b = l->b;
+    json *d = &l->d;
+    for (int k = 0; k < 2; k++)
+        b->added[k] = (bpe_added *)bpe_array(d, json_size(d, added), sizeof *b->added[k]);
+    for (uint32_t i = json_first(d, added); !d->error[0] && i != 0; i = json_next(d, i)) {
+        uint32_t name = json_find(d, i, "content");
+        int list = json_bool(d, i, "normalized", 0);
+        const char *text = json_text(d, name);
+        size_t size = json_size(d, name), name_size = size;
+        char *normal = NULL;
+        bpe_added p;
+        memset(&p, 0, sizeof p);
+        if (list == 1 && bpe_normalize(b, &text, &size, &normal) != 0)
+            return json_fail(d, 0, "out of memory for %.0f bytes", (double)size);
+        if (size == 0 && name_size > 0)
+            json_fail(d, d->nodes[name].line, "added token \"%.80s\" is nothing once normalized",
+                      json_text(d, name));
+        p.id = (int32_t)json_int(d, i, "id", 0);
+        p.special = json_bool(d, i, "special", 0);
+        p.left = json_bool(d, i, "lstrip", 0);
+        p.right = json_bool(d, i, "rstrip", 0);
+        p.own = size > 0 && !d->error[0] ? (char *)bpe_array(d, name_size + size, 1) : NULL;
+        if (p.own != NULL) {
+            p.name = (const char *)memcpy(p.own, json_text(d, name), name_size);
+            p.text = (const char *)memcpy(p.own + name_size, text, size);
+            p.name_size = name_size;
+            p.size = size;
+            b->added[list][b->added_count[list]++] = p;
+        }
+        free(normal);
+    }
+    return d->error[0] ? -1 : 0;
+}
+
+static inline void bpe_sort_added(bpe *b)
+{
+    for (int k = 0; k < 2; k++) {
+        qsort(b->added[k], b->added_count[k], sizeof *b->added[k], bpe_by_first);
+        memset(b->begins[k], 0, sizeof b->begins[k]);
+        for (uint32_t i = 0; i < b->added_count[k]; i++)
+            b->begins[k][(unsigned char)b->added[k][i].text[0] + 1]++;
+        for (int c = 0; c < 256; c++)
+            b->begins[k][c + 1] += b->begins[k][c];
+    }
+}
+
+/* All tokens, after bpe_load_names. */
+static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
+{
+    json *d = &l->d;
+    size_t n = (size_t)l->b->count;
+    uint32_t *node = (uint32_t *)bpe_array(d, n, sizeof *node);
+    const bpe_added **normal = (const bpe_added **)bpe_array(d, n, sizeof *normal);
     for (uint32_t i = 0; node != NULL && i <= l->mask; i++) {
         const bpe_name *p = &l->names[i];
         if (p->at == 0)
@@ -275,48 +694,18 @@ static inline int bpe_load_tokens(bpe_loader *l, uint32_t added)
             break;
         }
         node[p->id] = p->at;
-        size += json_size(d, p->at);
     }
-    for (uint32_t i = json_first(d, added); i != 0; i = json_next(d, i))
-        size += json_size(d, json_find(d, i, "content"));
-    b->bytes = d->error[0] ? NULL : (char *)bpe_array(d, size, 1);
-    for (int k = 0; k < 2; k++)
-        b->added[k] = (bpe_added *)bpe_array(d, json_size(d, added), sizeof *b->added[k]);
-    if (d->error[0]) {
-        free(node);
-        return -1;
+    if (!d->error[0] && bpe_load_added(l, added) == 0) {
+        for (uint32_t i = 0; i < l->b->added_count[1]; i++)
+            normal[l->b->added[1][i].id] = &l->b->added[1][i];
+        bpe_load_bytes(l, node, normal);
     }
-    for (size_t i = 0; i < n; i++) {
-        b->start[i] = (uint32_t)at;
-        at += bpe_name_bytes(json_text(d, node[i]), json_size(d, node[i]), b->bytes + at);
-    }
-    b->start[n] = (uint32_t)at;
     free(node);
-    for (uint32_t i = json_first(d, added); i != 0; i = json_next(d, i)) {
-        uint32_t text = json_find(d, i, "content");
-        int list = json_bool(d, i, "normalized", 0);
-        if (json_size(d, text) == 0)
-            continue;
-        bpe_added *p = &b->added[list][b->added_count[list]++];
-        p->text = (const char *)memcpy(b->bytes + at, json_text(d, text), json_size(d, text));
-        p->size = json_size(d, text);
-        p->id = (int32_t)json_int(d, i, "id", 0);
-        p->special = json_bool(d, i, "special", 0);
-        at += p->size;
-    }
-    for (int k = 0; k < 2; k++)
-        qsort(b->added[k], b->added_count[k], sizeof *b->added[k], bpe_longer_first);
-    for (int i = 0; i < 256; i++) {
-        char name[4];
-        size_t bytes = (size_t)json_put_utf8(name, bpe_character_of(i));
-        b->byte[i] = bpe_find(l, name, bytes);
-        if (b->byte[i] < 0)
-            return json_fail(d, 0,
-                             "byte 0x%02x has no token (\"%.*s\"): expected all 256 in a "
-                             "byte-level vocabulary",
-                             (unsigned)i, (int)bytes, name);
-    }
-    b->words = (bpe_word *)bpe_array(d, BPE_CACHE, sizeof *b->words);
+    free(normal);
+    if (d->error[0] || bpe_load_short(l) != 0)
+        return -1;
+    bpe_sort_added(l->b);
+    l->b->words = (bpe_word *)bpe_array(d, BPE_CACHE, sizeof *l->b->words);
     return d->error[0] ? -1 : 0;
 }
 
@@ -351,6 +740,9 @@ static inline int bpe_load_merge(bpe_loader *l, json *in, uint32_t line, uint32_
         return json_fail(in, line, "a merge has \"%.*s\", which is no token of the vocabulary",
                          (int)(size < 80 ? size : 80), l->joined + (a >= 0 && b < 0 ? n : 0));
     }
+    if (m >= 3 && memcmp(second, BPE_SPACE, 3) == 0 &&
+        (n < 3 || memcmp(first + n - 3, BPE_SPACE, 3) != 0))
+        l->across = 1;
     bpe_merge *p = bpe_merge_slot(l->b, a, b);
     p->pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b;
     p->rank = rank; /* of a pair that stands twice the last counts, as for Hugging Face */
@@ -437,33 +829,307 @@ static inline int bpe_load_end(bpe_loader *l)
     return error[0] ? -1 : 0;
 }
 
-/* Reads vocab.json and merges.txt, where <|endoftext|> is the one special token; 0, or -1 with
- * b->error set and nothing to free. */
-static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *merges)
-{
-    static const char end[] = "<|endoftext|>";
-    bpe_loader l;
-    memset(b, 0, sizeof *b);
-    memset(&l, 0, sizeof l);
-    l.b = b;
-    if (json_read_file(&l.d, vocabulary) == 0 && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
-        json_wrong(&l.d, JSON_ROOT, "an object of tokens and their ids");
-    if (!l.d.error[0] && bpe_load_names(&l, JSON_ROOT, 0) == 0 && bpe_load_tokens(&l, 0) == 0 &&
-        bpe_load_merges_text(&l, merges) == 0) {
-        bpe_added special = { end, sizeof end - 1, bpe_find(&l, end, sizeof end - 1), 1 };
-        if (special.id >= 0)
-            b->added[0][b->added_count[0]++] = special; /* bpe_array leaves room for one */
-    }
-    return bpe_load_end(&l);
-}
+/* ---- loading: the rest of tokenizer.json ----------------------------------------------------- */
+/* The regular expressions that are known, each of one text. */
+#define BPE_REGEX_GPT2                                                                             \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define BPE_REGEX_LLAMA(digits)                                                                    \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                           \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-static inline void bpe_load_type(json *d, uint32_t object, const char *part, const char *type)
+/* "part: expected ..., found "type""; -1. */
+static inline int bpe_load_unknown(json *d, uint32_t object, const char *part, const char *known)
 {
     uint32_t at = json_find(d, object, "type");
-    if (!json_is(d, at, type))
-        json_fail(d, json_kind_of(d, object) ? d->nodes[object].line : 0,
-                  "%s: expected the type %s, as in GPT-2's byte-level BPE, found \"%.80s\"", part,
-                  type, json_kind_of(d, at) == JSON_STRING ? json_text(d, at) : "");
+    if (json_kind_of(d, object) != JSON_OBJECT)
+        return json_fail(d, json_kind_of(d, object) ? d->nodes[object].line : 0,
+                         "%s: expected %s, found %s", part, known,
+                         json_kind_name(json_kind_of(d, object)));
+    return json_fail(d, d->nodes[object].line, "%s: expected the type %s, found \"%.80s\"", part,
+                     known, json_kind_of(d, at) == JSON_STRING ? json_text(d, at) : "");
+}
+
+static inline int bpe_is_type(json *d, uint32_t object, const char *type)
+{
+    return json_is(d, json_find(d, object, "type"), type);
+}
+
+/* A short text, of at least `least` bytes, into a step. */
+static inline int bpe_load_pattern(json *d, uint32_t at, size_t least, char *to, size_t *size)
+{
+    const char *s = json_text(d, at);
+    *size = json_size(d, at);
+    if (d->error[0])
+        return -1;
+    if (*size < least || *size >= BPE_PATTERN)
+        return json_wrong(d, at, least ? "a text of 1 to 31 bytes" : "a text of 0 to 31 bytes");
+    memcpy(to, s, *size);
+    return 0;
+}
+
+static inline void bpe_load_step(bpe_loader *l, const bpe_step *p)
+{
+    bpe *b = l->b;
+    if (b->step_count == BPE_STEPS)
+        json_fail(&l->d, 0, "more than %d normalizers and pre-tokenizers", (int)BPE_STEPS);
+    else if (!l->d.error[0])
+        b->steps[b->step_count++] = *p;
+}
+
+/* Replace of a text, of the normalizer or decoder. */
+static inline void bpe_load_replace(json *d, uint32_t object, const char *part, bpe_step *p)
+{
+    uint32_t pattern = json_need(d, object, "pattern", JSON_OBJECT);
+    uint32_t regex = json_find(d, pattern, "Regex");
+    p->kind = BPE_REPLACE;
+    if (regex) {
+        json_fail(d, d->nodes[regex].line,
+                  "%s: expected a Replace of a text (String), found the regular expression "
+                  "\"%.160s\"",
+                  part, json_text(d, regex));
+        return;
+    }
+    bpe_load_pattern(d, json_need(d, pattern, "String", JSON_STRING), 1, p->from, &p->from_size);
+    bpe_load_pattern(d, json_need(d, object, "content", JSON_STRING), 0, p->to, &p->to_size);
+}
+
+static inline void bpe_load_normalizer(bpe_loader *l, uint32_t object)
+{
+    json *d = &l->d;
+    bpe_step p = { BPE_NFC, "", "", 0, 0, BPE_NEVER };
+    if (bpe_is_type(d, object, "Sequence")) {
+        uint32_t all = json_need(d, object, "normalizers", JSON_ARRAY);
+        for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
+            bpe_load_normalizer(l, i);
+        return;
+    }
+    if (bpe_is_type(d, object, "Prepend")) {
+        p.kind = BPE_PREPEND;
+        bpe_load_pattern(d, json_need(d, object, "prepend", JSON_STRING), 0, p.to, &p.to_size);
+    } else if (bpe_is_type(d, object, "Replace")) {
+        bpe_load_replace(d, object, "normalizer", &p);
+    } else if (!bpe_is_type(d, object, "NFC")) {
+        bpe_load_unknown(d, object, "normalizer", "NFC, Prepend, Replace or Sequence");
+    }
+    bpe_load_step(l, &p);
+    l->b->normalizers = l->b->step_count;
+}
+
+static inline void bpe_load_split(bpe_loader *l, uint32_t object)
+{
+    static const char *const known[] = { BPE_REGEX_GPT2, BPE_REGEX_LLAMA("\\p{N}{1,3}"),
+                                         BPE_REGEX_LLAMA("\\p{N}") };
+    static const char *const ways[] = { "Isolated", "MergedWithPrevious", "MergedWithNext" };
+    json *d = &l->d;
+    uint32_t pattern = json_need(d, object, "pattern", JSON_OBJECT);
+    uint32_t regex = json_find(d, pattern, "Regex");
+    uint32_t behaviour = json_need(d, object, "behavior", JSON_STRING);
+    bpe_step p = { BPE_GPT2, "", "", 0, 0, BPE_NEVER };
+    int i = 0;
+    bpe_load_off(d, object, "invert");
+    while (i < 3 && !json_is(d, regex ? regex : behaviour, regex ? known[i] : ways[i]))
+        i++;
+    p.kind = (bpe_kind)((regex ? BPE_GPT2 : BPE_ISOLATED) + i);
+    if (regex && i == 3)
+        json_fail(
+            d, d->nodes[regex].line,
+            "pre_tokenizer: expected the regular expression of GPT-2, Llama 3 or Qwen2, found "
+            "\"%.200s\"",
+            json_text(d, regex));
+    else if (regex && !json_is(d, behaviour, "Isolated"))
+        json_wrong(d, behaviour, "Isolated");
+    else if (i == 3)
+        json_wrong(d, behaviour, "Isolated, MergedWithPrevious or MergedWithNext");
+    else if (!regex)
+        bpe_load_pattern(d, json_need(d, pattern, "String", JSON_STRING), 1, p.from, &p.from_size);
+    bpe_load_step(l, &p);
+}
+
+static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
+{
+    json *d = &l->d;
+    uint32_t scheme = json_find_set(d, object, "prepend_scheme"), c = 0;
+    uint32_t replacement = json_need(d, object, "replacement", JSON_STRING);
+    bpe_step p = { BPE_METASPACE, "", "", 0, 0, BPE_ALWAYS };
+    bpe_load_pattern(d, replacement, 1, p.to, &p.to_size);
+    if (!d->error[0] && (size_t)json_utf8(p.to, p.to_size, &c) != p.to_size)
+        json_wrong(d, replacement, "one character");
+    if (json_is(d, scheme, "first"))
+        p.when = BPE_FIRST;
+    else if (json_is(d, scheme, "never"))
+        p.when = BPE_NEVER;
+    else if (scheme && !json_is(d, scheme, "always"))
+        json_wrong(d, scheme, "always, first or never");
+    if (!json_bool(d, object, "add_prefix_space", 1) && p.when != BPE_NEVER)
+        json_wrong(d, json_find(d, object, "add_prefix_space"),
+                   "true, or \"never\" as prepend_scheme");
+    for (int i = 0; p.when == BPE_FIRST && i < l->b->normalizers; i++)
+        if (l->b->steps[i].kind != BPE_NFC) /* where a text starts is another matter then */
+            json_wrong(d, scheme, "always or never, with Prepend or Replace as a normalizer");
+    bpe_load_step(l, &p);
+    if (json_bool(d, object, "split", 1)) {
+        bpe_step split = { BPE_BEFORE, "", "", p.to_size, 0, BPE_NEVER };
+        memcpy(split.from, p.to, p.to_size);
+        bpe_load_step(l, &split);
+    }
+}
+
+static inline void bpe_load_splitter(bpe_loader *l, uint32_t object)
+{
+    json *d = &l->d;
+    bpe_step p = { BPE_PREFIX, "", "", 0, 0, BPE_NEVER };
+    if (l->b->byte_level) {
+        json_fail(d, d->nodes[object].line, "pre_tokenizer: expected ByteLevel to be the last");
+    } else if (bpe_is_type(d, object, "Sequence")) {
+        uint32_t all = json_need(d, object, "pretokenizers", JSON_ARRAY);
+        for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
+            bpe_load_splitter(l, i);
+    } else if (bpe_is_type(d, object, "ByteLevel")) {
+        if (json_bool(d, object, "add_prefix_space", 1))
+            bpe_load_step(l, &p);
+        p.kind = BPE_GPT2;
+        if (json_bool(d, object, "use_regex", 1))
+            bpe_load_step(l, &p);
+        l->b->byte_level = 1;
+    } else if (bpe_is_type(d, object, "Digits")) {
+        p.kind = json_bool(d, object, "individual_digits", 0) ? BPE_DIGIT : BPE_DIGITS;
+        bpe_load_step(l, &p);
+    } else if (bpe_is_type(d, object, "Metaspace")) {
+        bpe_load_metaspace(l, object);
+    } else if (bpe_is_type(d, object, "Split")) {
+        bpe_load_split(l, object);
+    } else {
+        bpe_load_unknown(d, object, "pre_tokenizer",
+                         "ByteLevel, Digits, Metaspace, Split or Sequence");
+    }
+}
+
+/* *before: how far the Sequence has come: Replace, ByteFallback, Fuse, Strip. */
+static inline void bpe_load_decoder(bpe_loader *l, uint32_t object, int *before)
+{
+    static const char *const order[] = { "Replace", "ByteFallback", "Fuse", "Strip" };
+    json *d = &l->d;
+    int i = 0;
+    if (bpe_is_type(d, object, "Sequence")) {
+        uint32_t all = json_need(d, object, "decoders", JSON_ARRAY);
+        for (i = 0, all = json_first(d, all); all != 0 && !d->error[0]; all = json_next(d, all))
+            bpe_load_decoder(l, all, before);
+        return;
+    }
+    if (l->b->byte_level) {
+        if (!bpe_is_type(d, object, "ByteLevel"))
+            bpe_load_unknown(d, object, "decoder", "ByteLevel, as the pre_tokenizer is");
+        return;
+    }
+    while (i < 4 && !bpe_is_type(d, object, order[i]))
+        i++;
+    if (i == 4 || i < *before || (i == 3 && *before != 3)) {
+        bpe_load_unknown(d, object, "decoder",
+                         "Replace, ByteFallback, Fuse or Strip in a Sequence of this order (with "
+                         "ByteLevel as pre_tokenizer: ByteLevel)");
+        return;
+    }
+    *before = i + 1;
+    if (i == 0)
+        bpe_load_replace(d, object, "decoder", &l->replace);
+    l->bytes |= i == 1;
+    if (i == 3) {
+        uint32_t content = json_need(d, object, "content", JSON_STRING);
+        int64_t start = json_int(d, object, "start", 0), stop = json_int(d, object, "stop", 0);
+        if (!d->error[0] && (!json_is(d, content, " ") || start < 0 || start > 1 || stop != 0))
+            json_fail(d, d->nodes[object].line,
+                      "decoder: expected a Strip of at most one space at the start");
+        l->b->strip = (int)start;
+    }
+}
+
+/* The special tokens before and behind the text, of a template. */
+static inline void bpe_load_template(bpe_loader *l, uint32_t object)
+{
+    bpe *b = l->b;
+    json *d = &l->d;
+    uint32_t parts = json_need(d, object, "single", JSON_ARRAY);
+    uint32_t known = json_find(d, object, "special_tokens");
+    int texts = 0;
+    for (uint32_t i = json_first(d, parts); i != 0 && !d->error[0]; i = json_next(d, i)) {
+        uint32_t text = json_find(d, i, "Sequence"), special = json_find(d, i, "SpecialToken");
+        uint32_t id = json_need(d, text ? text : special, "id", JSON_STRING);
+        if (text && !d->error[0] && (texts++ > 0 || !json_is(d, id, "A")))
+            json_wrong(d, id, "one text, A, in the template \"single\"");
+        if (text || d->error[0])
+            continue;
+        uint32_t token = json_need(d, known, json_text(d, id), JSON_OBJECT);
+        uint32_t ids = json_need(d, token, "ids", JSON_ARRAY);
+        for (uint32_t k = json_first(d, ids); k != 0 && !d->error[0]; k = json_next(d, k)) {
+            int64_t value = json_int_of(d, k);
+            int *count = texts ? &b->tail_count : &b->head_count;
+            if (value < 0 || value >= b->count)
+                json_wrong(d, k, "the id of a token");
+            else if (*count == BPE_TEMPLATE_SIZE)
+                json_fail(d, d->nodes[k].line, "post_processor: more than %d special tokens",
+                          (int)BPE_TEMPLATE_SIZE);
+            else
+                (texts ? b->tail : b->head)[(*count)++] = (int32_t)value;
+        }
+    }
+    if (!d->error[0] && texts == 0)
+        json_fail(
+            d, d->nodes[object].line,
+            "post_processor: expected the text, {\"Sequence\": {\"id\": \"A\"}}, in \"single\"");
+}
+
+static inline void bpe_load_after(bpe_loader *l, uint32_t object, int *templates)
+{
+    json *d = &l->d;
+    if (bpe_is_type(d, object, "Sequence")) {
+        uint32_t all = json_need(d, object, "processors", JSON_ARRAY);
+        for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
+            bpe_load_after(l, i, templates);
+    } else if (bpe_is_type(d, object, "TemplateProcessing")) {
+        if ((*templates)++ > 0)
+            json_fail(d, d->nodes[object].line, "post_processor: expected one template");
+        else
+            bpe_load_template(l, object);
+    } else if (!bpe_is_type(d, object, "ByteLevel")) { /* changes offsets only */
+        bpe_load_unknown(d, object, "post_processor", "TemplateProcessing, ByteLevel or Sequence");
+    }
+}
+
+/* What the model says apart from its tokens and merges. */
+static inline void bpe_load_model(bpe_loader *l, uint32_t model)
+{
+    bpe *b = l->b;
+    json *d = &l->d;
+    if (json_find(d, model, "type") && !bpe_is_type(d, model, "BPE")) /* GPT-2's own has none */
+        bpe_load_unknown(d, model, "model", "BPE");
+    bpe_load_off(d, model, "dropout");
+    bpe_load_off(d, model, "continuing_subword_prefix");
+    bpe_load_off(d, model, "end_of_word_suffix");
+    b->fallback = json_bool(d, model, "byte_fallback", 0);
+    b->fuse = json_bool(d, model, "fuse_unk", 0);
+    b->whole = json_bool(d, model, "ignore_merges", 0);
+}
+
+/* unk_token's id, and a step that keeps words short where there is none that splits: text may be
+ * split before U+2581 (a space) where no merge reaches across that and it is a token itself. */
+static inline void bpe_load_rest(bpe_loader *l, uint32_t model)
+{
+    bpe *b = l->b;
+    json *d = &l->d;
+    uint32_t unknown = json_find_set(d, model, "unk_token");
+    const char *name = unknown ? json_text(d, unknown) : "";
+    size_t size = json_size(d, unknown);
+    int whole = b->byte_level; /* each byte has a token: unk_token is of no use */
+    for (int i = 0; i < 256; i++)
+        whole &= b->byte[i] >= 0;
+    b->unknown = unknown && !d->error[0] ? bpe_find(l, name, size) : -1;
+    if (unknown && b->unknown < 0 && !whole)
+        json_wrong(d, unknown, "a token of the vocabulary");
+    if (b->byte_level || b->whole || l->across || bpe_find(l, BPE_SPACE, 3) < 0 ||
+        (size >= 3 && memcmp(name + size - 3, BPE_SPACE, 3) == 0) || b->step_count == BPE_STEPS)
+        return;
+    bpe_step p = { BPE_SPACES, BPE_SPACE, "", 3, 0, BPE_NEVER };
+    bpe_load_step(l, &p);
 }
 
 /* Reads tokenizer.json; 0, or -1 with b->error set and nothing to free. */
@@ -471,43 +1137,57 @@ static inline int bpe_read_json(bpe *b, const char *path)
 {
     bpe_loader l;
     json *d = &l.d;
+    int decoders = 0, templates = 0;
     memset(b, 0, sizeof *b);
     memset(&l, 0, sizeof l);
     l.b = b;
     if (json_read_file(d, path) == 0) {
         uint32_t model = json_need(d, JSON_ROOT, "model", JSON_OBJECT);
-        uint32_t split = json_need(d, JSON_ROOT, "pre_tokenizer", JSON_OBJECT);
-        uint32_t decoder = json_need(d, JSON_ROOT, "decoder", JSON_OBJECT);
+        uint32_t normalizer = json_find_set(d, JSON_ROOT, "normalizer");
+        uint32_t splitter = json_find_set(d, JSON_ROOT, "pre_tokenizer");
         uint32_t after = json_find_set(d, JSON_ROOT, "post_processor");
         uint32_t added = json_find_set(d, JSON_ROOT, "added_tokens");
-        if (json_find(d, model, "type")) /* GPT-2's own file has none */
-            bpe_load_type(d, model, "model", "BPE");
-        bpe_load_type(d, split, "pre_tokenizer", "ByteLevel");
-        bpe_load_type(d, decoder, "decoder", "ByteLevel");
-        /* a template, as newer files have, may stand for the text alone */
-        if (json_is(d, json_find(d, after, "type"), "TemplateProcessing")) {
-            uint32_t parts = json_need(d, after, "single", JSON_ARRAY);
-            for (uint32_t i = json_first(d, parts); i != 0; i = json_next(d, i))
-                if (!json_is(d, json_first(d, i), "Sequence"))
-                    json_wrong(d, i, "nothing but the text's Sequence in post_processor");
-        } else if (after) {
-            bpe_load_type(d, after, "post_processor", "ByteLevel");
-        }
-        bpe_load_off(d, JSON_ROOT, "normalizer");
-        bpe_load_off(d, split, "add_prefix_space");
-        bpe_load_off(d, model, "dropout");
-        bpe_load_off(d, model, "continuing_subword_prefix");
-        bpe_load_off(d, model, "end_of_word_suffix");
-        bpe_load_off(d, model, "ignore_merges");
-        if (!json_bool(d, split, "use_regex", 1))
-            json_wrong(d, json_find(d, split, "use_regex"), "true: GPT-2's pre-split");
+        bpe_load_model(&l, model);
+        if (normalizer)
+            bpe_load_normalizer(&l, normalizer);
+        if (splitter)
+            bpe_load_splitter(&l, splitter);
+        bpe_load_decoder(&l, json_need(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);
         if (added && json_kind_of(d, added) != JSON_ARRAY)
             json_wrong(d, added, "an array");
         uint32_t vocabulary = json_need(d, model, "vocab", JSON_OBJECT);
         uint32_t merges = json_need(d, model, "merges", JSON_ARRAY);
         if (!d->error[0] && bpe_load_names(&l, vocabulary, added) == 0 &&
-            bpe_load_tokens(&l, added) == 0)
-            bpe_load_merges_array(&l, merges);
+            bpe_load_tokens(&l, added) == 0 && bpe_load_merges_array(&l, merges) == 0) {
+            bpe_load_rest(&l, model);
+            if (after)
+                bpe_load_after(&l, after, &templates);
+        }
+    }
+    return bpe_load_end(&l);
+}
+
+/* Reads vocab.json and merges.txt, as GPT-2's, where <|endoftext|> is the one special token; 0, or
+ * -1 with b->error set and nothing to free. */
+static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *merges)
+{
+    static const char end[] = "<|endoftext|>";
+    bpe_loader l;
+    memset(b, 0, sizeof *b);
+    memset(&l, 0, sizeof l);
+    l.b = b;
+    b->byte_level = 1;
+    b->unknown = -1;
+    b->steps[b->step_count++].kind = BPE_GPT2;
+    if (json_read_file(&l.d, vocabulary) == 0 && json_kind_of(&l.d, JSON_ROOT) != JSON_OBJECT)
+        json_wrong(&l.d, JSON_ROOT, "an object of tokens and their ids");
+    if (!l.d.error[0] && bpe_load_names(&l, JSON_ROOT, 0) == 0 && bpe_load_tokens(&l, 0) == 0 &&
+        bpe_load_merges_text(&l, merges) == 0) {
+        const size_t n = sizeof end - 1;
+        bpe_added special = { end, n, bpe_find(&l, end, n), 1, 0, 0, end, n, NULL };
+        if (special.id >= 0)
+            b->added[0][b->added_count[0]++] = special; /* bpe_array leaves room for one */
+        bpe_sort_added(b);
     }
     return bpe_load_end(&l);
 }
@@ -631,18 +1311,68 @@ static inline uint64_t bpe_pop(bpe *b, size_t count)
     return least;
 }
 
+/* The token of the vocabulary with this name; -1: none. */
+static inline int32_t bpe_id_of(const bpe *b, const char *name, size_t n)
+{
+    return *bpe_id_slot(b, name, n);
+}
+
+/* What a word of n bytes starts as, into b->symbol: the tokens of its bytes or characters; how
+ * many, at most n. Of those that have none, unk_token waits for the next that has one, as it does for
+ * Hugging Face, which lets the tokens of byte_fallback pass it. */
+static inline uint32_t bpe_symbols(bpe *b, const char *s, size_t n)
+{
+    uint32_t count = 0, c;
+    int waits = 0;
+    for (size_t i = 0, size = 1; i < n; i += size) {
+        int32_t id;
+        if (b->byte_level) {
+            id = b->byte[(unsigned char)s[i]];
+        } else if ((unsigned char)s[i] < 128) {
+            size = 1;
+            id = b->ascii[(unsigned char)s[i]];
+        } else {
+            size = (size_t)json_utf8(s + i, n - i, &c);
+            id = bpe_id_of(b, s + i, size);
+        }
+        int fallback = b->fallback && id < 0;
+        for (size_t k = 0; fallback && k < size; k++)
+            fallback = b->byte[(unsigned char)s[i + k]] >= 0;
+        if (fallback) {
+            for (size_t k = 0; k < size; k++)
+                b->symbol[count++] = b->byte[(unsigned char)s[i + k]];
+        } else if (id >= 0) {
+            if (waits)
+                b->symbol[count++] = b->unknown;
+            b->symbol[count++] = id;
+            waits = 0;
+        } else if (b->unknown >= 0) {
+            if (waits && !b->fuse)
+                b->symbol[count++] = b->unknown;
+            waits = 1;
+        }
+    }
+    if (waits)
+        b->symbol[count++] = b->unknown;
+    return count;
+}
+
 /* The tokens of a word of n > 0 bytes: always the merge of the lowest rank, the leftmost of those.
  * Each merge takes one entry out of the heap and puts at most two in: room for 2 n is enough. */
 static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
 {
     size_t count = 0;
-    uint32_t end = (uint32_t)n;
     if (n > INT32_MAX || n > SIZE_MAX / 32) /* 24 bytes each in the heap */
         return bpe_fail(t, "a word of %.0f bytes is too long", (double)n);
     if (bpe_reserve(t, n) != 0 || bpe_reserve_word(b, n, t) != 0)
         return -1;
+    int32_t whole = b->whole ? bpe_id_of(b, s, n) : -1;
+    if (whole >= 0) {
+        t->ids[t->count++] = whole;
+        return 0;
+    }
+    uint32_t end = bpe_symbols(b, s, n);
     for (uint32_t i = 0; i < end; i++) {
-        b->symbol[i] = b->byte[(unsigned char)s[i]];
         b->next[i] = i + 1;
         b->before[i] = i - 1; /* before the first: over all places */
     }
@@ -710,17 +1440,38 @@ static inline int bpe_class(const char *s, const char *end, size_t *size)
     return unicode_class(c);
 }
 
-/* Behind the word that starts at s, by the regular expression
- * 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
+/* The length of an ending such as 's at s, where a ' stands, or 0; any: in capitals, too, of which
+ * U+017F is one. */
+static inline size_t bpe_ending(const char *s, const char *end, int any)
+{
+    static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
+    if (any && end - s > 2 && memcmp(s + 1, "\xc5\xbf", 2) == 0)
+        return 3;
+    for (int i = 0; i < 7; i++) {
+        size_t n = strlen(endings[i]), k = 0;
+        while (k < n && (size_t)(end - s) > n && (s[1 + k] | (any ? 32 : 0)) == endings[i][k])
+            k++;
+        if (k == n)
+            return 1 + n;
+    }
+    return 0;
+}
+
+/* Behind the characters of this class from s on. */
+static inline const char *bpe_run_end(const char *s, const char *end, int kind)
+{
+    size_t size;
+    while (s < end && bpe_class(s, end, &size) == kind)
+        s += size;
+    return s;
+}
+
+/* Behind the word that starts at s, by BPE_REGEX_GPT2. */
 static inline const char *bpe_word_end(const char *s, const char *end)
 {
-    static const char *const endings[] = { "'s", "'t", "'re", "'ve", "'m", "'ll", "'d" };
-    size_t size, length;
-    for (int i = 0; *s == '\'' && i < 7; i++) {
-        length = strlen(endings[i]);
-        if ((size_t)(end - s) >= length && memcmp(s, endings[i], length) == 0)
-            return s + length;
-    }
+    size_t size, length = *s == '\'' ? bpe_ending(s, end, 0) : 0;
+    if (length > 0)
+        return s + length;
     int kind = bpe_class(s, end, &size), next;
     const char *p = s + size, *last = s; /* behind the run, and at its last character */
     if (*s == ' ' && p < end && (next = bpe_class(p, end, &length)) != UNICODE_SPACE) {
@@ -733,41 +1484,219 @@ static inline const char *bpe_word_end(const char *s, const char *end)
     return kind == UNICODE_SPACE && p < end && last > s ? last : p;
 }
 
-/* Text in which the added tokens of list 0, then of list 1, and then words are to be found. */
-static inline int bpe_encode_part(bpe *b, const char *s, const char *end, int specials, int list,
-                                  bpe_tokens *t)
+/* The same by BPE_REGEX_LLAMA, with so many digits in a word. */
+static inline const char *bpe_llama_end(const char *s, const char *end, int digits)
 {
-    const bpe_added *found;
-    if (list == 2) {
-        while (s < end) {
-            const char *next = bpe_word_end(s, end);
-            if (bpe_encode_word(b, s, (size_t)(next - s), t) != 0)
-                return -1;
-            s = next;
-        }
-        return 0;
+    size_t size, length = *s == '\'' ? bpe_ending(s, end, 1) : 0;
+    if (length > 0)
+        return s + length;
+    int kind = bpe_class(s, end, &size);
+    const char *p = s + size, *last = s, *line = NULL;
+    int next = p < end ? bpe_class(p, end, &length) : UNICODE_SPACE;
+    if (kind == UNICODE_NUMBER) {
+        for (; digits > 1 && p < end && bpe_class(p, end, &size) == kind; digits--)
+            p += size;
+        return p;
     }
-    for (const char *p = s; b->added_count[list] > 0 && p < end; p += found ? found->size : 1) {
-        found = NULL;
-        for (uint32_t i = 0; found == NULL && i < b->added_count[list]; i++) {
-            const bpe_added *a = &b->added[list][i];
-            if (*p == *a->text && (size_t)(end - p) >= a->size && !memcmp(p, a->text, a->size))
-                found = a;
-        }
-        if (found == NULL || (found->special && !specials))
-            continue; /* a special token that is taken for text is passed over as a whole */
-        if (bpe_encode_part(b, s, p, specials, list + 1, t) != 0 || bpe_reserve(t, 1) != 0)
-            return -1;
-        t->ids[t->count++] = found->id;
-        s = p + found->size;
+    if (kind == UNICODE_LETTER || (next == UNICODE_LETTER && *s != '\r' && *s != '\n'))
+        return bpe_run_end(p, end, UNICODE_LETTER);
+    if (kind == UNICODE_OTHER || (next == UNICODE_OTHER && *s == ' ')) {
+        p = bpe_run_end(p, end, UNICODE_OTHER);
+        while (p < end && (*p == '\r' || *p == '\n'))
+            p++;
+        return p;
     }
-    return bpe_encode_part(b, s, end, specials, list + 1, t);
+    for (p = s; p < end && bpe_class(p, end, &size) == UNICODE_SPACE; p += size) {
+        last = p;
+        if (*p == '\r' || *p == '\n')
+            line = p + 1;
+    }
+    return line != NULL ? line : p < end && last > s ? last : p;
 }
 
-/* Appends the tokens of n bytes of text. specials: whether special tokens such as <|endoftext|> are
- * recognised in it, as Hugging Face does by default; else they are text (its split_special_tokens),
- * as they should be in what others wrote. 0, or -1 with t->error set and its tokens as before. */
-static inline int bpe_encode(bpe *b, const char *text, size_t n, int specials, bpe_tokens *t)
+/* Behind the first piece of s. */
+static inline const char *bpe_piece_end(const bpe_step *p, const char *s, const char *end)
+{
+    const char *found = s;
+    size_t size = 0;
+    uint32_t c = 0;
+    int starts = (size_t)(end - s) >= p->from_size && memcmp(s, p->from, p->from_size) == 0;
+    switch (p->kind) {
+    case BPE_GPT2: return bpe_word_end(s, end);
+    case BPE_LLAMA3: return bpe_llama_end(s, end, 3);
+    case BPE_QWEN2: return bpe_llama_end(s, end, 1);
+    case BPE_DIGIT:
+    case BPE_DIGITS:
+        for (int first = -1; found < end; found += size) {
+            size = (size_t)json_utf8(found, (size_t)(end - found), &c);
+            int digit = unicode_is_digit(c);
+            if (first >= 0 && (digit != first || (digit && p->kind == BPE_DIGIT)))
+                break;
+            first = digit;
+        }
+        return found;
+    case BPE_ISOLATED: return starts ? s + p->from_size : bpe_seek(s, end, p->from, p->from_size);
+    case BPE_BEHIND:
+        found = bpe_seek(s, end, p->from, p->from_size);
+        return found < end ? found + p->from_size : end;
+    case BPE_SPACES:
+        while ((size_t)(end - found) >= p->from_size && memcmp(found, p->from, p->from_size) == 0)
+            found += p->from_size;
+        return bpe_seek(found, end, p->from, p->from_size);
+    default: /* BPE_BEFORE */
+        return bpe_seek(s + (starts ? p->from_size : 0), end, p->from, p->from_size);
+    }
+}
+
+typedef struct {
+    const char *s, *end;
+    int first; /* it stands at the start of the text */
+} bpe_piece;
+
+/* Whether PREFIX or METASPACE changes a piece, which is then *own, to be freed; -1: no memory. */
+static inline int bpe_change(const bpe_step *p, const bpe_piece *piece, char **own, size_t *size)
+{
+    const bpe_step spaces = { BPE_REPLACE, " ", "", 1, p->to_size, BPE_NEVER };
+    size_t n = (size_t)(piece->end - piece->s), before = 0;
+    bpe_step replace = spaces;
+    memcpy(replace.to, p->to, sizeof replace.to);
+    *own = NULL;
+    if (p->kind == BPE_PREFIX) {
+        if (*piece->s == ' ')
+            return 0;
+        replace.to_size = replace.from_size;
+        replace.to[0] = ' ';
+        before = 1;
+    } else {
+        int starts = *piece->s == ' ' || (n >= p->to_size && !memcmp(piece->s, p->to, p->to_size));
+        if (!starts && (p->when == BPE_ALWAYS || (p->when == BPE_FIRST && piece->first)))
+            before = p->to_size;
+        if (before == 0 && bpe_seek(piece->s, piece->end, " ", 1) == piece->end)
+            return 0;
+    }
+    *size = before + bpe_put_replaced(&replace, piece->s, n, NULL);
+    *own = (char *)malloc(*size);
+    if (*own == NULL)
+        return -1;
+    memcpy(*own, replace.to, before);
+    bpe_put_replaced(&replace, piece->s, n, *own + before);
+    return 0;
+}
+
+/* A piece that the pre-tokenizers from this step on take apart. */
+static inline int bpe_encode_steps(bpe *b, bpe_piece piece, int step, bpe_tokens *t)
+{
+    const bpe_step *p = &b->steps[step];
+    if (step == b->step_count)
+        return bpe_encode_word(b, piece.s, (size_t)(piece.end - piece.s), t);
+    if (p->kind == BPE_PREFIX || p->kind == BPE_METASPACE) {
+        char *own = NULL;
+        size_t size = 0;
+        if (bpe_change(p, &piece, &own, &size) != 0)
+            return bpe_fail(t, "out of memory for a copy of %.0f bytes of text", (double)size);
+        if (own != NULL) {
+            piece.s = own;
+            piece.end = own + size;
+        }
+        int status = bpe_encode_steps(b, piece, step + 1, t);
+        free(own);
+        return status;
+    }
+    while (piece.s < piece.end) {
+        bpe_piece part = { piece.s, bpe_piece_end(p, piece.s, piece.end), piece.first };
+        if (bpe_encode_steps(b, part, step + 1, t) != 0)
+            return -1;
+        piece.s = part.end;
+        piece.first = 0;
+    }
+    return 0;
+}
+
+/* The added token of a list that starts at p, the longest, or NULL. */
+static inline const bpe_added *bpe_added_at(const bpe *b, int list, const char *p, const char *end)
+{
+    const uint32_t *begins = &b->begins[list][(unsigned char)*p];
+    for (uint32_t i = begins[0]; i < begins[1]; i++) {
+        const bpe_added *a = &b->added[list][i];
+        if ((size_t)(end - p) >= a->size && memcmp(p, a->text, a->size) == 0)
+            return a;
+    }
+    return NULL;
+}
+
+/* Before the white space that ends at `end`, not before s. */
+static inline const char *bpe_space_start(const char *s, const char *end)
+{
+    size_t size;
+    for (const char *p = end; p > s;) {
+        do
+            p--;
+        while (p > s && ((unsigned char)*p & 0xc0) == 0x80);
+        if (bpe_class(p, end, &size) != UNICODE_SPACE)
+            break;
+        end = p;
+    }
+    return end;
+}
+
+static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t);
+
+/* A piece without the added tokens of list 0: the normalizers, then list 1. */
+static inline int bpe_encode_normal(bpe *b, bpe_piece piece, int specials, bpe_tokens *t)
+{
+    size_t n = (size_t)(piece.end - piece.s);
+    char *own = NULL;
+    if (bpe_normalize(b, &piece.s, &n, &own) != 0)
+        return bpe_fail(t, "out of memory for %.0f bytes of text, normalized", (double)n);
+    piece.end = piece.s + n;
+    int status = bpe_encode_part(b, piece, specials, 1, t);
+    free(own);
+    return status;
+}
+
+/* Text in which the added tokens of list 0, then of list 1, and then words are to be found. */
+static inline int bpe_encode_part(bpe *b, bpe_piece piece, int specials, int list, bpe_tokens *t)
+{
+    const bpe_added *found;
+    const char *p = piece.s, *end = piece.end, *spaces = p; /* spaces: of a run of them the end */
+    int status = 0;
+    bpe_piece part = piece; /* behind the last token */
+    while (status == 0) {
+        for (found = NULL; p < end && found == NULL && b->added_count[list] > 0;) {
+            found = bpe_added_at(b, list, p, end);
+            if (found == NULL) {
+                p++;
+            } else if (found->special && !specials) { /* text, passed over as a whole */
+                b->spelled++;
+                p += found->size;
+                found = NULL;
+            }
+        }
+        part.end = found == NULL ? end : found->left ? bpe_space_start(part.s, p) : p;
+        part.first = piece.first && part.s == piece.s;
+        if (part.s < part.end)
+            status = list == 0 ? bpe_encode_normal(b, part, specials, t)
+                               : bpe_encode_steps(b, part, b->normalizers, t);
+        if (found == NULL || status != 0)
+            return status;
+        if (bpe_reserve(t, 1) != 0)
+            return -1;
+        p += found->size;
+        const char *behind = p;
+        if (found->right)
+            behind = spaces = p < spaces ? spaces : bpe_run_end(p, end, UNICODE_SPACE);
+        if (behind > part.s || !found->left) /* else it is part of the white space of one before */
+            t->ids[t->count++] = found->id;
+        part.s = behind;
+    }
+    return status;
+}
+
+/* Appends the tokens of n bytes of text. flags: BPE_SPECIALS, BPE_TEMPLATE, BPE_INSIDE, or 0.
+ * Without BPE_SPECIALS special tokens such as <|endoftext|> in it are text (Hugging Face's
+ * split_special_tokens), as they should be in what others wrote, and b->spelled counts them. 0, or
+ * -1 with t->error set and its tokens as before. */
+static inline int bpe_encode(bpe *b, const char *text, size_t n, int flags, bpe_tokens *t)
 {
     size_t i = 0, count = t->count;
     char *valid = NULL;
@@ -782,21 +1711,20 @@ static inline int bpe_encode(bpe *b, const char *text, size_t n, int specials, b
         text = valid;
         n = i;
     }
-    int status = bpe_encode_part(b, text, text + n, specials, 0, t);
+    bpe_piece piece = { text, text + n, (flags & BPE_INSIDE) == 0 };
+    int status = bpe_reserve(t, 2 * BPE_TEMPLATE_SIZE);
+    for (int k = 0; status == 0 && (flags & BPE_TEMPLATE) != 0 && k < b->head_count; k++)
+        t->ids[t->count++] = b->head[k];
+    if (status == 0 && n > 0)
+        status = bpe_encode_part(b, piece, (flags & BPE_SPECIALS) != 0, 0, t);
+    if (status == 0)
+        status = bpe_reserve(t, BPE_TEMPLATE_SIZE);
+    for (int k = 0; status == 0 && (flags & BPE_TEMPLATE) != 0 && k < b->tail_count; k++)
+        t->ids[t->count++] = b->tail[k];
     free(valid);
     if (status != 0)
         t->count = count;
     return status;
-}
-
-/* ---- tokens to text -------------------------------------------------------------------------- */
-/* The bytes of a token. Those of several, one behind the other, are the text; it is UTF-8 only as a
- * whole, and not even that where a model ends in the middle of a character (then bpe_replace). */
-static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
-{
-    int known = id >= 0 && id < b->count;
-    *size = known ? b->start[id + 1] - b->start[id] : 0;
-    return known ? b->bytes + b->start[id] : "";
 }
 
 /* The added token with this text, such as <|endoftext|>, or NULL. */
@@ -804,10 +1732,77 @@ static inline const bpe_added *bpe_find_added(const bpe *b, const char *text)
 {
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++)
-            if (b->added[list][i].size == strlen(text) &&
-                memcmp(b->added[list][i].text, text, strlen(text)) == 0)
+            if (b->added[list][i].name_size == strlen(text) &&
+                memcmp(b->added[list][i].name, text, strlen(text)) == 0)
                 return &b->added[list][i];
     return NULL;
+}
+
+/* ---- tokens to text -------------------------------------------------------------------------- */
+/* The bytes of a token. Those of several, one behind the other, are the text; it is UTF-8 only as a
+ * whole, and not even that where a model ends in the middle of a character (then bpe_replace, or
+ * bpe_decode). */
+static inline const char *bpe_bytes(const bpe *b, int32_t id, size_t *size)
+{
+    int known = id >= 0 && id < b->count;
+    *size = known ? b->start[id + 1] - b->start[id] : 0;
+    return known ? b->bytes + b->start[id] : "";
+}
+
+/* The same of the first token of a text: where the tokenizer puts a space before a text (Llama 2),
+ * without it. What goes on with a text, as generated tokens do, has none to be taken off. */
+static inline const char *bpe_first_bytes(const bpe *b, int32_t id, size_t *size)
+{
+    const char *bytes = bpe_bytes(b, id, size);
+    int strip = b->strip > 0 && *size > 0 && *bytes == ' ';
+    *size -= (size_t)strip;
+    return bytes + strip;
+}
+
+/* The text of n tokens, as Hugging Face's decode gives it with special tokens kept, to be freed;
+ * NULL: out of memory. What is no UTF-8 becomes U+FFFD; with byte_fallback each byte of a run of
+ * such tokens that is no UTF-8 as a whole. It ends in a 0 that *size does not count. */
+static inline char *bpe_decode(const bpe *b, const int32_t *ids, size_t n, size_t *size)
+{
+    size_t room = 1, at = 0, run = SIZE_MAX, length; /* run: where a run of bytes starts */
+    uint32_t c;
+    for (size_t i = 0; i < n; i++) {
+        bpe_bytes(b, ids[i], &length);
+        room += 3 * length;
+    }
+    char *to = (char *)malloc(room);
+    for (size_t i = 0; to != NULL && i <= n; i++) {
+        const int32_t id = i < n ? ids[i] : -1;
+        const char *bytes = bpe_bytes(b, id, &length);
+        if (i < n && (id < 0 || id >= b->count))
+            continue;
+        int single = length == 1 && !b->byte_level &&
+                     bpe_fallback_of(b->names + b->name_start[id],
+                                     b->name_start[id + 1] - b->name_start[id]) >= 0;
+        if (run != SIZE_MAX && !single) {
+            size_t end = at;
+            int valid = 1;
+            for (size_t k = run; k < end && valid > 0; k += (size_t)valid)
+                valid = json_utf8(to + k, end - k, &c);
+            for (at = valid > 0 ? end : run; at < run + 3 * (end - run) && valid < 0; at += 3)
+                memcpy(to + at, "\xef\xbf\xbd", 3);
+        }
+        run = !single ? SIZE_MAX : run == SIZE_MAX ? at : run;
+        memcpy(to + at, bytes, length);
+        at += length;
+    }
+    if (to != NULL && b->byte_level) {
+        char *valid = bpe_replace(to, at, size);
+        free(to);
+        return valid;
+    }
+    if (to == NULL)
+        return NULL;
+    if (b->strip > 0 && at > 0 && *to == ' ')
+        memmove(to, to + 1, --at);
+    to[at] = 0;
+    *size = at;
+    return to;
 }
 
 /* ---- token files ----------------------------------------------------------------------------- */

@@ -231,18 +231,26 @@ static void test_json_lines(void)
 }
 
 /* ---- what Hugging Face's tokenizer makes ----------------------------------------------------- */
-static void check_ids(json *d, uint32_t expected, bpe *b, const char *text, size_t n, int specials)
+static void check_ids(json *d, uint32_t expected, bpe *b, const char *text, size_t n, int flags)
 {
     bpe_tokens t = { NULL, 0, 0, "" };
-    CHECK(bpe_encode(b, text, n, specials, &t) == 0);
+    CHECK(bpe_encode(b, text, n, flags, &t) == 0);
     size_t same = 0;
     uint32_t i = json_first(d, expected);
     for (; i != 0 && same < t.count && json_int_of(d, i) == t.ids[same]; i = json_next(d, i))
         same++;
-    CHECK_MSG(same == t.count && i == 0, "line %u: token %d differs", (unsigned)d->line, (int)same);
-    /* the tokens' bytes are the text, but for an added token whose name stands for other bytes */
+    CHECK_MSG(same == t.count && i == 0, "%s:%u: token %d differs", d->name, (unsigned)d->line,
+              (int)same);
+    bpe_tokens_free(&t);
+}
+
+/* The tokens' bytes are the text, but for an added token whose name stands for other bytes. */
+static void check_whole(bpe *b, const char *text, size_t n)
+{
     size_t size, at = 0, valid_size;
     char *valid = bpe_replace(text, n, &valid_size);
+    bpe_tokens t = { NULL, 0, 0, "" };
+    CHECK(bpe_encode(b, text, n, 1, &t) == 0);
     for (size_t k = 0; k < t.count; k++) {
         const char *bytes = bpe_bytes(b, t.ids[k], &size);
         if (size == 1 && *bytes == '\xe9' && at + 1 < valid_size && valid[at] == '\xc3')
@@ -266,74 +274,140 @@ static size_t from_hex(char *s)
     return n;
 }
 
+/* The text of tokens; their bytes one by one are the same where they are UTF-8. */
 static void check_decoded(json *d, bpe *b)
 {
-    char bytes[256], *text;
-    size_t n = 0, size;
-    for (uint32_t i = json_first(d, json_find(d, JSON_ROOT, "decode")); i; i = json_next(d, i)) {
-        const char *of = bpe_bytes(b, (int32_t)json_int_of(d, i), &size);
-        memcpy(bytes + n, of, size);
-        n += size;
-    }
-    text = bpe_replace(bytes, n, &size);
-    uint32_t expected = json_find(d, JSON_ROOT, "text");
+    uint32_t list = json_find(d, JSON_ROOT, "decode"), expected = json_find(d, JSON_ROOT, "text");
+    int32_t *ids = (int32_t *)malloc((json_size(d, list) + 1) * sizeof *ids);
+    size_t n = 0, size, total = 0, length;
+    for (uint32_t i = json_first(d, list); i != 0; i = json_next(d, i))
+        ids[n++] = (int32_t)json_int_of(d, i);
+    char *text = bpe_decode(b, ids, n, &size);
+    int valid = bpe_seek(text, text + size, "\xef\xbf\xbd", 3) == text + size;
     CHECK_MSG(json_size(d, expected) == size && !memcmp(json_text(d, expected), text, size),
-              "line %u", (unsigned)d->line);
+              "%s:%u: \"%s\"", d->name, (unsigned)d->line, text);
+    for (size_t i = 0; i < n; i++) {
+        const char *bytes =
+            i == 0 ? bpe_first_bytes(b, ids[i], &length) : bpe_bytes(b, ids[i], &length);
+        if (valid)
+            CHECK_MSG(total + length <= size && !memcmp(text + total, bytes, length),
+                      "%s:%u: \"%s\"", d->name, (unsigned)d->line, text);
+        total += length;
+    }
+    CHECK(total == size || !valid);
     free(text);
+    free(ids);
+}
+
+static void check_hash(json *d, uint64_t hash)
+{
+    char hex[17];
+    snprintf(hex, sizeof hex, "%08x%08x", (unsigned)(hash >> 32), (unsigned)(hash & 0xffffffff));
+    CHECK_MSG(json_is(d, json_find(d, JSON_ROOT, "hash"), hex), "%s", hex);
 }
 
 static void check_classes(json *d)
 {
     uint64_t hash = 0xcbf29ce484222325u;
     int64_t counts[4] = { 0 };
-    char hex[17];
     for (uint32_t c = 0; c < 0x110000; c++) {
         int kind = unicode_class(c);
         counts[kind]++;
         hash = (hash ^ (uint64_t)kind) * 0x100000001b3u;
     }
-    snprintf(hex, sizeof hex, "%08x%08x", (unsigned)(hash >> 32), (unsigned)(hash & 0xffffffff));
-    CHECK(json_is(d, json_find(d, JSON_ROOT, "hash"), hex));
+    check_hash(d, hash);
     uint32_t i = json_first(d, json_find(d, JSON_ROOT, "classes"));
     for (int k = 1; k < 4; k++, i = json_next(d, i))
         CHECK(json_int_of(d, i) == counts[k]);
 }
 
-static void test_golden(void)
+/* NFC of each character. */
+static void check_composed(json *d)
 {
-    bpe b, files;
+    uint64_t hash = 0xcbf29ce484222325u;
+    int64_t changed = 0;
+    for (uint32_t c = 0; c < 0x110000; c++) {
+        char text[4], *to = NULL;
+        size_t n = (size_t)json_put_utf8(text, c), size = 0;
+        uint32_t one = 0;
+        if (c >= 0xd800 && c < 0xe000)
+            continue;
+        CHECK(bpe_compose(text, n, &to, &size) == 0);
+        const char *s = to != NULL ? to : text;
+        changed += size != n || memcmp(s, text, n) != 0;
+        for (size_t i = 0; i < size;) {
+            i += (size_t)json_utf8(s + i, size - i, &one);
+            hash = (hash ^ one) * 0x100000001b3u;
+        }
+        free(to);
+    }
+    check_hash(d, hash);
+    CHECK(changed == json_int(d, JSON_ROOT, "composed", 0));
+}
+
+/* All lines of a folder's cases.jsonl; how many. `files`: by vocab.json and merges.txt, or NULL. */
+static int check_cases(bpe *b, bpe *files, const char *path)
+{
     json d;
     int lines = 0, status;
-    CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
-    CHECK(bpe_read_files(&files, GOLDEN "vocab.json", GOLDEN "merges.txt") == 0);
-    CHECK(files.count == 600);
-    FILE *f = fopen(GOLDEN "cases.jsonl", "rb");
-    json_init(&d, "cases.jsonl");
+    FILE *f = fopen(path, "rb");
+    json_init(&d, path);
     while (f != NULL && (status = json_read_line(&d, f)) != 0) {
         uint32_t text = json_find(&d, JSON_ROOT, "text"), hex = json_find(&d, JSON_ROOT, "hex");
         uint32_t ids = json_find(&d, JSON_ROOT, "ids");
         uint32_t plain = json_find(&d, JSON_ROOT, "plain"),
+                 whole = json_find(&d, JSON_ROOT, "template"),
                  other = json_find(&d, JSON_ROOT, "files");
         CHECK_MSG(status == 1 && d.error[0] == 0, "%s", d.error);
         lines++;
+        if (status < 0)
+            break;
         if (json_find(&d, JSON_ROOT, "decode") != 0) {
-            check_decoded(&d, &b);
-        } else if (ids == 0) {
+            check_decoded(&d, b);
+        } else if (json_find(&d, JSON_ROOT, "classes") != 0) {
             check_classes(&d);
+        } else if (json_find(&d, JSON_ROOT, "composed") != 0) {
+            check_composed(&d);
         } else {
             char *s = d.text + d.nodes[text ? text : hex].at;
             size_t n = text ? json_size(&d, text) : from_hex(s);
-            check_ids(&d, ids, &b, s, n, 1);
-            check_ids(&d, plain ? plain : ids, &b, s, n, 0);
-            check_ids(&d, other ? other : ids, &files, s, n, 1);
+            check_ids(&d, ids, b, s, n, BPE_SPECIALS);
+            check_ids(&d, plain ? plain : ids, b, s, n, 0);
+            if (whole != 0)
+                check_ids(&d, whole, b, s, n, BPE_SPECIALS | BPE_TEMPLATE);
+            if (files != NULL) {
+                check_ids(&d, other ? other : ids, files, s, n, BPE_SPECIALS);
+                check_whole(b, s, n);
+            }
         }
-        if (status < 0)
-            break;
     }
-    CHECK(lines > 500);
     json_free(&d);
     if (f != NULL)
         fclose(f);
+    return lines;
+}
+
+static void check_folder(const char *folder)
+{
+    char path[1024];
+    bpe b;
+    snprintf(path, sizeof path, "%s/cases.jsonl", folder);
+    CHECK_MSG(bpe_open(&b, folder) == 0, "%s", b.error);
+    int lines = b.error[0] ? 0 : check_cases(&b, NULL, path);
+    CHECK_MSG(lines > 200, "%s: %d lines", path, lines);
+    bpe_free(&b);
+}
+
+static void test_golden(void)
+{
+    static const char *const families[] = { "llama3", "qwen2",   "smollm2",
+                                            "llama2", "mistral", "gemma" };
+    bpe b, files;
+    char path[64];
+    CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0 && b.count == 605);
+    CHECK(bpe_read_files(&files, GOLDEN "vocab.json", GOLDEN "merges.txt") == 0);
+    CHECK(files.count == 600);
+    CHECK(check_cases(&b, &files, GOLDEN "cases.jsonl") > 500);
     CHECK(bpe_find_added(&b, "<|user|>")->id == 600 && bpe_find_added(&b, "<|user|>")->special);
     CHECK(!bpe_find_added(&b, "sum +=")->special && bpe_find_added(&b, "sum") == NULL);
     CHECK(bpe_find_added(&files, "<|endoftext|>")->id == 0);
@@ -343,6 +417,10 @@ static void test_golden(void)
     CHECK(memcmp(bpe_bytes(&b, 604, &size), "user", 4) == 0 && size == 4);
     bpe_free(&b);
     bpe_free(&files);
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        snprintf(path, sizeof path, GOLDEN "%s", families[i]);
+        check_folder(path);
+    }
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -448,36 +526,152 @@ static void check_refused(int status, bpe *b, const char *error)
     bpe_free(b);
 }
 
+/* Of the families' files: the folder, what is replaced by what, the error. */
+static void test_family_refusals(void)
+{
+    static const char *const of[][4] = {
+        { "llama3", "\"Regex\":\"(?i:'s", "\"Regex\":\"(?i:'S",
+          "pre_tokenizer: expected the regular expression of GPT-2, Llama 3 or Qwen2, found "
+          "\"(?i:'S|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^" },
+        { "llama3", "\"Isolated\"", "\"Removed\"",
+          "behavior: expected Isolated, found a string Removed" },
+        { "llama3", "\"invert\":false", "\"invert\":true", "invert: expected null, false or" },
+        { "llama3", "\"behavior\":", "\"behaviour\":", "the key behavior (a string)" },
+        { "llama3", "\"pattern\":{\"Regex\"", "\"pattern\":{\"Rgx\"",
+          "the key String (a string), which is not there" },
+        { "llama3", "\"pattern\":{", "\"pattern\":\"a\",\"p\":{", "pattern: expected an object" },
+        { "llama3", "\"use_regex\":false}]}", "\"use_regex\":false},{\"type\":\"Digits\"}]}",
+          "pre_tokenizer: expected ByteLevel to be the last" },
+        { "llama3", "\"single\":[", "\"single\":[{\"SpecialToken\":{\"id\":\"<|x|>\"}},",
+          "the key <|x|> (an object), which is not there" },
+        { "llama3", "\"ids\":[420]", "\"ids\":[424]",
+          "expected the id of a token, found a number 424" },
+        { "llama3", "\"ids\":[420]", "\"ids\":[-1]", "expected the id of a token" },
+        { "llama3", "\"ids\":[420]", "\"ids\":[\"a\"]", "expected a whole number, found a string" },
+        { "llama3", "\"ids\":[420]", "\"ids\":[1,2,3,4,5,6,7,8,9]",
+          "post_processor: more than 8 special tokens" },
+        { "llama3", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}", "{\"Sequence\":{\"id\":\"B\"}}",
+          "id: expected one text, A, in the template \"single\", found a string B" },
+        { "llama3", ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}", "",
+          "post_processor: expected the text, {\"Sequence\": {\"id\": \"A\"}}, in \"single\"" },
+        { "llama3", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}", "{\"Sequence\":7}",
+          "expected an object with the key id (a string)" },
+        { "llama3", "\"processors\":[{\"type\":\"ByteLevel\"",
+          "\"processors\":[{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}}]},{\"type\":"
+          "\"ByteLevel\"",
+          "post_processor: expected one template" },
+        { "llama3", "\"processors\":[{", "\"processors\":[null,{",
+          "post_processor: expected TemplateProcessing, ByteLevel or Sequence, found null" },
+        { "smollm2", "\"individual_digits\":true", "\"individual_digits\":[]",
+          "individual_digits: expected true or false" },
+        { "smollm2", "\"byte_fallback\":false", "\"byte_fallback\":true",
+          "byte 0xc0 has no token (\"\xc3\x80\"): expected all 256 in a byte-level vocabulary with "
+          "byte_fallback" },
+        { "smollm2", "\"unk_token\":null", "\"unk_token\":\"<?>\"",
+          "unk_token: expected a token of the vocabulary, found a string <?>" },
+        { "llama2", "\"prepend\":\"\xe2\x96\x81\"", "\"prepend\":1",
+          "prepend: expected a string, found a number 1" },
+        { "llama2", "\"prepend\":\"", "\"prepend\":\"01234567890123456789012345678",
+          "prepend: expected a text of 0 to 31 bytes" },
+        { "llama2", "\"String\":\" \"", "\"Regex\":\" +\"",
+          "normalizer: expected a Replace of a text (String), found the regular expression "
+          "\" +\"" },
+        { "llama2", "\"String\":\" \"", "\"String\":\"\"",
+          "String: expected a text of 1 to 31 bytes, found a string" },
+        { "llama2", "\"normalizers\":[", "\"normalizers\":[7,",
+          "normalizer: expected NFC, Prepend, Replace or Sequence, found a number" },
+        { "llama2", "\"unk_token\":\"<unk>\"", "\"unk_token\":\"<pad>\"",
+          "unk_token: expected a token of the vocabulary, found a string <pad>" },
+        { "llama2", "{\"type\":\"ByteFallback\"},", "{\"type\":\"WordPiece\"},",
+          "decoder: expected the type Replace, ByteFallback, Fuse or Strip in a Sequence" },
+        { "llama2", "{\"type\":\"Fuse\"},", "", "decoder: expected the type Replace, Byte" },
+        { "llama2", "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},",
+          "{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"},", "this order (with ByteLevel as" },
+        { "llama2", "\"decoders\":[", "\"decoders\":7,\"d\":[", "decoders: expected an array" },
+        { "llama2", "\"start\":1", "\"start\":2",
+          "decoder: expected a Strip of at most one space at the start" },
+        { "llama2", "\"stop\":0", "\"stop\":1", "decoder: expected a Strip of at most one" },
+        { "llama2", "\"content\":\" \",\"start\"", "\"content\":\"a\",\"start\"",
+          "decoder: expected a Strip of at most one" },
+        { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"ab\"",
+          "replacement: expected one character, found a string ab" },
+        { "mistral", "\"replacement\":\"\xe2\x96\x81\"", "\"replacement\":\"\"",
+          "replacement: expected a text of 1 to 31 bytes" },
+        { "mistral", "\"prepend_scheme\":\"first\"", "\"prepend_scheme\":\"last\"",
+          "prepend_scheme: expected always, first or never, found a string last" },
+        { "mistral", "\"prepend_scheme\":\"first\"",
+          "\"add_prefix_space\":false,\"prepend_scheme\":\"first\"",
+          "add_prefix_space: expected true, or \"never\" as prepend_scheme, found false" },
+        { "mistral", "\"normalizer\":null",
+          "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"a\"}",
+          "prepend_scheme: expected always or never, with Prepend or Replace as a normalizer" },
+        { "mistral", "\"split\":false", "\"split\":0", "split: expected true or false" },
+        { "gemma", "\"MergedWithPrevious\"", "\"Contiguous\"",
+          "behavior: expected Isolated, MergedWithPrevious or MergedWithNext, found a string "
+          "Contiguous" },
+        { "gemma",
+          "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"",
+          "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"<pad>\"},\"content\":\"\"},"
+          "\"n\":{\"a\":\"",
+          "added token \"<pad>\" is nothing once normalized" },
+    };
+    char path[64], many[2048] = "\"normalizers\":[";
+    bpe b;
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        snprintf(path, sizeof path, GOLDEN "%s/tokenizer.json", of[i][0]);
+        put_edited(path, of[i][1], of[i][2]);
+        if (strstr(of[i][3], "once normalized")) /* of a token that is */
+            put_edited(SCRATCH, "\"normalized\":false", "\"normalized\":true");
+        check_refused(bpe_read_json(&b, SCRATCH), &b, of[i][3]);
+    }
+    for (int i = 0; i <= BPE_STEPS; i++)
+        strcat(many, "{\"type\":\"NFC\"},");
+    put_edited(GOLDEN "llama2/tokenizer.json", "\"normalizers\":[", many);
+    check_refused(bpe_read_json(&b, SCRATCH), &b, "more than 16 normalizers and pre-tokenizers");
+}
+
 static void test_refusals(void)
 {
     static const char *const of_json[][3] = {
-        { "\"BPE\"", "\"WordPiece\"", ":1: model: expected the type BPE, as in GPT-2's" },
-        { "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFC\"}",
-          "normalizer: expected null, false or \"\", as in GPT-2's byte-level BPE, found an object" },
+        { "\"BPE\"", "\"WordPiece\"", ":1: model: expected the type BPE, found \"WordPiece\"" },
+        { "\"model\":{", "\"model\":7,\"m\":{", ":1: model: expected an object, found a number 7" },
+        { "\"normalizer\":null", "\"normalizer\":{\"type\":\"NFKC\"}",
+          "normalizer: expected the type NFC, Prepend, Replace or Sequence, found \"NFKC\"" },
+        { "\"normalizer\":null", "\"normalizer\":[]",
+          "normalizer: expected NFC, Prepend, Replace or Sequence, found an array" },
+        { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Whitespace\"",
+          "pre_tokenizer: expected the type ByteLevel, Digits, Metaspace, Split or Sequence, found "
+          "\"Whitespace\"" },
         { "\"pre_tokenizer\":{\"type\":\"ByteLevel\"", "\"pre_tokenizer\":{\"type\":\"Sequence\"",
-          "pre_tokenizer: expected the type ByteLevel, as in GPT-2's byte-level BPE, found \"Sequence\"" },
-        { "\"pre_tokenizer\"", "\"pre\"", "key pre_tokenizer (an object), which is not there" },
-        { "\"add_prefix_space\":false", "\"add_prefix_space\":true",
-          "add_prefix_space: expected null" },
-        { "\"use_regex\":true", "\"use_regex\":false", "use_regex: expected true" },
+          "expected an object with the key pretokenizers (an array), which is not there" },
+        { "\"pre_tokenizer\"", "\"pre\"",
+          "decoder: expected the type Replace, ByteFallback, Fuse or Strip in a Sequence of this "
+          "order (with ByteLevel as pre_tokenizer: ByteLevel), found \"ByteLevel\"" },
+        { "\"add_prefix_space\":false", "\"add_prefix_space\":0",
+          "add_prefix_space: expected true or false, found a number 0" },
+        { "\"use_regex\":true", "\"use_regex\":\"\"", "use_regex: expected true or false" },
         { "\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"T\"",
-          "post_processor: expected the type ByteLevel" },
-        { "\"post_processor\":{\"type\":\"ByteLevel\"",
-          "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{}}]",
-          "expected nothing but the text's Sequence in post_processor, found an object" },
+          "post_processor: expected the type TemplateProcessing, ByteLevel or Sequence, found \"T\"" },
         { "\"post_processor\":{\"type\":\"ByteLevel\"",
           "\"post_processor\":{\"type\":\"TemplateProcessing\"",
           "key single (an array), which is not there" },
         { "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":1",
-          "decoder: expected the type ByteLevel" },
-        { "\"dropout\":null", "\"dropout\":0.1", "dropout: expected null" },
+          "decoder: expected the type ByteLevel, as the pre_tokenizer is, found \"\"" },
+        { "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":null,\"d\":{\"type\":1",
+          "decoder: expected an object, found null" },
+        { "\"dropout\":null", "\"dropout\":0.1",
+          "dropout: expected null, false or \"\": this is not known, found a number 0.1" },
         { "\"continuing_subword_prefix\":null", "\"continuing_subword_prefix\":\"##\"",
-          "continuing_subword_prefix: expected null, false or \"\", as in GPT-2's byte-level BPE, "
-          "found a string ##" },
+          "continuing_subword_prefix: expected null, false or \"\": this is not known, found a "
+          "string ##" },
         { "\"end_of_word_suffix\":null", "\"end_of_word_suffix\":\"</w>\"", "end_of_word_suffix" },
-        { "\"ignore_merges\":false", "\"ignore_merges\":true", "ignore_merges: expected null" },
+        { "\"ignore_merges\":false", "\"ignore_merges\":1",
+          "ignore_merges: expected true or false" },
+        { "\"fuse_unk\":false", "\"fuse_unk\":{}", "fuse_unk: expected true or false" },
         { "\"added_tokens\":[", "\"added_tokens\":{},\"x\":[", "added_tokens: expected an array" },
-        { "\"lstrip\":false", "\"lstrip\":true", "lstrip: expected null, false or" },
+        { "\"single_word\":false", "\"single_word\":true", "single_word: expected null, false or" },
+        { "\"lstrip\":false", "\"lstrip\":3", "lstrip: expected true or false" },
+        { "\"normalized\":false", "\"normalized\":\"no\"", "normalized: expected true or false" },
         { "\"id\":600", "\"id\":605", "id 605 stands twice, or leaves a hole among 605 tokens" },
         { "\"id\":600", "\"id\":607", "\"<|user|>\" has id 607, which" },
         { "\"id\":600", "\"id\":601", "id 601 stands twice" },
@@ -492,7 +686,6 @@ static void test_refusals(void)
         { "\"!\":1", "\"!\":4294967297", "ids without holes" },
         { "\"!\":1", "\"!\":1.5", "!: expected a whole number, found a number 1.5" },
         { "\"!\":1,\"\\\"\":2", "\"!\":1,\"!\":2", "token \"!\" stands twice" },
-        { "\"!\":1", "\"!!!\":1", "byte 0x21 has no token (\"!\")" },
         { "\"merges\":[", "\"merges\":{},\"m\":[", "merges: expected an array" },
         { "\"merges\":[", "\"merges\":[1,", "expected a merge: two tokens in an array" },
         { "\"merges\":[", "\"merges\":[\"ab\",", "found a string ab" },
@@ -562,7 +755,7 @@ static void test_refusals(void)
     /* a template that adds nothing */
     put_edited(
         GOLDEN "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
-        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}}]");
+        "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}}]");
     CHECK_MSG(bpe_read_json(&b, SCRATCH) == 0, "%s", b.error);
     bpe_free(&b);
 
@@ -706,8 +899,13 @@ static void test_allocations(void)
         fclose(f);
 }
 
-int main(void)
+/* With folders (golden/make_tokenizer.py DIR N): their cases only. */
+int main(int argc, char **argv)
 {
+    for (int i = 1; i < argc; i++)
+        check_folder(argv[i]);
+    if (argc > 1)
+        return check_report("test_tokenizer");
     test_json_refuses();
     test_json_marks();
     test_json_writing();
@@ -716,6 +914,7 @@ int main(void)
     test_golden();
     test_words();
     test_refusals();
+    test_family_refusals();
     test_bin();
     test_allocations();
     CHECK(living == 0);

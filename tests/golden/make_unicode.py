@@ -1,59 +1,192 @@
 #!/usr/bin/env python3
-"""Writes examples/unicode.h: which characters GPT-2's pre-split takes for letters, numbers and space.
+"""Writes examples/unicode.h: which characters the regular expressions of tokenizers take for letters, numbers
+and space, and Unicode's composed form (NFC).
 
     python3 tests/golden/make_unicode.py > examples/unicode.h
 
-It asks the tokenizers package (0.23 was used) about every code point, so the table is that of its regex
-engine, whose Unicode version (16) is not that of any Python: a character is of the class of the word it
-joins."""
-from tokenizers import pre_tokenizers
+It asks the tokenizers package (0.23 was used) about every code point, so the tables are its own: those of its
+regex engine (Unicode 16), of its Digits (17) and of its NFC (9), none of which is that of any Python. Python's
+unicodedata (14 or later) proposes the pairs and the combining classes; what the package does not do is left out."""
+import unicodedata
+from tokenizers import normalizers, pre_tokenizers
 
 split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+digits = pre_tokenizers.Digits(individual_digits=True)
+nfc, nfd = normalizers.NFC().normalize_str, normalizers.NFD().normalize_str
 LETTER, NUMBER, SPACE = 1, 2, 3
-before = 0
-words = []
-for code in range(0x110000):
-    if 0xD800 <= code < 0xE000:
-        kind = 0
-    else:
-        joins = [len(split.pre_tokenize_str(start + chr(code))) == 1 for start in "a1!"]
-        kind = LETTER if joins[0] else NUMBER if joins[1] else 0 if joins[2] else SPACE
-    if kind != before:
-        words.append(str(code * 4 + kind))
-        before = kind
+CODES = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 
-print("""/* unicode.h - the class of a character: letter, number, white space or other, as GPT-2's tokenizer
- * needs it (Unicode 16). Written by tests/golden/make_unicode.py. */
+# == classes =======================================================================================
+kinds, late = {}, []
+for code in CODES:
+    joins = [len(split.pre_tokenize_str(start + chr(code))) == 1 for start in "a1!"]
+    kinds[code] = LETTER if joins[0] else NUMBER if joins[1] else 0 if joins[2] else SPACE
+    if (len(digits.pre_tokenize_str("a" + chr(code))) == 2) != (kinds[code] == NUMBER):
+        assert kinds[code] != NUMBER
+        late.append(code)
+
+# == the composed form =============================================================================
+singles, pairs = [], []  # (code, what it is), (code, first, second, whether the two compose)
+for code in CODES:
+    if 0xAC00 <= code < 0xD7A4 or nfd(chr(code)) == chr(code):
+        continue
+    parts = [int(part, 16) for part in unicodedata.decomposition(chr(code)).split()]
+    assert nfd(chr(code)) == nfd("".join(map(chr, parts)))
+    if len(parts) == 1:
+        singles.append((code, parts[0]))
+    else:
+        pairs.append((code, *parts, nfc("".join(map(chr, parts))) == chr(code)))
+classes = {}
+for code in CODES:
+    value = unicodedata.combining(chr(code))
+    if value == 240 or (value and nfd("a\u0345" + chr(code)) != "a\u0345" + chr(code)):
+        classes[code] = value
+plain = {value: chr(code) for code, value in reversed(classes.items()) if nfd(chr(code)) == chr(code)}
+for code, value in classes.items():
+    for other, mark in plain.items():
+        assert (nfd("a" + mark + chr(code)) != "a" + mark + nfd(chr(code))) == (value < other)
+second = {pair[2] for pair in pairs if pair[3]} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
+moves = {code for code in CODES
+         if code in classes or nfc(chr(code)) != chr(code) or ord(nfd(chr(code))[0]) in second}
+assert min(moves) == 0x300
+
+
+# == the file ======================================================================================
+def ranges(value, factor):
+    """Numbers code * factor + value(code) where the value changes."""
+    before, numbers = 0, []
+    for code in range(0x110000):
+        if value(code) != before:
+            before = value(code)
+            numbers.append(code * factor + before)
+    return numbers
+
+
+def table(comment, head, numbers):
+    lines = [comment, head + " = {"] if comment else [head + " = {"]
+    line = "   "
+    for number in numbers:
+        if len(line) + len(str(number)) > 97:
+            lines.append(line)
+            line = "   "
+        line += " " + str(number) + ","
+    return "\n".join(lines + [line.rstrip(","), "};"])
+
+
+spans = [(code, end) for code in late if code - 1 not in late
+         for end in [min(x for x in range(code, 0x110001) if x not in late)]]
+composing = sorted((pair[1], pair[2], at) for at, pair in enumerate(pairs) if pair[3])
+print("""/* unicode.h - what tokenizers need of Unicode, as the tokenizers package has it: the class of a
+ * character (letter, number, white space or other; Unicode 16), and the composed form, NFC (Unicode
+ * 9). Written by tests/golden/make_unicode.py. */
 #ifndef UNICODE_H
 #define UNICODE_H
+#include <stddef.h>
 #include <stdint.h>
 
 enum { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
 
-/* clang-format off */
-/* From code point x / 4 on, the class is x % 4. */
-static const uint32_t unicode_classes[] = {""")
-line = "    0"
-for word in words:
-    if len(line) + len(word) > 96:
-        print(line + ",")
-        line = "    " + word
-    else:
-        line += ", " + word
-print(line + """
-};
-/* clang-format on */
+/* clang-format off */""")
+print(table("/* From code point x / 4 on, the class is x % 4. */", "static const uint32_t unicode_classes[]",
+            [0] + ranges(lambda code: kinds.get(code, 0), 4)))
+print(table("/* From code point x / 512 on: x % 256 is the combining class, 256 says that the character may\n"
+            " * change in NFC, or join one before it. */", "static const uint32_t unicode_marks[]",
+            [0] + ranges(lambda code: (code in moves) * 256 + classes.get(code, 0), 512)))
+print(table("/* Canonical decompositions: a character and the one that it is, .. */",
+            "static const uint32_t unicode_singles[]", [x for single in singles for x in single]))
+print(table("/* .. a character and the two that it is, .. */",
+            "static const uint32_t unicode_pairs[]", [x for pair in pairs for x in pair[:3]]))
+print(table("/* .. and which of those pairs are composed, in the order of the two. */",
+            "static const uint16_t unicode_composed[]", [at for _, _, at in composing]))
+print("""/* clang-format on */
 
-static inline int unicode_class(uint32_t character)
+/* Where the last number <= x stands among every `step`th of n, of which the first is <= x. */
+static inline uint32_t unicode_at(const uint32_t *numbers, uint32_t n, uint32_t step, uint32_t x)
 {
-    uint32_t low = 0, high = sizeof unicode_classes / sizeof unicode_classes[0];
+    uint32_t low = 0, high = n / step;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
-        if (unicode_classes[middle] / 4 <= character)
+        if (numbers[middle * step] <= x)
             low = middle;
         else
             high = middle;
     }
-    return (int)(unicode_classes[low] % 4);
+    return low * step;
 }
-#endif""")
+#define UNICODE_AT(table, step, x)                                                                 \\
+    unicode_at(table, (uint32_t)(sizeof(table) / sizeof(table)[0]), step, x)
+
+static inline int unicode_class(uint32_t character)
+{
+    return (int)(unicode_classes[UNICODE_AT(unicode_classes, 1, character * 4 + 3)] % 4);
+}
+
+/* A number also for Digits, which knows those of Unicode 17. */
+static inline int unicode_is_digit(uint32_t character)
+{
+    if (@SPANS@)
+        return 1;
+    return unicode_class(character) == UNICODE_NUMBER;
+}
+
+/* The combining class (0: a starter), and 256 more where a character may change in NFC. */
+static inline int unicode_mark(uint32_t character)
+{
+    if (character < 0x300)
+        return 0;
+    return (int)(unicode_marks[UNICODE_AT(unicode_marks, 1, character * 512 + 511)] % 512);
+}
+
+enum { UNICODE_DECOMPOSED = 4 }; /* no character becomes more than this many */
+
+/* Writes what a character decomposes into; how many there are. */
+static inline size_t unicode_decompose(uint32_t c, uint32_t *to)
+{
+    uint32_t behind[UNICODE_DECOMPOSED], at;
+    size_t n = 0, size = 0;
+    if (c - 0xac00 < 11172) { /* Hangul: 19 consonants, 21 vowels, 27 last consonants or none */
+        to[size++] = 0x1100 + (c - 0xac00) / 588;
+        to[size++] = 0x1161 + (c - 0xac00) % 588 / 28;
+        if ((c - 0xac00) % 28 != 0)
+            to[size++] = 0x11a7 + (c - 0xac00) % 28;
+        return size;
+    }
+    for (;;) {
+        at = UNICODE_AT(unicode_pairs, 3, c);
+        if (unicode_pairs[at] == c) {
+            behind[n++] = unicode_pairs[at + 2];
+            c = unicode_pairs[at + 1];
+            continue;
+        }
+        at = UNICODE_AT(unicode_singles, 2, c);
+        if (unicode_singles[at] != c)
+            break;
+        c = unicode_singles[at + 1];
+    }
+    for (to[size++] = c; n > 0;)
+        to[size++] = behind[--n];
+    return size;
+}
+
+/* The character that two compose, or 0. */
+static inline uint32_t unicode_compose(uint32_t first, uint32_t second)
+{
+    uint32_t low = 0, high = (uint32_t)(sizeof unicode_composed / sizeof unicode_composed[0]);
+    if (first - 0x1100 < 19 && second - 0x1161 < 21)
+        return 0xac00 + (first - 0x1100) * 588 + (second - 0x1161) * 28;
+    if (first - 0xac00 < 11172 && (first - 0xac00) % 28 == 0 && second - 0x11a8 < 27)
+        return first + second - 0x11a7;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        const uint32_t *pair = unicode_pairs + 3 * (size_t)unicode_composed[middle];
+        if (pair[1] == first && pair[2] == second)
+            return pair[0];
+        if (pair[1] < first || (pair[1] == first && pair[2] < second))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return 0;
+}
+#endif""".replace("@SPANS@", " || ".join(f"character - {low:#x} < {high - low}" for low, high in spans)))
+assert max(len(nfd(chr(code))) for code in CODES) <= 4
