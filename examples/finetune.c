@@ -31,7 +31,7 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    int64_t special_tokens, epochs;
+    int64_t special_tokens, epochs, eval;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
@@ -110,6 +110,8 @@ static const options_row allowed[] = {
       "instead of --steps: so often each row of --data" },
     { "eval-every", OPTIONS_WHOLE, &lm.eval_every, "50", 0, 1e12, NULL,
       "steps between evaluations; also before the first and behind the last; 0: none" },
+    { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
+      "no training: the loss of --validation, or of all of --data, by --model and --adapter" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text that samples continue, before and after; -: standard input; not given: the end of a "
       "text" },
@@ -128,7 +130,7 @@ static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
-static const char not_kept[] = "resume save new json timeline picture plan help";
+static const char not_kept[] = "resume save new json timeline picture plan help eval";
 
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
@@ -174,6 +176,11 @@ static int check_options(void)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
+    if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
+                   lm.timeline != NULL || lm.plan))
+        return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
+                               "--timeline and --plan out; --model and --adapter take what was "
+                               "saved");
     const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
     if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
         (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
@@ -444,15 +451,15 @@ static int load_data(void)
                             (long long)o.context, (long long)room, (long long)m.config.context,
                             room < m.config.context ? ", and the method takes some" : "");
     const uint64_t rows = dataset_rows(&run.data, run.first.T);
-    const uint64_t tenth = lm.validation == NULL ? (rows + 9) / 10 : 0;
-    const uint64_t held = lm.eval_every > 0 ? tenth : 0;
+    const uint64_t tenth = lm.validation != NULL ? 0 : o.eval ? rows : (rows + 9) / 10;
+    const uint64_t held = lm.eval_every > 0 && !o.eval ? tenth : 0;
     const part train = { &run.data, 0, rows - held }, last = { &run.data, rows - tenth, tenth },
                own = { &run.validation, 0, dataset_rows(&run.validation, run.first.T) },
                other = { &run.general, 0, dataset_rows(&run.general, run.first.T) };
     run.train = train;
     run.valid = lm.validation != NULL ? own : last;
     run.other = other;
-    if (train.count == 0 || (lm.eval_every > 0 && run.valid.count == 0))
+    if (train.count == 0 || ((lm.eval_every > 0 || o.eval) && run.valid.count == 0))
         return session_fail(1,
                             "%s has %llu rows of %lld tokens, too few to learn from and to "
                             "evaluate with; a smaller --context makes more",
@@ -462,7 +469,8 @@ static int load_data(void)
     count_steps();
     const uint64_t cut = dataset_cut(&run.data, run.first.T);
     fprintf(session.out,
-            "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
+            o.eval ? "data   %s: %zu token%s, %llu row%s of %lld\n"
+                   : "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
             session_is_dash(lm.data) ? "standard input" : lm.data, run.data.all.count,
             session_s((int64_t)run.data.all.count), (unsigned long long)rows,
             session_s((int64_t)rows), (long long)run.first.T, (unsigned long long)held);
@@ -572,7 +580,8 @@ static int make_plans(tuning *t)
     r->classes = run.classes > 0 ? run.classes - 1 : 0;
     for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
         const int training = lm_purpose(i) == LM_TRAINING;
-        if (lm_purpose(i) == LM_SAMPLING || (!training && lm.eval_every == 0))
+        if (lm_purpose(i) == LM_SAMPLING ||
+            (training ? o.eval != 0 : lm.eval_every == 0 && !o.eval))
             continue;
         m->user = t;
         m->T = i < LM_PURPOSES ? r->T : run.lengths[(i - LM_PURPOSES) / LM_SAMPLING];
@@ -747,7 +756,12 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
         return 1;
     if (*loss == 0)
         return 0;
-    if (run.valid.data->examples != NULL)
+    if (o.eval)
+        fprintf(session.out,
+                "eval   %llu row%s: loss %.4f a token, mean of rows' means %.4f, perplexity %.4g\n",
+                (unsigned long long)part_used(&run.valid), session_s((int64_t)part_used(&run.valid)),
+                *loss, of_means, perplexity(*loss));
+    else if (run.valid.data->examples != NULL)
         session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
                     (unsigned long long)step, *loss, of_means, perplexity(*loss));
     else
@@ -1094,6 +1108,21 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     return failed;
 }
 
+/* --eval. Without an adapter nothing is added to the model; LoRA that begins at 0 lets it be packed. */
+static int evaluate_only(void)
+{
+    tuning t = { .run = run.first };
+    double loss = 0, general = 0;
+    const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
+                                   : o.store != 0    ? ADAPTERS_LORA
+                                                     : ADAPTERS_FULL;
+    const int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t) ||
+                       lm_execs(&t.run) || evaluate(&t, 0, &loss) ||
+                       evaluate_general(&t, 0, &general);
+    free_tuning(&t);
+    return failed;
+}
+
 /* ---- all methods ----------------------------------------------------------------------------- */
 /* What each keeps, by kind. */
 static int draw_methods(const outcome *all)
@@ -1231,7 +1260,9 @@ int main(int argc, char **argv)
         status = make_model();
     if (status == 0 && lm.data != NULL)
         status = load_data();
-    if (status == 0 && lm.data != NULL) {
+    if (status == 0 && o.eval) {
+        status = evaluate_only();
+    } else if (status == 0 && lm.data != NULL) {
         outcome result;
         status = o.method == ADAPTERS_METHODS
                      ? compare(argc, argv)

@@ -268,18 +268,20 @@ static size_t lm_bytes(lm_run *r)
 /* Executors of all that is planned, in one arena, as large as the greediest wants. */
 static int lm_execs(lm_run *r)
 {
-    const gckpt_plan *training = r->models[LM_TRAINING].plan;
+    const gckpt_plan *training = r->models[LM_TRAINING].plan; /* or NULL: only evaluation is */
+    const gckpt_plan *p = training != NULL ? training : r->models[LM_EVALUATION].plan;
     size_t bytes = 0;
     lm_model *m;
     for (int i = 0; (m = lm_each(r, i)) != NULL; i++)
         if (m->plan != NULL && gckpt_plan_arena(m->plan) > bytes)
             bytes = gckpt_plan_arena(m->plan);
-    const size_t total = gckpt_plan_bytes(training) - gckpt_plan_arena(training) + bytes;
+    const size_t total = gckpt_plan_bytes(p) - gckpt_plan_arena(p) + bytes;
     if (lm.budget > 0 && total > (size_t)lm.budget)
         return session_fail(1,
-                            "--budget %lld: training fits, but evaluation or sampling need %zu "
-                            "bytes; --eval-every 0 and --sample 0 go without",
-                            (long long)lm.budget, total);
+                            "--budget %lld: %sevaluation or sampling need %zu bytes%s",
+                            (long long)lm.budget, training != NULL ? "training fits, but " : "",
+                            total,
+                            training != NULL ? "; --eval-every 0 and --sample 0 go without" : "");
     if (total > lm_bytes(r))
         fprintf(session.out, "bytes  evaluation or sampling need %zu\n", total);
     r->arena_bytes = bytes + 64;
@@ -292,7 +294,8 @@ static int lm_execs(lm_run *r)
         memset(&e, 0, sizeof e);
         e.debug = purpose == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
         e.backend = r->device;
-        e.skip_nonfinite = purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_in_backward(m->plan);
+        e.skip_nonfinite =
+            purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_in_backward(m->plan);
         e.ranks = r->ranks;
         e.fast_reduce = purpose == LM_TRAINING && lm.fast_reduce;
         if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
@@ -302,7 +305,8 @@ static int lm_execs(lm_run *r)
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
             return session_fail(1, "%s", gckpt_error_text(r->store));
     }
-    r->rows = gckpt_plan_share(training, lm.batch, lm_rank(r), &r->first);
+    if (training != NULL)
+        r->rows = gckpt_plan_share(training, lm.batch, lm_rank(r), &r->first);
     return 0;
 }
 
