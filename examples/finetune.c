@@ -6,8 +6,10 @@
  *     ./finetune --model gpt2 --method all --data my.txt --general wiki.txt --save compared
  *     ./finetune --resume tuned/training.safetensors
  *     ./finetune --new 4x128x4x128 --model small          a model to try things with
+ *     ./finetune --new llama:4x128x4x2x128 --model small  the same as a Llama
  *     ./finetune --help
  *
+ * The model is a GPT-2 or a Llama-like one, as its config.json says (model.h).
  * A method says which parameters are trained (adapters.h); all others are frozen: they have no
  * gradient and no optimiser state, and may be stored in fewer bytes (--store). --save DIR keeps what
  * evaluates best, as Python's transformers and peft load it, and DIR/training.safetensors with which
@@ -65,8 +67,9 @@ static const options_row allowed[] = {
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
       "folder with an adapter to begin with, of peft or from --save" },
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
-      "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, new weights and a tokenizer of "
-      "bytes; 12x768x12x1024x50257 has the size of gpt2" },
+      "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, a GPT-2 of new weights and a "
+      "tokenizer of bytes; 12x768x12x1024x50257 has the size of gpt2; "
+      "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] makes a Llama" },
     { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
       "how frozen matrices are kept; changes bytes and, a little, results; without --budget they "
       "are unpacked all the time" },
@@ -94,14 +97,16 @@ static const options_row allowed[] = {
     { "rslora", OPTIONS_FLAG, &o.rslora, NULL, 0, 0, NULL, "lora: scaled by alpha / sqrt(rank)" },
     { "lora-dropout", OPTIONS_REAL, &o.lora_dropout, "0", 0, 0.99, NULL, "lora: of its input" },
     { "targets", OPTIONS_TEXT, &o.targets, NULL, 0, 0, NULL,
-      "lora: modules, as in peft: c_attn,mlp.c_fc, or all-linear; not given: c_attn" },
+      "lora: modules, as in peft: c_attn,mlp.c_fc, or all-linear; not given: c_attn of a GPT-2, "
+      "q_proj,v_proj of a Llama" },
     { "ranks", OPTIONS_TEXT, &o.ranks, NULL, 0, 0, NULL, "lora: ranks of some: mlp.c_fc=4" },
     { "alphas", OPTIONS_TEXT, &o.alphas, NULL, 0, 0, NULL, "lora: alphas of some" },
     { "bias", OPTIONS_CHOICE, &o.bias, "none", 0, 0, bias_names, "lora: biases trained, too" },
     { "hidden", OPTIONS_WHOLE, &o.hidden, "0", 0, 65536, NULL,
       "prefix: of an MLP that makes it in training; 0: none" },
     { "context", OPTIONS_WHOLE, &o.context, "0", 0, 1 << 20, NULL,
-      "tokens T of a row; 0: what the model and the method leave, or the longest line of JSON" },
+      "tokens T of a row; 0: what the model and the method leave, 1024 at most, or the longest "
+      "line of JSON" },
     { "lr", OPTIONS_REAL, &lm.lr, "0", 0, 10, NULL,
       "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
     { "in-order", OPTIONS_FLAG, &o.in_order, NULL, 0, 0, NULL,
@@ -147,9 +152,10 @@ static int check_steps(int argc, char **argv)
 static int check_options(void)
 {
     if (o.model == NULL)
-        return session_fail(2,
-                            "--model DIR is missing: a folder with a GPT-2, such as "
-                            "huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
+        return session_fail(
+            2,
+            "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
+            "model, such as huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
     if (lm.data == NULL && (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
@@ -194,6 +200,8 @@ static int check_options(void)
 }
 
 /* ---- the run: what all methods share --------------------------------------------------------- */
+enum { USUAL_CONTEXT = 1024 };
+
 typedef struct { /* rows first, first + 1, .. of a data set */
     const dataset *data;
     uint64_t first, count;
@@ -213,6 +221,7 @@ static struct {
     int32_t stops[MODEL_EOS + 1]; /* what ends a sample, then -1 */
     lm_run first;                 /* what the runs of all methods begin with: device, feeds */
     uint64_t resumed_at;          /* step */
+    int biases;                   /* 1: the model has some */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
@@ -265,31 +274,58 @@ static int write_tokenizer(void)
     return 0;
 }
 
-static int make_model(void)
+/* --new: the numbers of [llama:]AxBx.., into n; 1, or 0: it is something else. */
+static int read_sizes(const char *text, int least, int most, long long *n)
+{
+    char *end = NULL;
+    int count = 0;
+    for (; count < most && (count == 0 || *end == 'x'); count++) {
+        const char *at = count > 0 ? end + 1 : text;
+        n[count] = strtoll(at, &end, 10);
+        if (end == at || n[count] < 1 || n[count] > 1 << 24)
+            return 0;
+    }
+    return count >= least && *end == 0;
+}
+
+/* The sizes of a new model; 1, or 0: they are none. */
+static int size_model(model_any *m)
 {
     enum { LAYERS, DIM, HEADS, CONTEXT, VOCABULARY };
-    long long n[5] = { 0, 0, 0, 0, 257 };
-    char path[MODEL_PATH], *end = NULL;
+    enum { KEY_HEADS = 3, L_CONTEXT, L_VOCABULARY };
+    const int llama = strncmp(o.new_model, "llama:", 6) == 0;
+    long long n[6] = { 0, 0, 0, 0, 257, 257 };
+    const char *sizes = o.new_model + (llama ? 6 : 0);
+    if (!read_sizes(sizes, 4 + llama, 5 + llama, n) || n[LAYERS] > 1000 || n[DIM] > 65536 ||
+        n[DIM] % n[HEADS] != 0 || n[llama ? L_CONTEXT : CONTEXT] > 1 << 20 ||
+        n[llama ? L_VOCABULARY : VOCABULARY] < 257)
+        return 0;
+    if (!llama) {
+        gpt2_new(m, n[LAYERS], n[HEADS], n[DIM], n[CONTEXT], n[VOCABULARY]);
+        return 1;
+    }
+    llama_new(m, n[LAYERS], n[DIM], n[HEADS], n[KEY_HEADS], n[L_CONTEXT], n[L_VOCABULARY]);
+    return n[HEADS] % n[KEY_HEADS] == 0 && m->config.head % 2 == 0 && m->config.head <= LLAMA_HEAD;
+}
+
+static int make_model(void)
+{
+    char path[MODEL_PATH];
     model_any m;
     gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const char *at = o.new_model;
-    for (int i = 0; i < 5 && end != at && (i == 0 || *end == 'x'); i++) {
-        at = i > 0 ? end + 1 : at;
-        n[i] = strtoll(at, &end, 10);
-    }
-    if (end == at || *end != 0 || n[LAYERS] < 1 || n[DIM] < 1 || n[HEADS] < 1 || n[CONTEXT] < 1 ||
-        n[LAYERS] > 1000 || n[DIM] > 65536 || n[CONTEXT] > 1 << 20 || n[DIM] % n[HEADS] != 0 ||
-        n[VOCABULARY] < 257 || n[VOCABULARY] > 1 << 24)
+    if (!size_model(&m))
         return session_fail(2,
                             "--new %s: allowed is LAYERSxDIMxHEADSxCONTEXT, such as 4x128x4x128, "
-                            "DIM a multiple of HEADS, and xVOCABULARY, 257 or more",
+                            "DIM a multiple of HEADS, and xVOCABULARY, 257 or more; or "
+                            "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT, such as llama:4x128x4x2x128, "
+                            "DIM an even multiple of HEADS, they a multiple of KVHEADS",
                             o.new_model);
     if (access(join(path, sizeof path, o.model, "config.json"), F_OK) == 0)
         return session_fail(
             2, "--new: %s is there already; give another --model, or leave --new out", path);
     gckpt_store *store = gckpt_store_new(&desc);
-    gpt2_new(&m, n[LAYERS], n[HEADS], n[DIM], n[CONTEXT], n[VOCABULARY]);
     m.config.eos[0] = 256;
+    m.config.eos[1] = -1;
     int failed =
         model_declare(&m, store) != 0 || model_save(&m, store, o.model, GCKPT_STORED_F32) != 0
             ? session_fail(1, "--new: %s", m.error)
@@ -409,6 +445,14 @@ static void count_steps(void)
                                          : (epochs * rows + batch - 1) / batch);
 }
 
+static int has_biases(const model_config *c)
+{
+    int biases = 0;
+    for (int64_t i = 0; i < model_count(c) && !biases; i++)
+        biases = strstr(model_get(c, i).name, ".bias") != NULL;
+    return biases;
+}
+
 /* All texts as tokens, and which rows are for what. */
 static int load_data(void)
 {
@@ -418,6 +462,7 @@ static int load_data(void)
     model_close(&m);
     if (bpe_open(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s", run.tokenizer.error);
+    run.biases = has_biases(&m.config);
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
     if (m.config.eos[0] < 0 && end != NULL)
         m.config.eos[0] = end->id, m.config.eos[1] = -1;
@@ -436,12 +481,12 @@ static int load_data(void)
         (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.format.name != NULL))
         say_chats();
     const int64_t room = m.config.context - positions_before();
-    run.first.T = o.context > 0 ? o.context : room;
+    run.first.T = o.context > 0 ? o.context : room < USUAL_CONTEXT ? room : USUAL_CONTEXT;
     int64_t longest = dataset_longest(&run.data);
     if (dataset_longest(&run.validation) > longest && longest > 0)
         longest = dataset_longest(&run.validation);
-    if (o.context == 0 && longest > 0 && longest < room)
-        run.first.T = longest; /* more would be padding */
+    if (o.context == 0 && longest > 0)
+        run.first.T = longest < room ? longest : room; /* more would be padding */
     if (room < 1)
         return session_fail(2, "--size: the model has %lld positions: that leaves none for a text",
                             (long long)m.config.context);
@@ -1159,6 +1204,10 @@ static int compare(int argc, char **argv)
         return session_fail(1, "--save %s: %s", lm.save, strerror(errno));
     for (int i = 0; i < ADAPTERS_METHODS && !failed && !session.interrupted; i++) {
         char folder[MODEL_PATH];
+        if (i == ADAPTERS_BIAS && !run.biases) {
+            fprintf(session.out, "note   --method bias is left out: the model has no biases\n");
+            continue;
+        }
         failed = tune((adapters_method)i, join(folder, sizeof folder, lm.save, adapters_names[i]),
                       argc, argv, &all[i]);
     }
@@ -1172,6 +1221,8 @@ static int compare(int argc, char **argv)
             evaluated ? "--:|--:|" : "", general ? "--:|--:|" : "");
     for (int i = 0; i < ADAPTERS_METHODS; i++) {
         const outcome *r = &all[i];
+        if (i == ADAPTERS_BIAS && !run.biases)
+            continue;
         fprintf(session.out, "| %s | %lld | %zu |", adapters_names[i], (long long)r->parameters,
                 r->bytes);
         if (ran)

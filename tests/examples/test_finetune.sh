@@ -349,6 +349,55 @@ check "--method all: nothing packed" fails_with 2 "which only frozen ones" build
 check "--method all without --save" fails_with 2 "needs --save" build/finetune $text --method all
 check "--picture of one" fails_with 2 "method all" build/finetune $text --picture "$work/x.svg"
 
+# ---- a Llama: the same program; it asks config.json --------------------------------------------------------
+llama="--model $work/llama"
+check "--new llama:" build/finetune --new llama:2x32x4x2x48 $llama
+check "--new llama: of nonsense" fails_with 2 "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT" build/finetune \
+    --new llama:2x32x4x3x48 --model "$work/x"
+check "--new llama: without the heads of keys" fails_with 2 "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT" build/finetune \
+    --new llama:2x32x4x48 --model "$work/x"
+check "its config.json" grep -q '"num_key_value_heads": 2' "$work/llama/config.json"
+learns="$llama --threads 1 --context 24 --batch 4 --lr 1e-2 --warmup 2 --json - --data $work/text --eval-iters 4"
+for method in full last head added lora houlsby llama prefix prompt; do
+    a="$work/l$method.a"
+    b="$work/l$method.b"
+    lr=1e-2
+    [ $method = prompt ] && lr=0.3
+    how="$learns --method $method --lr $lr --eval-every 8 --dropout 0.1"
+    build/finetune $how --steps 20 --save "$a" > "$a.json" 2> "$work/stderr"
+    check "llama, $method: the loss falls; $(tail -n 1 "$work/stderr")" less "$(field "$a.json" end after)" \
+        "$(field "$a.json" end before)"
+    check "llama, $method: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
+    build/finetune $how --steps 8 --save "$b" > "$b.json" 2> "$work/stderr"
+    build/finetune --resume "$b" --steps 20 --micro-batch 1 --json - > "$b.json" 2> "$work/stderr"
+    check "llama, $method: resumed to the same bits, in other micro-batches" test \
+        "$(field "$b.json" end weights_hash)" = "$(field "$a.json" end weights_hash)"
+done
+check "llama: no biases" fails_with 1 "this Llama has no biases; lora on all-linear" build/finetune $learns --method bias
+check "llama: targets of a GPT-2" fails_with 1 "there are self_attn.q_proj, self_attn.k_proj" build/finetune $learns \
+    --targets c_attn
+check "llama: q_proj,v_proj are usual" test "$(build/finetune $learns --plan 2> "$work/stderr" |
+    sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (32 + 32 + 32 + 16)))
+check "llama: all-linear" test "$(build/finetune $learns --plan --targets all-linear 2> "$work/stderr" |
+    sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (64 + 48 + 48 + 64 + 3 * (32 + 96))))
+build/finetune $learns --method lora --eval-every 8 --dropout 0.1 --steps 20 --map > "$work/plan.json" 2> "$work/stderr"
+check "llama, --map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/llora.a.json" end after)"
+for store in bf16 f16 int8; do
+    build/finetune $learns --method lora --store $store --steps 20 > "$work/plan.json" 2> "$work/stderr"
+    check "llama, --store $store learns, too" less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
+done
+check "llama: a model that was tuned in full is one" sh -c "build/finetune --model $work/lfull.a --data $work/text \
+    --threads 1 --context 24 --eval-every 0 --steps 1 --sample 8 --prompt 'The ' > $work/stdout &&
+    test \$(grep -ac '^The ' $work/stdout) -eq 2"
+check "llama, --method all leaves bias out" sh -c "build/finetune $llama --threads 1 --context 24 --batch 4 --data \
+    $work/text --eval-iters 2 --eval-every 2 --steps 2 --method all --save $work/lall > $work/all.out &&
+    grep -q '^note   --method bias is left out' $work/all.out && test \$(grep -c '^| [a-z]* | [0-9]' $work/all.out) -eq 9"
+sed -i.old 's/"eos_token_id": 256/"eos_token_id": [256, 10, 32]/' "$work/llama/config.json"
+build/finetune $llama --threads 1 --data "$work/text" --context 24 --eval-every 0 --steps 0 --sample 40 --samples 8 \
+    --temperature 3 --prompt 'The' > "$work/stdout" 2> "$work/stderr"
+check "llama: a sample ends at any of its ends" sh -c "test \$(grep -ac '^The' $work/stdout) -ge 8 &&
+    ! grep -a '^The.* ' $work/stdout"
+
 # ---- files that must not be harmed ------------------------------------------------------------------------
 cp "$work/tiny/model.safetensors" "$work/model.copy"
 check "--save over the model" fails_with 2 "it is also --model" build/finetune $text --save "$work/tiny/"
