@@ -560,6 +560,7 @@ typedef struct {
     chat_marks *marks;
     char *text; /* not yet tokens */
     size_t size, room;
+    size_t begin; /* of the chat, in tokens */
     int learns, specials;
 } chat_writer;
 
@@ -582,7 +583,8 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size
 static inline int chat_flush(chat_writer *w)
 {
     const size_t first = w->to->count;
-    if (w->size > 0 && bpe_encode(w->b, w->text, w->size, 0, w->to) != 0)
+    const int inside = first > w->begin ? BPE_INSIDE : 0;
+    if (w->size > 0 && bpe_encode(w->b, w->text, w->size, inside, w->to) != 0)
         return chat_fail(w->c, "%s", w->to->error);
     w->size = 0;
     if (w->marks != NULL && chat_mark_tokens(w->to, w->marks, first, w->learns) != 0)
@@ -649,6 +651,7 @@ static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t co
     w.b = b;
     w.to = to;
     w.marks = marks;
+    w.begin = before;
     w.specials = specials;
     const int failed =
         chat_render(c, turns, count, asks, chat_write, &w) != 0 || chat_flush(&w) != 0;

@@ -36,10 +36,9 @@ enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATA
 
 /* How lines of JSON become tokens. */
 typedef struct {
-    int32_t end;   /* of a text; -1: there is none */
-    int32_t begin; /* of a text, before each row but a chat's; -1: there is none */
-    int specials;  /* special tokens count in lines, too; else they are text there */
-    chat *chats;   /* of messages and instructions; NULL, or its format without a name: there is none */
+    int32_t end;  /* of a text; -1: there is none */
+    int specials; /* special tokens count in lines, too; else they are text there */
+    chat *chats;  /* of messages and instructions; NULL, or its format without a name: there is none */
 } dataset_desc;
 
 typedef struct {
@@ -201,7 +200,7 @@ static inline int dataset_text(dataset *d, const char *path, bpe *tokenizer)
         size -= (size_t)mark;
     }
     failed = failed || dataset_refuse(&file, text, size) != 0 ||
-             bpe_encode(tokenizer, text, size, 1, &d->all) != 0;
+             bpe_encode(tokenizer, text, size, BPE_SPECIALS, &d->all) != 0;
     d->spelled = failed ? 0 : chat_spelled(tokenizer, text, size);
     for (size_t i = 0; i < size && !failed;) {
         const int n = json_utf8(text + i, size - i, &c);
@@ -234,12 +233,22 @@ typedef struct { /* what reading lines needs */
     size_t turn_room;
 } dataset_reader;
 
+/* What the tokenizer's template puts before a text. */
+static inline int dataset_head(dataset *d, json *line, const dataset_reader *r)
+{
+    for (int i = 0; i < r->tokenizer->head_count; i++)
+        if (dataset_put(d, line, r->tokenizer->head[i], 0) != 0)
+            return -1;
+    return 0;
+}
+
 static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, const char *text,
                                  size_t n, int learns)
 {
     const size_t first = d->all.count;
+    const int flags = (r->desc->specials ? BPE_SPECIALS : 0) | (learns ? BPE_INSIDE : 0);
     d->spelled += chat_spelled(r->tokenizer, text, n);
-    if (bpe_encode(r->tokenizer, text, n, r->desc->specials, &d->all) != 0)
+    if (bpe_encode(r->tokenizer, text, n, flags, &d->all) != 0)
         return json_fail(line, line->line, "%s", d->all.error);
     if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
         return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
@@ -269,8 +278,7 @@ static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const 
 {
     const dataset_desc *desc = r->desc;
     const size_t begin = d->all.count;
-    if ((desc->begin >= 0 && dataset_put(d, line, desc->begin, 0) != 0) ||
-        dataset_encode(d, line, r, prompt, n, 0) != 0)
+    if (dataset_head(d, line, r) != 0 || dataset_encode(d, line, r, prompt, n, 0) != 0)
         return -1;
     if (d->all.count == begin && desc->end >= 0 && dataset_put(d, line, desc->end, 0) != 0)
         return -1; /* something must come before */
@@ -291,8 +299,7 @@ static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, size_t
     const size_t begin = d->all.count;
     for (size_t i = 0; i < count; i++)
         d->spelled += chat_spelled(r->tokenizer, r->turns[i].text, r->turns[i].size);
-    if (strcmp(c->format.name, "own") == 0 && desc->begin >= 0 &&
-        dataset_put(d, line, desc->begin, 0) != 0)
+    if (strcmp(c->format.name, "own") == 0 && dataset_head(d, line, r) != 0)
         return -1;
     if (chat_encode(c, r->tokenizer, r->turns, count, 0, desc->specials, &d->all, &d->learned) != 0)
         return json_fail(line, line->line, "%s", c->error);
@@ -525,7 +532,7 @@ static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, 
 static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
                                int32_t end)
 {
-    const dataset_desc desc = { end, -1, 0, NULL };
+    const dataset_desc desc = { end, 0, NULL };
     return dataset_open_as(d, path, tokenizer, vocabulary, &desc);
 }
 

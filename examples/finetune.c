@@ -341,7 +341,7 @@ static int open_data(const char *option, const char *path, const model_any *m, d
         return 0;
     if (session_is_dash(path) && session_take_stdin(option) != 0)
         return 2;
-    const dataset_desc desc = { run.end, -1, (int)o.special_tokens, &run.chat };
+    const dataset_desc desc = { run.end, (int)o.special_tokens, &run.chat };
     if (dataset_open_as(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
                         (int32_t)m->config.vocabulary, &desc) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
@@ -709,10 +709,13 @@ static int encode_prompt(bpe_tokens *prompt)
         failed = chat_encode(&run.chat, &run.tokenizer, &turn, 1, 1, 0, prompt, NULL) != 0;
         return failed ? session_fail(1, "--prompt: %s", run.chat.error) : 0;
     }
+    failed = bpe_reserve(prompt, BPE_TEMPLATE_SIZE) != 0;
+    for (int i = 0; i < run.tokenizer.head_count && !failed; i++)
+        prompt->ids[prompt->count++] = run.tokenizer.head[i];
     if (*text != 0)
-        failed = bpe_encode(&run.tokenizer, text, strlen(text), 0, prompt) != 0;
-    else
-        failed = dataset_push(prompt, run.end >= 0 ? run.end : 0) != 0;
+        failed = failed || bpe_encode(&run.tokenizer, text, strlen(text), 0, prompt) != 0;
+    else if (prompt->count == 0)
+        failed = failed || dataset_push(prompt, run.end >= 0 ? run.end : 0) != 0;
     return failed ? session_fail(1, "--prompt: %s", prompt->error) : 0;
 }
 
@@ -1161,6 +1164,7 @@ static int evaluate_only(void)
     const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
                                    : o.store != 0    ? ADAPTERS_LORA
                                                      : ADAPTERS_FULL;
+    session.start = session_now();
     const int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t) ||
                        lm_execs(&t.run) || evaluate(&t, 0, &loss) ||
                        evaluate_general(&t, 0, &general);

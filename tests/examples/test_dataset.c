@@ -128,7 +128,7 @@ static void test_lines(void)
 {
     static chat c;
     dataset d;
-    dataset_desc desc = { END, -1, 0, &c };
+    dataset_desc desc = { END, 0, &c };
     int32_t tokens[64], targets[64];
     static const struct {
         const char *line, *plain, *chats; /* what is shown without and with a template */
@@ -173,14 +173,16 @@ static void test_lines(void)
         }
         dataset_free(&d);
     }
-    desc.begin = 600;
+    tokenizer.head[0] = 600;
+    tokenizer.head_count = 1;
     CHECK(open_text(&d, path, "") != 0);
     put_file(path, lines[0].line, strlen(lines[0].line));
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && !strcmp(shown(&d, 0), "<|user|>1 2| 3<|endoftext|>"));
     dataset_free(&d);
     static const char spells[] = "{\"prompt\": \"<|user|><|endoftext|>\", \"completion\": \"<|user|>:<\"}";
     put_file(path, spells, sizeof spells - 1);
-    for (desc.begin = -1, desc.specials = 0; desc.specials < 2; desc.specials++) {
+    tokenizer.head_count = 0;
+    for (desc.specials = 0; desc.specials < 2; desc.specials++) {
         CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && d.spelled == 3);
         CHECK((d.all.ids[0] == 600) == desc.specials && (d.all.ids[1] == 0) == desc.specials);
         dataset_free(&d);
@@ -215,7 +217,7 @@ static void test_lines(void)
                   "%s: %s", wrong[i].text, d.error);
     }
     strcpy(none.found, "chat_template.jinja");
-    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &(dataset_desc){ END, -1, 0, NULL }) != 0);
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &(dataset_desc){ END, 0, NULL }) != 0);
     desc.chats = &none;
     CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
           strstr(d.error, "a chat, but the model's chat_template.jinja is none that is known here; --chat"));
@@ -431,7 +433,7 @@ static void test_memory(void)
     static const char *const files[] = { "build/test_dataset.jsonl", "build/test_dataset.txt", "build/test_dataset.bin",
                                          "build/test_dataset.md", "build/test_dataset2.jsonl" };
     static chat c;
-    const dataset_desc desc = { END, -1, 0, &c };
+    const dataset_desc desc = { END, 0, &c };
     static const char lines[] = "{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\"}\n"
                                 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
                                 "\"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"b\"}]}]}\n";
