@@ -1,5 +1,5 @@
-/* dataset.h - rows of tokens and targets from a text, a .bin file of tokens, or JSON lines of prompts
- * and answers: to copy, with tokenizer.h, json.h and sample.h.
+/* dataset.h - rows of tokens and targets from a text, a .bin file of tokens, or JSON lines of chats,
+ * prompts and answers: to copy, with tokenizer.h, json.h, chat.h and sample.h.
  *
  *     dataset d;
  *     if (dataset_open(&d, "chat.jsonl", &tokenizer, vocabulary, end_of_text) != 0)
@@ -8,25 +8,47 @@
  *         dataset_row(&d, dataset_shuffled(seed, p, dataset_rows(&d, T)), T, tokens, targets);
  *     dataset_free(&d);
  *
- * Text and tokens are cut into windows of T, each target the token behind. A line of FILE.jsonl is
- * {"prompt": "..", "answer": ".."}: a row of its own, of which only the answer and the end of text
- * behind it are targets; all others are -1, which no loss counts. A row that is too long loses the
- * beginning of its prompt, then the end of its answer. What is no text is refused by name: bytes of
- * 0, archives, pictures, weights, UTF-16, an array of JSON. C99 or C++11. */
+ * Text and tokens are cut into windows of T, each target the token behind. A line of FILE.jsonl is a
+ * row of its own, whose kind its keys say:
+ *     {"messages": [{"role": "user", "content": ".."}, ..]}    a chat, by dataset_desc.chats; answers
+ *                                           (role assistant) with their ends are targets
+ *     {"prompt": "..", "completion": ".."}  the completion (or "answer") and the end of text are
+ *     {"instruction": "..", "input": "..", "output": ".."}     the output and the end of text are;
+ *                                           "input" may be missing or empty
+ *     {"text": ".."}                        all of it is, and the end of text
+ * All other targets are -1, which no loss counts. The prompt of an instruction is
+ *     "### Instruction:\n" instruction "\n\n### Input:\n" input "\n\n### Response:\n"
+ * without the middle part where there is no input; with a chat template it is a turn of the user
+ * instead, an empty line between the two. A row that is too long loses the beginning of its prompt,
+ * then its end. dataset_batch groups rows of like length. What is no text is refused by name: bytes
+ * of 0, archives, pictures, weights, UTF-16, an array of JSON. C99 or C++11. */
 #ifndef DATASET_H
 #define DATASET_H
+#include "chat.h"
 #include "sample.h"
 #include "tokenizer.h"
 
 typedef struct {
-    size_t begin, answer, end; /* in tokens */
+    size_t begin, answer, end; /* in tokens; answer: the first that is learned */
 } dataset_example;
+
+enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATASET_KINDS };
+
+/* How lines of JSON become tokens. */
+typedef struct {
+    int32_t end;  /* of a text; -1: there is none */
+    int specials; /* special tokens count in lines, too; else they are text there */
+    chat *chats;  /* of messages and instructions; NULL, or its format without a name: there is none */
+} dataset_desc;
 
 typedef struct {
     bpe_tokens all;
     dataset_example *examples; /* NULL: windows */
     size_t count, room;        /* of examples */
+    size_t lines[DATASET_KINDS];
+    chat_marks learned;        /* of examples: which tokens are targets */
     size_t replaced;           /* bytes of a text that are no UTF-8: learned as U+FFFD */
+    size_t spelled;            /* special tokens that are spelled out */
     int32_t padding;
     char error[512];
 } dataset;
@@ -35,6 +57,8 @@ static inline void dataset_free(dataset *d)
 {
     bpe_tokens_free(&d->all);
     free(d->examples);
+    free(d->learned.at);
+    memset(&d->learned, 0, sizeof d->learned);
     d->examples = NULL;
     d->count = d->room = 0;
 }
@@ -43,16 +67,6 @@ static inline int dataset_ends_in(const char *path, const char *end)
 {
     const size_t n = strlen(path), m = strlen(end);
     return n > m && strcmp(path + n - m, end) == 0;
-}
-
-/* Appends the tokens of a member of the object; in an answer, too, text is only text. */
-static inline int dataset_member(dataset *d, json *line, const char *key, bpe *tokenizer)
-{
-    const uint32_t at = json_need(line, JSON_ROOT, key, JSON_STRING);
-    if (line->error[0] == 0 &&
-        bpe_encode(tokenizer, json_text(line, at), json_size(line, at), 0, &d->all) != 0)
-        json_fail(line, line->line, "%s", d->all.error);
-    return line->error[0] != 0 ? -1 : 0;
 }
 
 static inline int dataset_push(bpe_tokens *t, int32_t id)
@@ -100,6 +114,25 @@ static inline int dataset_begins(const char *text, size_t size, int kind)
     return i == n;
 }
 
+static const char dataset_forms[] =
+    "{\"prompt\": \"..\", \"completion\": \"..\"}, {\"messages\": [{\"role\": \"user\", \"content\": "
+    "\"..\"}, ..]}, {\"instruction\": \"..\", \"output\": \"..\"} or {\"text\": \"..\"}";
+
+/* What a line is, the first that fits: chats often have a prompt, too, and instructions a text. */
+static inline int dataset_kind(json *line)
+{
+    static const char *const keys[DATASET_KINDS][3] = { { "messages", "messages", "messages" },
+                                                        { "prompt", "completion", "answer" },
+                                                        { "instruction", "output", "output" },
+                                                        { "text", "text", "text" } };
+    int kind = 0;
+    while (kind < DATASET_KINDS && (json_find(line, JSON_ROOT, keys[kind][0]) == 0 ||
+                                    (json_find(line, JSON_ROOT, keys[kind][1]) == 0 &&
+                                     json_find(line, JSON_ROOT, keys[kind][2]) == 0)))
+        kind++;
+    return kind;
+}
+
 /* JSON that is no text: an array, or lines with the keys of examples. 0: it is none; -1: out of
  * memory, file->error. */
 static inline int dataset_is_json(json *file, const char *text, size_t size)
@@ -118,7 +151,7 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
     d.own[size] = 0;
     int is = json_parse(&d, d.own, size) == 0;
     if (is && !array)
-        is = json_find(&d, JSON_ROOT, "prompt") != 0 && json_find(&d, JSON_ROOT, "answer") != 0;
+        is = dataset_kind(&d) < DATASET_KINDS;
     if (strstr(d.error, "out of memory") != NULL) {
         memcpy(file->error, d.error, sizeof d.error);
         is = -1;
@@ -130,7 +163,6 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
 /* Says what a text is that is none; 0: it is one. */
 static inline int dataset_refuse(json *file, const char *text, size_t size)
 {
-    static const char expected[] = "{\"prompt\": \"..\", \"answer\": \"..\"}";
     const char *zero = (const char *)memchr(text, 0, size);
     for (int i = 0; i < (int)(sizeof dataset_kinds / sizeof dataset_kinds[0]); i++)
         if (dataset_begins(text, size, i))
@@ -149,9 +181,9 @@ static inline int dataset_refuse(json *file, const char *text, size_t size)
     return text[strspn(text, " \t\r\n")] == '['
                ? json_fail(file, 0,
                            "this is an array of JSON, no text; write FILE.jsonl, a line each: %s",
-                           expected)
+                           dataset_forms)
                : json_fail(file, 0, "these are lines of JSON, %s: name the file FILE.jsonl",
-                           expected);
+                           dataset_forms);
 }
 
 /* Reads a text. */
@@ -168,7 +200,8 @@ static inline int dataset_text(dataset *d, const char *path, bpe *tokenizer)
         size -= (size_t)mark;
     }
     failed = failed || dataset_refuse(&file, text, size) != 0 ||
-             bpe_encode(tokenizer, text, size, 1, &d->all) != 0;
+             bpe_encode(tokenizer, text, size, BPE_SPECIALS, &d->all) != 0;
+    d->spelled = failed ? 0 : chat_spelled(tokenizer, text, size);
     for (size_t i = 0; i < size && !failed;) {
         const int n = json_utf8(text + i, size - i, &c);
         d->replaced += n < 0 ? (size_t)-n : 0;
@@ -179,37 +212,273 @@ static inline int dataset_text(dataset *d, const char *path, bpe *tokenizer)
     return failed ? -1 : 0;
 }
 
-/* Reads {"prompt":, "answer":} lines. */
-static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer, int32_t end)
+/* ---- lines of JSON --------------------------------------------------------------------------- */
+/* Appends a token, or n bytes of text. */
+static inline int dataset_put(dataset *d, json *line, int32_t id, int learns)
+{
+    const size_t first = d->all.count;
+    if (dataset_push(&d->all, id) != 0)
+        return json_fail(line, line->line, "%s", d->all.error);
+    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
+        return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
+    return 0;
+}
+
+typedef struct { /* what reading lines needs */
+    bpe *tokenizer;
+    const dataset_desc *desc;
+    char *text; /* put together */
+    size_t size, room;
+    chat_turn *turns;
+    size_t turn_room;
+} dataset_reader;
+
+/* What the tokenizer's template puts before a text. */
+static inline int dataset_head(dataset *d, json *line, const dataset_reader *r)
+{
+    for (int i = 0; i < r->tokenizer->head_count; i++)
+        if (dataset_put(d, line, r->tokenizer->head[i], 0) != 0)
+            return -1;
+    return 0;
+}
+
+static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, const char *text,
+                                 size_t n, int learns)
+{
+    const size_t first = d->all.count;
+    const int flags = (r->desc->specials ? BPE_SPECIALS : 0) | (learns ? BPE_INSIDE : 0);
+    d->spelled += chat_spelled(r->tokenizer, text, n);
+    if (bpe_encode(r->tokenizer, text, n, flags, &d->all) != 0)
+        return json_fail(line, line->line, "%s", d->all.error);
+    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
+        return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
+    return 0;
+}
+
+/* Appends to r->text. */
+static inline int dataset_join(json *line, dataset_reader *r, const char *text, size_t n)
+{
+    if (r->size + n > r->room) {
+        const size_t room = 2 * (r->size + n) + 256;
+        char *more = (char *)realloc(r->text, room);
+        if (more == NULL)
+            return json_fail(line, line->line, "out of memory for %.0f bytes", (double)room);
+        r->text = more;
+        r->room = room;
+    }
+    if (n > 0)
+        memcpy(r->text + r->size, text, n);
+    r->size += n;
+    return 0;
+}
+
+/* A row of one text before another, which is learned with the end of text behind it. */
+static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const char *prompt,
+                               size_t n, uint32_t answer)
+{
+    const dataset_desc *desc = r->desc;
+    const size_t begin = d->all.count;
+    if (dataset_head(d, line, r) != 0 || dataset_encode(d, line, r, prompt, n, 0) != 0)
+        return -1;
+    if (d->all.count == begin && desc->end >= 0 && dataset_put(d, line, desc->end, 0) != 0)
+        return -1; /* something must come before */
+    const size_t learned = d->all.count;
+    if (dataset_encode(d, line, r, json_text(line, answer), json_size(line, answer), 1) != 0 ||
+        (desc->end >= 0 && dataset_put(d, line, desc->end, 1) != 0))
+        return -1;
+    if (d->all.count == learned || d->all.count - begin < 2)
+        return json_fail(line, line->line, "an answer without a token: the model has no end of text");
+    return 0;
+}
+
+/* Tokens of r->turns; up to the last that is learned. */
+static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, size_t count)
+{
+    const dataset_desc *desc = r->desc;
+    chat *c = desc->chats;
+    const size_t begin = d->all.count;
+    for (size_t i = 0; i < count; i++)
+        d->spelled += chat_spelled(r->tokenizer, r->turns[i].text, r->turns[i].size);
+    if (strcmp(c->format.name, "own") == 0 && dataset_head(d, line, r) != 0)
+        return -1;
+    if (chat_encode(c, r->tokenizer, r->turns, count, 0, desc->specials, &d->all, &d->learned) != 0)
+        return json_fail(line, line->line, "%s", c->error);
+    while (d->all.count > begin && !d->learned.at[d->all.count - 1])
+        d->all.count--;
+    if (d->all.count == begin)
+        return json_fail(line, line->line, "no turn of the assistant: nothing to learn");
+    if (d->learned.at[begin])
+        return json_fail(line, line->line, "nothing comes before the first answer");
+    if (chat_end(c, r->tokenizer) < 0 && desc->end >= 0)
+        return dataset_put(d, line, desc->end, 1);
+    return 0;
+}
+
+static inline int dataset_has_chat(const dataset_desc *desc)
+{
+    return desc->chats != NULL && desc->chats->format.name != NULL;
+}
+
+static inline int dataset_instruction(dataset *d, json *line, dataset_reader *r)
+{
+    static const char *const heads[3] = { "### Instruction:\n", "\n\n### Input:\n",
+                                          "\n\n### Response:\n" };
+    const int chats = dataset_has_chat(r->desc);
+    const uint32_t said = json_need(line, JSON_ROOT, "instruction", JSON_STRING),
+                   output = json_need(line, JSON_ROOT, "output", JSON_STRING);
+    uint32_t input = json_find_set(line, JSON_ROOT, "input");
+    input = input != 0 ? json_need(line, JSON_ROOT, "input", JSON_STRING) : 0;
+    if (line->error[0] != 0)
+        return -1;
+    r->size = 0;
+    if ((!chats && dataset_join(line, r, heads[0], strlen(heads[0])) != 0) ||
+        dataset_join(line, r, json_text(line, said), json_size(line, said)) != 0)
+        return -1;
+    if (json_size(line, input) > 0 &&
+        (dataset_join(line, r, heads[1], chats ? 2 : strlen(heads[1])) != 0 ||
+         dataset_join(line, r, json_text(line, input), json_size(line, input)) != 0))
+        return -1;
+    if (!chats)
+        return dataset_join(line, r, heads[2], strlen(heads[2])) != 0 ||
+               dataset_pair(d, line, r, r->text, r->size, output) != 0;
+    const chat_turn user = { CHAT_USER, r->text, r->size };
+    const chat_turn assistant = { CHAT_ASSISTANT, json_text(line, output), json_size(line, output) };
+    r->turns[0] = user;
+    r->turns[1] = assistant;
+    return dataset_chat(d, line, r, 2);
+}
+
+/* What a message says: a string, or a list of {"type": "text", "text": ".."}, which are put together
+ * in r->text; its size, and where it begins there, or -1. */
+static inline int dataset_content(json *line, dataset_reader *r, uint32_t content)
+{
+    static const char expected[] = "a string, or a list of {\"type\": \"text\", \"text\": \"..\"}";
+    if (json_kind_of(line, content) == JSON_STRING)
+        return dataset_join(line, r, json_text(line, content), json_size(line, content));
+    if (json_kind_of(line, content) != JSON_ARRAY)
+        return json_fail(line, line->line, "content: expected %s", expected);
+    for (uint32_t i = json_first(line, content); i != 0; i = json_next(line, i)) {
+        const uint32_t text = json_find(line, i, "text");
+        if (!json_is(line, json_find(line, i, "type"), "text") ||
+            json_kind_of(line, text) != JSON_STRING)
+            return json_fail(line, line->line, "content: expected %s", expected);
+        if (dataset_join(line, r, json_text(line, text), json_size(line, text)) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
+{
+    const uint32_t messages = json_need(line, JSON_ROOT, "messages", JSON_ARRAY);
+    const chat *c = r->desc->chats;
+    char names[256];
+    size_t n = 0, at = 0;
+    if (line->error[0] != 0)
+        return -1;
+    if (!dataset_has_chat(r->desc))
+        return json_fail(line, line->line,
+                         "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
+                         "--assistant-turn say what is around a turn",
+                         c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
+                         c != NULL ? c->found : "",
+                         c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
+                         chat_names(names, sizeof names));
+    if (json_size(line, messages) + 2 > r->turn_room) {
+        const size_t room = 2 * (size_t)json_size(line, messages) + 2;
+        chat_turn *more = (chat_turn *)realloc(r->turns, room * sizeof *more);
+        if (more == NULL)
+            return json_fail(line, line->line, "out of memory for %.0f turns", (double)room);
+        r->turns = more;
+        r->turn_room = room;
+    }
+    r->size = 0;
+    for (uint32_t i = json_first(line, messages); i != 0; i = json_next(line, i), n++) {
+        const uint32_t role = json_need(line, i, "role", JSON_STRING);
+        const uint32_t calls = json_find_set(line, i, "tool_calls");
+        int k = 0;
+        while (k < CHAT_ROLES && !json_is(line, role, chat_roles[k]))
+            k++;
+        if (line->error[0] != 0)
+            return -1;
+        if (k == CHAT_ROLES || json_size(line, calls) > 0)
+            return json_fail(line, line->line,
+                             "message %d: expected \"role\" system, user or assistant, and no tools",
+                             (int)n + 1);
+        const size_t first = r->size;
+        if (dataset_content(line, r, json_find(line, i, "content")) != 0)
+            return -1;
+        r->turns[n].role = (chat_role)k;
+        r->turns[n].size = r->size - first;
+    }
+    for (size_t i = 0; i < n; at += r->turns[i++].size)
+        r->turns[i].text = r->text + at;
+    return dataset_chat(d, line, r, n);
+}
+
+static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
+{
+    const int kind = dataset_kind(line);
+    uint32_t prompt, answer;
+    if (line->error[0] != 0)
+        return -1;
+    if (kind == DATASET_KINDS)
+        return json_fail(line, line->line, "expected %s", dataset_forms);
+    d->lines[kind]++;
+    if (kind == DATASET_CHATS)
+        return dataset_messages(d, line, r);
+    if (kind == DATASET_INSTRUCTIONS)
+        return dataset_instruction(d, line, r);
+    if (kind == DATASET_TEXTS) {
+        answer = json_need(line, JSON_ROOT, "text", JSON_STRING);
+        return line->error[0] != 0 || dataset_pair(d, line, r, "", 0, answer) != 0;
+    }
+    const char *key = json_find(line, JSON_ROOT, "completion") != 0 ? "completion" : "answer";
+    prompt = json_need(line, JSON_ROOT, "prompt", JSON_STRING);
+    answer = json_need(line, JSON_ROOT, key, JSON_STRING);
+    return line->error[0] != 0 || dataset_pair(d, line, r, json_text(line, prompt),
+                                               json_size(line, prompt), answer) != 0;
+}
+
+/* A place for an example, which begins where the tokens end. */
+static inline dataset_example *dataset_next(dataset *d, json *line)
+{
+    if (d->count == d->room) {
+        d->room = d->room == 0 ? 256 : 2 * d->room;
+        dataset_example *more = (dataset_example *)realloc(d->examples, d->room * sizeof *more);
+        if (more == NULL) {
+            json_fail(line, line->line, "out of memory for %.0f lines", (double)d->room);
+            return NULL;
+        }
+        d->examples = more;
+    }
+    d->examples[d->count].begin = d->all.count;
+    return &d->examples[d->count++];
+}
+
+static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
+                                const dataset_desc *desc)
 {
     json line;
+    dataset_reader r;
+    dataset_example *e;
     FILE *f = fopen(path, "rb");
+    memset(&r, 0, sizeof r);
+    r.tokenizer = tokenizer;
+    r.desc = desc;
+    r.turns = (chat_turn *)malloc(16 * sizeof *r.turns);
+    r.turn_room = 16;
     json_init(&line, path);
     if (f == NULL)
         json_fail(&line, 0, "%s", strerror(errno));
+    else if (r.turns == NULL)
+        json_fail(&line, 0, "out of memory for turns");
     while (line.error[0] == 0 && json_read_line(&line, f) == 1) {
-        dataset_example e = { d->all.count, 0, 0 };
-        if (d->count == d->room) {
-            d->room = d->room == 0 ? 256 : 2 * d->room;
-            dataset_example *more = (dataset_example *)realloc(d->examples, d->room * sizeof *more);
-            if (more == NULL) {
-                json_fail(&line, line.line, "out of memory for %.0f lines", (double)d->room);
-                break;
-            }
-            d->examples = more;
-        }
-        int failed = dataset_member(d, &line, "prompt", tokenizer) != 0;
-        if (!failed && d->all.count == e.begin && end >= 0) /* something must come before */
-            failed = dataset_push(&d->all, end) != 0;
-        e.answer = d->all.count;
-        failed = failed || dataset_member(d, &line, "answer", tokenizer) != 0 ||
-                 (end >= 0 && dataset_push(&d->all, end) != 0);
-        e.end = d->all.count;
-        if (failed)
-            json_fail(&line, line.line, "%s", d->all.error);
-        else if (e.end == e.answer || e.end - e.begin < 2)
-            json_fail(&line, line.line, "an answer without a token: the model has no end of text");
-        d->examples[d->count++] = e;
+        if ((e = dataset_next(d, &line)) == NULL || dataset_line(d, &line, &r) != 0)
+            break;
+        e->end = d->all.count;
+        for (e->answer = e->begin; !d->learned.at[e->answer];)
+            e->answer++;
     }
     if (f != NULL)
         fclose(f);
@@ -217,29 +486,31 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer, in
         line.text[strspn(line.text, " \t\r")] == '[') {
         line.error[0] = 0;
         json_fail(&line, 1,
-                  "an array: expected an object a line, {\"prompt\": \"..\", \"answer\": \"..\"}, "
-                  "with no [ ] around them and no commas between");
+                  "an array: expected an object a line, with no [ ] around them and no commas "
+                  "between: %s",
+                  dataset_forms);
     }
     if (line.error[0] == 0 && d->count == 0)
-        json_fail(&line, 0, "no lines: expected {\"prompt\": \"..\", \"answer\": \"..\"}");
+        json_fail(&line, 0, "no lines: expected %s", dataset_forms);
     memcpy(d->error, line.error, sizeof d->error);
     json_free(&line);
+    free(r.text);
+    free(r.turns);
     return d->error[0] != 0 ? -1 : 0;
 }
 
 /* By the end of the path: .jsonl, .bin (tokens below `vocabulary`), else text, in which special
- * tokens count. end: of a text, -1: there is none. tokenizer may be NULL for .bin. 0, or -1 with
- * d->error set and nothing to free. */
-static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
-                               int32_t end)
+ * tokens count. tokenizer may be NULL for .bin. 0, or -1 with d->error set and nothing to free. */
+static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
+                                  const dataset_desc *desc)
 {
     memset(d, 0, sizeof *d);
-    d->padding = end >= 0 ? end : 0;
+    d->padding = desc->end >= 0 ? desc->end : 0;
     int failed;
     if (dataset_ends_in(path, ".bin")) {
         failed = bpe_read_bin(path, vocabulary, &d->all);
     } else if (dataset_ends_in(path, ".jsonl")) {
-        failed = dataset_lines(d, path, tokenizer, end);
+        failed = dataset_lines(d, path, tokenizer, desc);
     } else {
         failed = dataset_text(d, path, tokenizer) != 0;
     }
@@ -255,6 +526,14 @@ static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int
     if (failed)
         dataset_free(d);
     return failed ? -1 : 0;
+}
+
+/* Without a chat template. end: of a text, -1: there is none. */
+static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
+                               int32_t end)
+{
+    const dataset_desc desc = { end, 0, NULL };
+    return dataset_open_as(d, path, tokenizer, vocabulary, &desc);
 }
 
 /* Rows of T tokens. */
@@ -297,7 +576,8 @@ static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_
     for (size_t t = 0; t < length; t++) {
         const size_t at = e.begin + t;
         tokens[t] = at < e.end ? d->all.ids[at] : d->padding;
-        targets[t] = at + 1 < e.end && at + 1 >= e.answer ? d->all.ids[at + 1] : -1;
+        const int learned = at + 1 < e.end && (d->learned.at == NULL || d->learned.at[at + 1]);
+        targets[t] = learned ? d->all.ids[at + 1] : -1;
     }
 }
 
@@ -318,5 +598,189 @@ static inline uint64_t dataset_shuffled(uint64_t seed, uint64_t position, uint64
         }
     } while (i >= n);
     return i;
+}
+
+/* ---- rows of like length together ------------------------------------------------------------ */
+enum { DATASET_WINDOW = 256, DATASET_MOST_CLASSES = 16 };
+
+/* The order of a part's rows, [first, first + rows), in steps of `batch`. Each epoch is shuffled as by
+ * dataset_shuffled, sorted by length within windows of DATASET_WINDOW batches and cut into batches,
+ * which come in an order of their own; rows that are left over, of a length drawn, come last. */
+typedef struct {
+    uint64_t row, length, place;
+} dataset_place;
+
+typedef struct {
+    const dataset *data;
+    uint64_t first, rows, batch, seed;
+    int64_t T;              /* of a row, at most */
+    uint64_t window, count; /* which one lies in `at`, sorted, UINT64_MAX: none; its rows */
+    dataset_place *at;
+    uint64_t *now; /* the rows of a batch */
+} dataset_batches;
+
+static inline void dataset_batches_free(dataset_batches *b)
+{
+    free(b->at);
+    free(b->now);
+    b->at = NULL;
+    b->now = NULL;
+}
+
+/* Of what `data` to `T` say. 0, or -1: out of memory. */
+static inline int dataset_batches_new(dataset_batches *b)
+{
+    const uint64_t most = DATASET_WINDOW * b->batch + b->batch;
+    b->window = UINT64_MAX;
+    b->count = 0;
+    b->at = (dataset_place *)malloc((size_t)(b->rows < most ? b->rows + 1 : most) * sizeof *b->at);
+    b->now = (uint64_t *)malloc((size_t)b->batch * sizeof *b->now);
+    if (b->at != NULL && b->now != NULL)
+        return 0;
+    dataset_batches_free(b);
+    return -1;
+}
+
+/* Places of a row that are not padding, of T. */
+static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
+{
+    size_t n = (size_t)T;
+    if (d->examples != NULL)
+        n = d->examples[row].end - d->examples[row].begin - 1;
+    else if (d->all.count - (size_t)row * (size_t)T <= n)
+        n = d->all.count - (size_t)row * (size_t)T - 1;
+    return (int64_t)n < T ? (int64_t)n : T;
+}
+
+static inline int dataset_shorter(const void *a, const void *b)
+{
+    const dataset_place *x = (const dataset_place *)a,
+                               *y = (const dataset_place *)b;
+    return x->length != y->length ? (x->length > y->length) - (x->length < y->length)
+                                  : (x->place > y->place) - (x->place < y->place);
+}
+
+/* Sorts the rows of a window: epoch * windows + which. */
+static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t windows)
+{
+    const uint64_t size = DATASET_WINDOW * b->batch, which = window % windows;
+    const uint64_t base = window / windows * b->rows + which * size;
+    b->window = window;
+    b->count = which + 1 < windows ? size : b->rows - which * size;
+    for (uint64_t i = 0; i < b->count; i++) {
+        b->at[i].row = b->first + dataset_shuffled(b->seed, base + i, b->rows);
+        b->at[i].length = (uint64_t)dataset_length(b->data, b->at[i].row, b->T);
+        b->at[i].place = i;
+    }
+    qsort(b->at, (size_t)b->count, sizeof *b->at, dataset_shorter);
+}
+
+/* The rows of the step at a position (rows learned before it), b->now; how many: `batch`, or fewer
+ * at the end of an epoch. A function of the position and what the batches are made of alone. */
+static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
+{
+    const uint64_t whole = b->rows / b->batch, over = b->rows % b->batch;
+    const uint64_t windows = whole > DATASET_WINDOW ? (whole + DATASET_WINDOW - 1) / DATASET_WINDOW
+                                                    : 1;
+    const uint64_t step = position % b->rows / b->batch; /* of the epoch */
+    const uint64_t last = step / DATASET_WINDOW < windows ? step / DATASET_WINDOW : windows - 1;
+    const uint64_t window = position / b->rows * windows + last;
+    if (window != b->window)
+        dataset_sort(b, window, windows);
+    const uint64_t here = b->count / b->batch, place = step - last * DATASET_WINDOW;
+    const uint64_t left = last + 1 == windows && over > 0; /* over rows stand before batch `gap` */
+    const uint64_t gap = left ? sample_draw(b->seed + 1, window, 0) % (here + 1) : here;
+    const uint64_t which =
+        place < here ? dataset_shuffled(b->seed + 2, window * here + place, here) : gap;
+    const uint64_t from = which * b->batch + (left && place < here && which >= gap ? over : 0);
+    const uint64_t n = place < here ? b->batch : over;
+    for (uint64_t i = 0; i < n; i++)
+        b->now[i] = b->at[from + i].row;
+    return n;
+}
+
+/* Steps of an epoch. */
+static inline uint64_t dataset_steps(const dataset_batches *b)
+{
+    return (b->rows + b->batch - 1) / b->batch;
+}
+
+/* The longest of b->now. */
+static inline int64_t dataset_batch_length(const dataset_batches *b, uint64_t n)
+{
+    int64_t most = 1;
+    for (uint64_t i = 0; i < n; i++) {
+        const int64_t length = dataset_length(b->data, b->now[i], b->T);
+        most = length > most ? length : most;
+    }
+    return most;
+}
+
+/* Adds classes: of `count` lengths, each with the places of an epoch's rows of that length (weights,
+ * summed up to and with each), the ends of `classes` runs that pad least. cost and from: classes *
+ * (count + 1) numbers. */
+static inline void dataset_cut_classes(const int64_t *lengths, const uint64_t *sums, size_t count,
+                                       size_t classes, uint64_t *cost, size_t *from)
+{
+    for (size_t k = 0; k < classes; k++)
+        for (size_t j = 0; j <= count; j++) {
+            uint64_t *best = &cost[k * (count + 1) + j];
+            *best = j == 0 ? 0 : UINT64_MAX;
+            for (size_t i = 0; i < (k > 0 || j == 0 ? j : 1); i++) {
+                const uint64_t before = k > 0 ? cost[(k - 1) * (count + 1) + i] : 0;
+                const uint64_t rows = sums[j - 1] - (i > 0 ? sums[i - 1] : 0);
+                if (before != UINT64_MAX && before + rows * (uint64_t)lengths[j - 1] < *best) {
+                    *best = before + rows * (uint64_t)lengths[j - 1];
+                    from[k * (count + 1) + j] = i;
+                }
+            }
+        }
+}
+
+/* The lengths T of at most `most` classes (up to DATASET_MOST_CLASSES), rising, which pad least what
+ * the batches of the first epoch have (Bellman's recursion over the lengths of batches); the last one
+ * is the longest row's. The fewest are taken that are within 1 % of what any number of them pads.
+ * 0: out of memory. */
+static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths)
+{
+    enum { DATASET_LENGTHS = 512 };
+    const int64_t unit = (b->T + DATASET_LENGTHS - 1) / DATASET_LENGTHS;
+    int64_t at[DATASET_LENGTHS + 1], longest = 1;
+    uint64_t sums[DATASET_LENGTHS + 1], ideal = 0, rows = 0;
+    size_t count = 0;
+    uint64_t *weights = (uint64_t *)calloc((size_t)(b->T / unit) + 2, sizeof *weights);
+    const size_t table = DATASET_MOST_CLASSES * (size_t)(DATASET_LENGTHS + 2);
+    uint64_t *cost = (uint64_t *)malloc(table * sizeof *cost);
+    size_t *from = (size_t *)malloc(table * sizeof *from);
+    int classes = 0;
+    for (uint64_t i = 0; i < b->rows; i++) {
+        const int64_t length = dataset_length(b->data, b->first + i, b->T);
+        longest = length > longest ? length : longest;
+    }
+    for (uint64_t p = 0, n; weights != NULL && p < b->rows; p += n) {
+        n = dataset_batch(b, p);
+        weights[(dataset_batch_length(b, n) + unit - 1) / unit] += n;
+    }
+    for (int64_t i = 1; weights != NULL && cost != NULL && from != NULL && i <= b->T / unit + 1; i++)
+        if (weights[i] > 0) {
+            at[count] = i * unit < longest ? i * unit : longest;
+            rows += weights[i];
+            ideal += weights[i] * (uint64_t)at[count];
+            sums[count++] = rows;
+        }
+    if (count > 0) {
+        at[count - 1] = longest;
+        dataset_cut_classes(at, sums, count, (size_t)most, cost, from);
+        while (++classes < most &&
+               100 * cost[(size_t)classes * (count + 1) - 1] > 101 * ideal)
+            continue;
+        size_t end = count;
+        for (int k = classes; k-- > 0; end = from[(size_t)k * (count + 1) + end])
+            lengths[k] = at[end - 1];
+    }
+    free(weights);
+    free(cost);
+    free(from);
+    return classes;
 }
 #endif

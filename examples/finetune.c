@@ -32,6 +32,8 @@ static struct {
     int64_t method, store, context, in_order, layers, size, hidden, rslora, bias, map;
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
+    const char *chat, *turns[CHAT_ROLES];
+    int64_t special_tokens, epochs, eval;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
@@ -50,8 +52,10 @@ static const options_row allowed[] = {
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
-      "what to learn: text (-: standard input), FILE.bin of 16-bit tokens, or FILE.jsonl of "
-      "{\"prompt\": \"..\", \"answer\": \"..\"}, whose answers are learned" },
+      "what to learn: text (-: standard input), FILE.bin of 16-bit tokens, or FILE.jsonl, a line "
+      "each: {\"messages\": [{\"role\": \"user\", \"content\": \"..\"}, ..]}, whose answers are "
+      "learned, {\"prompt\": .., \"completion\": ..}, {\"instruction\": .., \"output\": ..}, "
+      "{\"text\": ..}" },
     { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
       "what to evaluate with; not given: the last 10 % of --data" },
     { "general", OPTIONS_FILE, &o.general, NULL, 0, 0, NULL,
@@ -72,6 +76,18 @@ static const options_row allowed[] = {
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
       "use weights where they lie in the file, which the system may drop and read again; they are "
       "not counted then" },
+    { "chat", OPTIONS_TEXT, &o.chat, NULL, 0, 0, NULL,
+      "the template of chats: chatml, llama3, gemma, mistral and others; not given: that of --model, "
+      "where it is known" },
+    { "user-turn", OPTIONS_TEXT, &o.turns[CHAT_USER], NULL, 0, 0, NULL,
+      "with --assistant-turn, another template: what is around {}, where the user says something: "
+      "'<|user|>\\n{}\\n'" },
+    { "assistant-turn", OPTIONS_TEXT, &o.turns[CHAT_ASSISTANT], NULL, 0, 0, NULL,
+      "the same of answers: '<|assistant|>\\n{}</s>\\n'; what is behind {} is learned with them" },
+    { "system-turn", OPTIONS_TEXT, &o.turns[CHAT_SYSTEM], NULL, 0, 0, NULL,
+      "the same of the system; not given: it has no turn" },
+    { "special-tokens", OPTIONS_FLAG, &o.special_tokens, NULL, 0, 0, NULL,
+      "special tokens that FILE.jsonl spells out are meant; else they are text there" },
     { "size", OPTIONS_WHOLE, &o.size, "0", 0, 65536, NULL,
       "lora: rank (0: 8); houlsby: bottleneck (0: 64); llama, prefix, prompt: tokens (0: 10)" },
     { "layers", OPTIONS_WHOLE, &o.layers, "0", 0, 1000, NULL,
@@ -95,8 +111,12 @@ static const options_row allowed[] = {
       "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
     { "in-order", OPTIONS_FLAG, &o.in_order, NULL, 0, 0, NULL,
       "rows as they stand in --data; else in each epoch in an order of its own" },
+    { "epochs", OPTIONS_WHOLE, &o.epochs, "0", 0, 1e6, NULL,
+      "instead of --steps: so often each row of --data" },
     { "eval-every", OPTIONS_WHOLE, &lm.eval_every, "50", 0, 1e12, NULL,
       "steps between evaluations; also before the first and behind the last; 0: none" },
+    { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
+      "no training: the loss of --validation, or of all of --data, by --model and --adapter" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text that samples continue, before and after; -: standard input; not given: the end of a "
       "text" },
@@ -115,7 +135,19 @@ static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
-static const char not_kept[] = "resume save new json timeline picture plan help";
+static const char not_kept[] = "resume save new json timeline picture plan help eval";
+
+/* Of --steps and --epochs the one that is given now, or was when the run began. */
+static int check_steps(int argc, char **argv)
+{
+    const int steps = options_given(&options, argc, argv, "steps") != NULL,
+              epochs = options_given(&options, argc, argv, "epochs") != NULL;
+    if (steps && epochs && o.epochs > 0)
+        return session_fail(2, "--steps %lld and --epochs %lld: give one of them",
+                            (long long)lm.steps, (long long)o.epochs);
+    o.epochs = steps ? 0 : o.epochs;
+    return 0;
+}
 
 static int check_options(void)
 {
@@ -150,6 +182,20 @@ static int check_options(void)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
+    if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
+                   lm.timeline != NULL || lm.plan))
+        return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
+                               "--timeline and --plan out; --model and --adapter take what was "
+                               "saved");
+    const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
+    if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
+        (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
+        return session_fail(2, "--user-turn and --assistant-turn make a template together, and "
+                               "--system-turn only with them");
+    if (turn != NULL && o.chat != NULL)
+        return session_fail(2, "--chat %s is a template, and so are --user-turn and "
+                               "--assistant-turn; leave one out",
+                            o.chat);
     return lm_check_options();
 }
 
@@ -163,8 +209,14 @@ typedef struct { /* rows first, first + 1, .. of a data set */
 
 static struct {
     bpe tokenizer;
+    chat chat; /* the template; */
+    int chats; /* 1: what is learned, or continued, is chats */
     dataset data, validation, general;
     part train, valid, other;     /* of T tokens; count 0: there are none */
+    dataset_batches batches;      /* of what is trained, where rows of like length come together, */
+    int64_t lengths[LM_CLASSES];  /* and the T of their classes, rising; the last is the run's */
+    int grouped, classes;
+    double padding, unsorted;     /* computed tokens a real one, and without classes */
     int32_t end;                  /* of a text; -1: none */
     int32_t stops[MODEL_EOS + 1]; /* what ends a sample, then -1 */
     lm_run first;                 /* what the runs of all methods begin with: device, feeds */
@@ -289,9 +341,17 @@ static int open_data(const char *option, const char *path, const model_any *m, d
         return 0;
     if (session_is_dash(path) && session_take_stdin(option) != 0)
         return 2;
-    if (dataset_open(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
-                     (int32_t)m->config.vocabulary, run.end) != 0)
+    const dataset_desc desc = { run.end, (int)o.special_tokens, &run.chat };
+    if (dataset_open_as(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
+                        (int32_t)m->config.vocabulary, &desc) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
+    if (d->spelled > 0)
+        fprintf(session.out,
+                "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
+                d->spelled, d->spelled == 1 ? " is" : "s are",
+                d->examples == NULL      ? "such"
+                : desc.specials ? "such (--special-tokens)"
+                                : "text; --special-tokens takes them as such");
     if (d->replaced > 0)
         fprintf(session.out,
                 "note   --%s: %zu byte%s no UTF-8, taken as U+FFFD: is it in another encoding?\n",
@@ -307,6 +367,82 @@ static int64_t positions_before(void)
            : o.size > 0 && o.method != ADAPTERS_METHODS ? o.size
            : o.size > 10                                ? o.size
                                                         : 10;
+}
+
+/* The template of chats; what it lacks is said where there are chats. */
+static int open_chat(void)
+{
+    if (chat_open(&run.chat, o.model, o.chat) != 0)
+        return session_fail(o.chat != NULL ? 2 : 1, "%s%s", o.chat != NULL ? "--chat " : "",
+                            run.chat.error);
+    for (int i = 0; i < CHAT_ROLES; i++)
+        if (o.turns[i] != NULL && chat_turns(&run.chat, (chat_role)i, o.turns[i]) != 0)
+            return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
+    if (run.chat.marks[1][0] == 0 && run.end >= 0) { /* GPT-2's folder may name none */
+        size_t size;
+        const char *text = bpe_bytes(&run.tokenizer, run.end, &size);
+        if (size < sizeof run.chat.marks[1])
+            memcpy(run.chat.marks[1], text, size);
+    }
+    return 0;
+}
+
+/* What is learned are chats: their end stops samples, too. */
+static void say_chats(void)
+{
+    const int32_t end = chat_end(&run.chat, &run.tokenizer);
+    int n = 0;
+    while (n < MODEL_EOS && run.stops[n] >= 0 && run.stops[n] != end)
+        n++;
+    if (end >= 0 && run.stops[n] < 0 && n < MODEL_EOS) {
+        run.stops[n] = end;
+        run.stops[n + 1] = -1;
+    }
+    run.chats = 1;
+    fprintf(session.out, "chats  %s%s%s%s\n", run.chat.format.name,
+            o.chat == NULL && o.turns[CHAT_USER] == NULL ? ", by the model's " : "",
+            o.chat == NULL && o.turns[CHAT_USER] == NULL ? run.chat.found : "",
+            end >= 0 ? "" : "; no token of the model's ends a turn: its end is spelled out");
+}
+
+/* Steps of rows of like length, and the lengths that are planned for. */
+static int group_rows(void)
+{
+    const dataset_batches b = { run.train.data,     run.train.first, run.train.count,
+                                (uint64_t)lm.batch, (uint64_t)lm.seed, run.first.T, 0, 0, NULL, NULL };
+    double real = 0, computed = 0;
+    run.grouped = run.train.data->examples != NULL && !o.in_order;
+    if (!run.grouped)
+        return 0;
+    run.batches = b;
+    if (dataset_batches_new(&run.batches) != 0 ||
+        (run.classes = dataset_classes(&run.batches, LM_CLASSES, run.lengths)) == 0)
+        return session_fail(1, "out of memory for the order of %llu rows",
+                            (unsigned long long)run.train.count);
+    for (uint64_t p = 0, n; p < run.train.count; p += n) {
+        n = dataset_batch(&run.batches, p);
+        const int64_t length = dataset_batch_length(&run.batches, n);
+        int k = 0;
+        while (run.lengths[k] < length)
+            k++;
+        computed += (double)n * (double)run.lengths[k];
+        for (uint64_t i = 0; i < n; i++)
+            real += (double)dataset_length(run.train.data, run.batches.now[i], run.first.T);
+    }
+    run.lengths[run.classes - 1] = run.first.T; /* what evaluates may be longer */
+    run.padding = computed / real;
+    run.unsorted = (double)run.train.count * (double)run.first.T / real;
+    return 0;
+}
+
+/* --epochs as steps. */
+static void count_steps(void)
+{
+    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
+                   epochs = (uint64_t)o.epochs;
+    if (o.epochs > 0)
+        lm.steps = (int64_t)(run.grouped ? epochs * dataset_steps(&run.batches)
+                                         : (epochs * rows + batch - 1) / batch);
 }
 
 static int has_biases(const model_config *c)
@@ -332,13 +468,18 @@ static int load_data(void)
         m.config.eos[0] = end->id, m.config.eos[1] = -1;
     run.end = m.config.eos[0];
     memcpy(run.stops, m.config.eos, sizeof run.stops);
-    int status = open_data("data", lm.data, &m, &run.data);
+    int status = open_chat();
+    if (status == 0)
+        status = open_data("data", lm.data, &m, &run.data);
     if (status == 0)
         status = open_data("validation", lm.validation, &m, &run.validation);
     if (status == 0)
         status = open_data("general", o.general, &m, &run.general);
     if (status != 0)
         return status;
+    if (run.data.lines[DATASET_CHATS] > 0 ||
+        (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.format.name != NULL))
+        say_chats();
     const int64_t room = m.config.context - positions_before();
     run.first.T = o.context > 0 ? o.context : room < USUAL_CONTEXT ? room : USUAL_CONTEXT;
     int64_t longest = dataset_longest(&run.data);
@@ -355,24 +496,26 @@ static int load_data(void)
                             (long long)o.context, (long long)room, (long long)m.config.context,
                             room < m.config.context ? ", and the method takes some" : "");
     const uint64_t rows = dataset_rows(&run.data, run.first.T);
-    const uint64_t tenth = lm.validation == NULL ? (rows + 9) / 10 : 0;
-    const uint64_t held = lm.eval_every > 0 ? tenth : 0;
+    const uint64_t tenth = lm.validation != NULL ? 0 : o.eval ? rows : (rows + 9) / 10;
+    const uint64_t held = lm.eval_every > 0 && !o.eval ? tenth : 0;
     const part train = { &run.data, 0, rows - held }, last = { &run.data, rows - tenth, tenth },
                own = { &run.validation, 0, dataset_rows(&run.validation, run.first.T) },
                other = { &run.general, 0, dataset_rows(&run.general, run.first.T) };
     run.train = train;
     run.valid = lm.validation != NULL ? own : last;
     run.other = other;
-    if (train.count == 0 || (lm.eval_every > 0 && run.valid.count == 0))
+    if (train.count == 0 || ((lm.eval_every > 0 || o.eval) && run.valid.count == 0))
         return session_fail(1,
                             "%s has %llu rows of %lld tokens, too few to learn from and to "
                             "evaluate with; a smaller --context makes more",
                             lm.data, (unsigned long long)rows, (long long)run.first.T);
-    if (lm_make_batch(&run.first, run.first.T) != 0)
+    if (lm_make_batch(&run.first, run.first.T) != 0 || group_rows() != 0)
         return 1;
+    count_steps();
     const uint64_t cut = dataset_cut(&run.data, run.first.T);
     fprintf(session.out,
-            "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
+            o.eval ? "data   %s: %zu token%s, %llu row%s of %lld\n"
+                   : "data   %s: %zu token%s, %llu row%s of %lld, %llu of them to evaluate with\n",
             session_is_dash(lm.data) ? "standard input" : lm.data, run.data.all.count,
             session_s((int64_t)run.data.all.count), (unsigned long long)rows,
             session_s((int64_t)rows), (long long)run.first.T, (unsigned long long)held);
@@ -398,9 +541,9 @@ static uint64_t part_used(const part *p)
     return most < p->count ? most : p->count;
 }
 
-static void part_row(const part *p, uint64_t i, const lm_run *r)
+static uint64_t part_place(const part *p, uint64_t i)
 {
-    dataset_row(p->data, p->first + i * p->count / part_used(p), r->T, r->tokens, r->targets);
+    return p->first + i * p->count / part_used(p);
 }
 
 /* What a loss of an evaluation is of: it compares with losses of the same rows only. */
@@ -410,7 +553,7 @@ static uint64_t part_hash(const part *p)
     const size_t bytes = (size_t)r->T * sizeof(int32_t);
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
     for (uint64_t i = 0; i < part_used(p); i++) {
-        part_row(p, i, r);
+        dataset_row(p->data, part_place(p, i), r->T, r->tokens, r->targets);
         h = session_hash(session_hash(h, r->tokens, bytes), r->targets, bytes);
     }
     return h;
@@ -421,8 +564,9 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_model *m = (lm_model *)user;
     tuning *t = (tuning *)m->user;
-    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, t->run.T));
-    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, t->run.T));
+    const gckpt_shape shape = gckpt_shape2(rows, m->T > 0 ? m->T : t->run.T);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     term->loss = model_loss(&t->model, model_hidden(&t->model, tokens, &t->how), targets);
     term->weight = 1;
     m->feeds[0].input = gckpt_id(tokens);
@@ -475,11 +619,38 @@ static const char *trained_only(void *user, const char *name)
 static int make_plans(tuning *t)
 {
     gckpt_plan_desc desc = lm_desc(&t->run, LM_EVALUATION);
+    lm_run *r = &t->run;
+    lm_model *m;
     desc.batch = 1; /* row by row: the mean of their means is wanted, too */
-    t->run.models[LM_TRAINING].user = t->run.models[LM_EVALUATION].user = t;
-    if (lm_plan_training(&t->run, with_loss, NULL) != 0)
-        return 1;
-    return lm.eval_every > 0 ? lm_plan(&t->run, LM_EVALUATION, with_loss, 1, &desc) : 0;
+    r->classes = run.classes > 0 ? run.classes - 1 : 0;
+    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+        const int training = lm_purpose(i) == LM_TRAINING;
+        if (lm_purpose(i) == LM_SAMPLING ||
+            (training ? o.eval != 0 : lm.eval_every == 0 && !o.eval))
+            continue;
+        m->user = t;
+        m->T = i < LM_PURPOSES ? r->T : run.lengths[(i - LM_PURPOSES) / LM_SAMPLING];
+        if (training ? lm_plan_training(r, m, with_loss, NULL) != 0
+                     : lm_plan(r, m, LM_EVALUATION, with_loss, 1, &desc) != 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* What is computed of padding, and what each class is planned with. */
+static void report_classes(tuning *t)
+{
+    const lm_run *r = &t->run;
+    if (!run.grouped)
+        return;
+    fprintf(session.out, "rows   of like length together, %d plan%s: T", run.classes,
+            session_s(run.classes));
+    for (int i = 0; i < run.classes; i++)
+        fprintf(session.out, " %lld", (long long)run.lengths[i]);
+    fprintf(session.out, "; %.3f computed tokens a real one (%.3f if all were as long)\n",
+            run.padding, run.unsorted);
+    session_event(",\"classes\":%d,\"computed_a_real\":%.9g,\"computed_unsorted\":%.9g", r->classes + 1,
+                  run.padding, run.unsorted);
 }
 
 static void report_plan(tuning *t, const char *method)
@@ -488,13 +659,14 @@ static void report_plan(tuning *t, const char *method)
     const int64_t all = lm_parameters(t->run.store);
     outcome *r = &t->result;
     r->parameters = adapters_trainable(t->run.store);
-    r->bytes = gckpt_plan_bytes(p);
+    r->bytes = lm_bytes(&t->run);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         r->kinds[i] = gckpt_plan_kind_bytes(p, i);
     fprintf(session.out, "method %s: trains %lld of %lld parameters (%.3g %%), lr %g\n", method,
             (long long)r->parameters, (long long)all, 100 * (double)r->parameters / (double)all,
             t->run.lr);
     lm_report_plan(&t->run);
+    report_classes(t);
     if (o.store != 0 && lm.budget == 0)
         fprintf(session.out, "note   --store %s without --budget: the plan keeps what it unpacks\n",
                 storage_names[o.store]);
@@ -527,32 +699,49 @@ static int stop(void *user, int64_t at, const int32_t *tokens)
     return (void)user, (void)at, (void)tokens, session.interrupted != 0;
 }
 
+/* What is continued: --prompt, of chats as a turn of the user, or the end of a text. */
+static int encode_prompt(bpe_tokens *prompt)
+{
+    int failed;
+    const char *text = lm.prompt != NULL ? lm.prompt : "";
+    if (run.chats && *text != 0) {
+        const chat_turn turn = { CHAT_USER, text, strlen(text) };
+        failed = chat_encode(&run.chat, &run.tokenizer, &turn, 1, 1, 0, prompt, NULL) != 0;
+        return failed ? session_fail(1, "--prompt: %s", run.chat.error) : 0;
+    }
+    failed = bpe_reserve(prompt, BPE_TEMPLATE_SIZE) != 0;
+    for (int i = 0; i < run.tokenizer.head_count && !failed; i++)
+        prompt->ids[prompt->count++] = run.tokenizer.head[i];
+    if (*text != 0)
+        failed = failed || bpe_encode(&run.tokenizer, text, strlen(text), 0, prompt) != 0;
+    else if (prompt->count == 0)
+        failed = failed || dataset_push(prompt, run.end >= 0 ? run.end : 0) != 0;
+    return failed ? session_fail(1, "--prompt: %s", prompt->error) : 0;
+}
+
 /* --sample, with nothing else in memory but the store. */
 static int sample(tuning *t, const char *when)
 {
-    const model_hooks *hooks = &t->adapters.hooks;
     generator_desc desc = { .samples = lm.samples,
                             .threads = (int)lm.threads,
                             .backend = run.first.device,
-                            .hooks = hooks };
+                            .hooks = &t->adapters.hooks };
     const sample_options how = { lm.temperature, lm.top_k, lm.top_p, (uint64_t)lm.seed };
     generator g;
     bpe_tokens prompt = { 0 };
     int32_t *out = malloc((size_t)(lm.samples * lm.sample) * sizeof *out);
     int failed = out == NULL ? session_fail(1, "out of memory for samples") : 0;
-    if (!failed && lm.prompt != NULL && lm.prompt[0] != 0)
-        failed = bpe_encode(&run.tokenizer, lm.prompt, strlen(lm.prompt), 0, &prompt) != 0;
-    else if (!failed)
-        failed = dataset_push(&prompt, run.end >= 0 ? run.end : 0) != 0;
-    if (prompt.error[0] != 0)
-        session_fail(1, "--prompt: %s", prompt.error);
-    desc.capacity = (int64_t)prompt.count + lm.sample + hooks->prefix + hooks->prompt;
-    if (desc.capacity > t->model.config.context)
+    failed = failed || encode_prompt(&prompt) != 0;
+    desc.capacity = desc.hooks->prefix + desc.hooks->prompt + (int64_t)prompt.count + lm.sample;
+    if (desc.capacity > t->model.config.context) /* no more than that is ever cached */
         desc.capacity = t->model.config.context;
+    desc.chunk = prompt.count < 64 ? (int64_t)prompt.count : 64;
     if (!failed && generator_new(&g, &t->model, t->run.store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
         const size_t needs = g.bytes;
+        fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
+                (long long)g.capacity, needs);
         if (lm.budget > 0 && needs > (size_t)lm.budget)
             failed = session_fail(1,
                                   "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
@@ -563,7 +752,8 @@ static int sample(tuning *t, const char *when)
                                             run.stops, out, stop, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
         for (int64_t i = 0; i < lm.samples && !failed; i++) {
-            fprintf(session.out, "sample %s\n%s", when, lm.prompt != NULL ? lm.prompt : "");
+            fprintf(session.out, "sample %s\n%s%s", when, lm.prompt != NULL ? lm.prompt : "",
+                    run.chats && lm.prompt != NULL ? "\n" : "");
             show(out + i * lm.sample, n);
         }
         generator_free(&g);
@@ -578,15 +768,16 @@ static int sample(tuning *t, const char *when)
 static int evaluate_part(tuning *t, const part *p, double *mean, double *of_means)
 {
     const uint64_t used = part_used(p);
-    const lm_run *r = &t->run;
-    const lm_model *m = &r->models[LM_EVALUATION];
+    lm_run *r = &t->run;
     double sum = 0, means = 0;
     int64_t count = 0, rows = 0;
     for (uint64_t i = 0; i < used && !session.interrupted; i++) {
+        const uint64_t row = part_place(p, i);
+        const lm_model *m = lm_for(r, LM_EVALUATION, dataset_length(p->data, row, r->T));
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
                                       { m->feeds[1].input, r->targets } };
         gckpt_report report;
-        part_row(p, i, r);
+        dataset_row(p->data, row, m->T, r->tokens, r->targets);
         const gckpt_result result = gckpt_forward(m->exec, feeds, 2, 1, &report);
         if (result == GCKPT_CANCELLED)
             break;
@@ -602,20 +793,30 @@ static int evaluate_part(tuning *t, const part *p, double *mean, double *of_mean
     return 0;
 }
 
+/* e to the mean loss of a token: between so many the model was as unsure. */
+static double perplexity(double loss) { return loss < 700 ? 1 / sample_exp(-loss) : 1e304; }
+
 static int evaluate(tuning *t, uint64_t step, double *loss)
 {
     double of_means;
-    char also[64];
+    char also[96];
     if (evaluate_part(t, &run.valid, loss, &of_means) != 0)
         return 1;
     if (*loss == 0)
         return 0;
-    if (run.valid.data->examples != NULL)
-        session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f",
-                    (unsigned long long)step, *loss, of_means);
+    if (o.eval)
+        fprintf(session.out,
+                "eval   %llu row%s: loss %.4f a token, mean of rows' means %.4f, perplexity %.4g\n",
+                (unsigned long long)part_used(&run.valid), session_s((int64_t)part_used(&run.valid)),
+                *loss, of_means, perplexity(*loss));
+    else if (run.valid.data->examples != NULL)
+        session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
+                    (unsigned long long)step, *loss, of_means, perplexity(*loss));
     else
-        session_say("step %llu: validation loss %.4f", (unsigned long long)step, *loss);
-    snprintf(also, sizeof also, ",\"mean_of_means\":%.9g", of_means);
+        session_say("step %llu: validation loss %.4f, perplexity %.4g", (unsigned long long)step,
+                    *loss, perplexity(*loss));
+    snprintf(also, sizeof also, ",\"mean_of_means\":%.9g,\"perplexity\":%.9g", of_means,
+             perplexity(*loss));
     lm_report_eval(step, *loss, also);
     return 0;
 }
@@ -747,9 +948,23 @@ static void put_batch(lm_run *r, uint64_t step)
     (void)step; /* rows follow each other, also those of steps without targets */
     ((tuning *)r->user)->result.after = 0;
     ((tuning *)r->user)->saved = 0;
+    if (run.grouped) {
+        r->fed = (int64_t)dataset_batch(&run.batches, r->position);
+        r->length = lm_for(r, LM_TRAINING, dataset_batch_length(&run.batches, (uint64_t)r->fed))->T;
+        r->real = 0;
+        for (int64_t i = 0; i < r->fed; i++) {
+            const uint64_t row = run.batches.now[i];
+            r->real += dataset_length(run.train.data, row, r->length);
+            dataset_row(run.train.data, row, r->length, r->tokens + i * r->length,
+                        r->targets + i * r->length);
+        }
+        return;
+    }
+    r->real = 0;
     for (int64_t i = 0; i < lm.batch; i++) {
         const uint64_t n = run.train.count, at = r->position + (uint64_t)i;
         const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
+        r->real += dataset_length(run.train.data, run.train.first + row, r->T);
         dataset_row(run.train.data, run.train.first + row, r->T, r->tokens + i * r->T,
                     r->targets + i * r->T);
     }
@@ -915,6 +1130,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         load_model(&t, method, o.model, o.adapter) || (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
         failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
+                 gckpt_store_set_note(t.notes, o.epochs > 0 ? "option.steps" : "option.epochs",
+                                      NULL) != GCKPT_OK ||
                  note_base(&t, adapters_names[method]) ||
                  session_same_data(t.notes, "data", lm.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
@@ -935,6 +1152,22 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     *result = t.result;
     if (!failed && !lm.plan && lm.sample > 0 && !session.interrupted)
         failed = sample_after(&t);
+    free_tuning(&t);
+    return failed;
+}
+
+/* --eval. Without an adapter nothing is added to the model; LoRA that begins at 0 lets it be packed. */
+static int evaluate_only(void)
+{
+    tuning t = { .run = run.first };
+    double loss = 0, general = 0;
+    const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
+                                   : o.store != 0    ? ADAPTERS_LORA
+                                                     : ADAPTERS_FULL;
+    session.start = session_now();
+    const int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t) ||
+                       lm_execs(&t.run) || evaluate(&t, 0, &loss) ||
+                       evaluate_general(&t, 0, &general);
     free_tuning(&t);
     return failed;
 }
@@ -1069,6 +1302,8 @@ int main(int argc, char **argv)
     if (status == 0 && lm.resume != NULL)
         status = restore_options(argc, argv);
     if (status == 0)
+        status = check_steps(argc, argv);
+    if (status == 0)
         status = check_options();
     if (status == 0)
         status = session_device(lm.device, &run.first.device);
@@ -1080,12 +1315,15 @@ int main(int argc, char **argv)
         status = make_model();
     if (status == 0 && lm.data != NULL)
         status = load_data();
-    if (status == 0 && lm.data != NULL) {
+    if (status == 0 && o.eval) {
+        status = evaluate_only();
+    } else if (status == 0 && lm.data != NULL) {
         outcome result;
         status = o.method == ADAPTERS_METHODS
                      ? compare(argc, argv)
                      : tune((adapters_method)o.method, lm.save, argc, argv, &result);
     }
+    dataset_batches_free(&run.batches);
     dataset_free(&run.data);
     dataset_free(&run.validation);
     dataset_free(&run.general);

@@ -362,14 +362,16 @@ static int make_models(void)
     asked.timed.feed_count = 2;
     m->feeds[0].data = run.tokens;
     m->feeds[1].data = run.targets;
-    int failed = lm_plan_training(&run, with_loss, o.fastest > 0 ? &asked.timed : NULL);
+    int failed = lm_plan_training(&run, m, with_loss, o.fastest > 0 ? &asked.timed : NULL);
     if (!failed && lm.eval_every > 0 && !lm.plan)
-        failed = lm_plan(&run, LM_EVALUATION, with_loss, gckpt_plan_rows(m->plan), &desc);
+        failed = lm_plan(&run, &run.models[LM_EVALUATION], LM_EVALUATION, with_loss,
+                         gckpt_plan_rows(m->plan), &desc);
     desc.batch = lm.samples;
     desc.fetch = &run.models[LM_SAMPLING].logits;
     desc.fetches = 1;
     if (!failed && lm.sample > 0 && !lm.plan)
-        failed = lm_plan(&run, LM_SAMPLING, with_logits, lm.samples, &desc);
+        failed = lm_plan(&run, &run.models[LM_SAMPLING], LM_SAMPLING, with_logits, lm.samples,
+                         &desc);
     return failed;
 }
 

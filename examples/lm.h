@@ -140,7 +140,7 @@ enum { LM_RESUMED = 2 }; /* session_file.from of what may take the place of the 
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
-enum { LM_TIMES = 1024, LM_MOST_SKIPPED = 10 /* steps in a row */ };
+enum { LM_TIMES = 1024, LM_MOST_SKIPPED = 10 /* steps in a row */, LM_CLASSES = 16 };
 
 /* A graph, unless gckpt_fit made it, with its plan and executor; what a gckpt_build gets. */
 typedef struct {
@@ -150,6 +150,7 @@ typedef struct {
     gckpt_feed feeds[2]; /* of tokens and targets (rows,T) */
     gckpt_tensor *loss;  /* of the graph above */
     gckpt_pick logits;   /* of sampling */
+    int64_t T;           /* of its rows; 0: those of the run */
     void *user;
 } lm_model;
 
@@ -157,17 +158,21 @@ typedef struct lm_run lm_run;
 struct lm_run {
     gckpt_store *store;
     lm_model models[LM_PURPOSES];
+    lm_model shorter[LM_CLASSES][LM_SAMPLING]; /* of rows shorter than T, the shortest first: */
+    int classes;                               /* so many */
     const gckpt_backend *device; /* NULL: the processor */
     const gckpt_ranks *ranks;    /* NULL: this process alone */
     void *arena;                 /* one for all of them, which take turns: the device's */
     size_t arena_bytes;
     int32_t *tokens, *targets;  /* (batch,T) feeds, */
     int64_t T, first, rows;     /* of which this rank has so many rows, from `first` on */
+    int64_t fed, length, real;  /* rows of the step, their T, places that are not padding */
     double lr, seconds;         /* of a step, the median */
     uint64_t skipped, position; /* steps that were not finite; rows learned, theirs included */
     int saved;                  /* 0: there is something new */
     void *user;
-    void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets */
+    void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets (fed,length), and says
+                                                  how many, unless as --batch and T say */
     int (*evaluate)(lm_run *r, uint64_t step); /* and saves: sets `saved` */
     int (*save)(lm_run *r);                    /* sets it, too */
 };
@@ -201,11 +206,10 @@ static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
     return desc;
 }
 
-/* Plans `rows` at once of what `build` makes. */
-static int lm_plan(lm_run *r, int purpose, gckpt_build build, int64_t rows,
+/* Plans `rows` at once of what `build` makes, for m. */
+static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64_t rows,
                    const gckpt_plan_desc *desc)
 {
-    lm_model *m = &r->models[purpose];
     gckpt_term term = { NULL, 0, 0 };
     m->graph = gckpt_graph_new(r->store, NULL);
     build(m->graph, rows, &term, m);
@@ -219,63 +223,99 @@ static int lm_plan(lm_run *r, int purpose, gckpt_build build, int64_t rows,
 }
 
 /* The plan to train with, and --micro-batch auto; timed: trials, or NULL. */
-static int lm_plan_training(lm_run *r, gckpt_build build, gckpt_timed *timed)
+static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build build, gckpt_timed *timed)
 {
-    lm_model *m = &r->models[LM_TRAINING];
     gckpt_plan_desc desc = lm_desc(r, LM_TRAINING);
     if (lm.micro_batch != OPTIONS_AUTO)
-        return lm_plan(r, LM_TRAINING, build, lm.micro_batch, &desc);
+        return lm_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
     desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
     m->plan = timed != NULL ? gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed)
                             : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
     return m->plan != NULL ? 0 : session_fail(1, "%s", gckpt_error_text(r->store));
 }
 
+/* All models, one after the other: those of the longest rows, then the others; NULL: no more. */
+static lm_model *lm_each(lm_run *r, int i)
+{
+    const int k = i - LM_PURPOSES;
+    return k < 0                            ? &r->models[i]
+           : k < LM_SAMPLING * r->classes ? &r->shorter[k / LM_SAMPLING][k % LM_SAMPLING]
+                                            : NULL;
+}
+
+static int lm_purpose(int i) { return i < LM_PURPOSES ? i : (i - LM_PURPOSES) % LM_SAMPLING; }
+
+/* The model for rows of a length: the shortest that has place for them. */
+static lm_model *lm_for(lm_run *r, int purpose, int64_t length)
+{
+    for (int i = 0; i < r->classes; i++)
+        if (r->shorter[i][purpose].T >= length)
+            return &r->shorter[i][purpose];
+    return &r->models[purpose];
+}
+
+/* Bytes of the greediest plan to train with. */
+static size_t lm_bytes(lm_run *r)
+{
+    const lm_model *m;
+    size_t bytes = 0;
+    for (int i = 0; (m = lm_each(r, i)) != NULL; i++)
+        if (lm_purpose(i) == LM_TRAINING && m->plan != NULL && gckpt_plan_bytes(m->plan) > bytes)
+            bytes = gckpt_plan_bytes(m->plan);
+    return bytes;
+}
+
 /* Executors of all that is planned, in one arena, as large as the greediest wants. */
 static int lm_execs(lm_run *r)
 {
-    const gckpt_plan *training = r->models[LM_TRAINING].plan;
+    const gckpt_plan *training = r->models[LM_TRAINING].plan; /* or NULL: only evaluation is */
+    const gckpt_plan *p = training != NULL ? training : r->models[LM_EVALUATION].plan;
     size_t bytes = 0;
-    for (int i = 0; i < LM_PURPOSES; i++)
-        if (r->models[i].plan != NULL && gckpt_plan_arena(r->models[i].plan) > bytes)
-            bytes = gckpt_plan_arena(r->models[i].plan);
-    const size_t total = gckpt_plan_bytes(training) - gckpt_plan_arena(training) + bytes;
+    lm_model *m;
+    for (int i = 0; (m = lm_each(r, i)) != NULL; i++)
+        if (m->plan != NULL && gckpt_plan_arena(m->plan) > bytes)
+            bytes = gckpt_plan_arena(m->plan);
+    const size_t total = gckpt_plan_bytes(p) - gckpt_plan_arena(p) + bytes;
     if (lm.budget > 0 && total > (size_t)lm.budget)
         return session_fail(1,
-                            "--budget %lld: training fits, but evaluation or sampling need %zu "
-                            "bytes; --eval-every 0 and --sample 0 go without",
-                            (long long)lm.budget, total);
-    if (bytes > gckpt_plan_arena(training))
+                            "--budget %lld: %sevaluation or sampling need %zu bytes%s",
+                            (long long)lm.budget, training != NULL ? "training fits, but " : "",
+                            total,
+                            training != NULL ? "; --eval-every 0 and --sample 0 go without" : "");
+    if (total > lm_bytes(r))
         fprintf(session.out, "bytes  evaluation or sampling need %zu\n", total);
     r->arena_bytes = bytes + 64;
     r->arena = session_get(r->device, r->arena_bytes);
     if (r->arena == NULL)
         return session_fail(1, "out of memory: the step arena is %zu bytes", bytes);
-    for (int i = 0; i < LM_PURPOSES; i++) {
-        lm_model *m = &r->models[i];
+    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+        const int purpose = lm_purpose(i);
         gckpt_exec_desc e;
         memset(&e, 0, sizeof e);
-        e.debug = i == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
+        e.debug = purpose == LM_TRAINING ? GCKPT_DEBUG_MEASURE : 0;
         e.backend = r->device;
-        e.skip_nonfinite = i == LM_TRAINING && !gckpt_plan_in_backward(training);
+        e.skip_nonfinite =
+            purpose == LM_TRAINING && m->plan != NULL && !gckpt_plan_in_backward(m->plan);
         e.ranks = r->ranks;
-        e.fast_reduce = i == LM_TRAINING && lm.fast_reduce;
-        if (i == LM_TRAINING || (i == LM_EVALUATION && r->device == NULL))
+        e.fast_reduce = purpose == LM_TRAINING && lm.fast_reduce;
+        if (purpose == LM_TRAINING || (purpose == LM_EVALUATION && r->device == NULL))
             e.progress = session_stops; /* a device takes what is short as a whole */
         e.arena = (unsigned char *)r->arena + (64 - (uintptr_t)r->arena % 64) % 64;
         e.arena_size = bytes;
         if (m->plan != NULL && (m->exec = gckpt_exec_new(m->plan, r->store, &e)) == NULL)
             return session_fail(1, "%s", gckpt_error_text(r->store));
     }
-    r->rows = gckpt_plan_share(training, lm.batch, lm_rank(r), &r->first);
+    if (training != NULL)
+        r->rows = gckpt_plan_share(training, lm.batch, lm_rank(r), &r->first);
     return 0;
 }
 
 static void lm_free_execs(lm_run *r)
 {
-    for (int i = 0; i < LM_PURPOSES; i++) {
-        gckpt_exec_free(r->models[i].exec);
-        r->models[i].exec = NULL;
+    lm_model *m;
+    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+        gckpt_exec_free(m->exec);
+        m->exec = NULL;
     }
     session_release(r->device, r->arena, r->arena_bytes);
     r->arena = NULL;
@@ -284,10 +324,11 @@ static void lm_free_execs(lm_run *r)
 /* All but the store, the device and the feeds. */
 static void lm_free(lm_run *r)
 {
+    lm_model *m;
     lm_free_execs(r);
-    for (int i = 0; i < LM_PURPOSES; i++) {
-        gckpt_plan_free(r->models[i].plan);
-        gckpt_graph_free(r->models[i].graph);
+    for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
+        gckpt_plan_free(m->plan);
+        gckpt_graph_free(m->graph);
     }
 }
 
@@ -336,7 +377,7 @@ static int64_t lm_parameters(const gckpt_store *store)
 /* The plan in two lines, and as the beginning of an event, which the program goes on with. Extra is
  * what a step of this micro-batch computes twice; only the work of a step, by the model of
  * gckpt_plan_desc.costs, compares plans of different micro-batches. */
-static void lm_report_plan(const lm_run *r)
+static void lm_report_plan(lm_run *r)
 {
     static const char *const precisions[] = { "", ", bf16", ", fast bf16" };
     const gckpt_plan *p = r->models[LM_TRAINING].plan;
@@ -353,7 +394,7 @@ static void lm_report_plan(const lm_run *r)
         precisions[lm.precision == GCKPT_FP32   ? 0
                    : lm.precision == GCKPT_BF16 ? 1
                                                 : 2],
-        (long long)lm.threads, session_s(lm.threads), gckpt_plan_bytes(p),
+        (long long)lm.threads, session_s(lm.threads), lm_bytes(r),
         100 * gckpt_plan_overhead(p), (double)gckpt_plan_step_work(p));
     fprintf(session.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
@@ -370,7 +411,7 @@ static void lm_report_plan(const lm_run *r)
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
                   "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"tree_bytes\":%zu,"
                   "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
-                  gckpt_plan_bytes(p), (unsigned long long)gckpt_plan_step_work(p),
+                  lm_bytes(r), (unsigned long long)gckpt_plan_step_work(p),
                   gckpt_plan_overhead(p), gckpt_plan_recompute(p), name,
                   (long long)gckpt_plan_rows(p), (long long)lm_parameters(r->store),
                   (long long)lm.budget, kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
@@ -402,7 +443,10 @@ static int lm_report_end(const lm_run *r)
 {
     gckpt_exec *exec = r->models[LM_TRAINING].exec;
     const uint64_t step = gckpt_store_step(r->store);
-    const size_t measured = gckpt_bytes_measured(exec);
+    size_t measured = gckpt_bytes_measured(exec);
+    for (int i = 0; i < r->classes; i++)
+        if (gckpt_bytes_measured(r->shorter[i][LM_TRAINING].exec) > measured)
+            measured = gckpt_bytes_measured(r->shorter[i][LM_TRAINING].exec);
     uint64_t all = r->ranks == NULL ? gckpt_store_hash(r->store) : 0;
     if (r->ranks != NULL && gckpt_gather_hash(exec, &all) != GCKPT_OK)
         return session_fail(1, "%s", gckpt_error_text(exec));
@@ -433,16 +477,15 @@ static void lm_show_byte(int c)
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
-static void lm_report_step(const lm_run *r, const gckpt_report *report, double lr, double seconds)
+static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, double seconds)
 {
-    const double rate = (double)(lm.batch * r->T) / seconds;
+    const double rate = (double)r->real / seconds;
     session_event("{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"lr\":%.9g,"
                   "\"targets\":%lld,\"seconds\":%.9g,\"tokens_per_second\":%.9g,"
                   "\"elapsed\":%.9g}\n",
                   (unsigned long long)report->step, report->loss, report->grad_norm, lr,
                   (long long)report->count, seconds, rate, session_now() - session.start);
-    session_progress(report->step, (uint64_t)lm.steps, report->loss, rate,
-                     gckpt_plan_bytes(r->models[LM_TRAINING].plan));
+    session_progress(report->step, (uint64_t)lm.steps, report->loss, rate, lm_bytes(r));
 }
 
 /* What an evaluation found; `also` ends the event. */
@@ -488,7 +531,6 @@ static int lm_after_step(lm_run *r, uint64_t step)
 /* Steps until there are --steps of them, or an interrupt: then the step at hand changes nothing. */
 static int lm_train(lm_run *r)
 {
-    const lm_model *m = &r->models[LM_TRAINING];
     double times[LM_TIMES];
     uint64_t step = gckpt_store_step(r->store), in_a_row = 0, timed = 0;
     gckpt_hyper hyper;
@@ -504,20 +546,24 @@ static int lm_train(lm_run *r)
         return 1;
     while (step < (uint64_t)lm.steps && !lm_stops(r)) {
         const double begin = session_now();
+        gckpt_report report;
+        r->fed = lm.batch;
+        r->length = r->T;
+        r->real = lm.batch * r->T;
+        r->batch(r, step);
+        const lm_model *m = lm_for(r, LM_TRAINING, r->length);
         const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
                                       { m->feeds[1].input, r->targets } };
-        gckpt_report report;
-        r->batch(r, step);
         hyper.lr = gckpt_lr_cosine(step, (uint64_t)lm.warmup, (uint64_t)lm.steps, (float)r->lr,
                                    (float)(lm.min_lr >= 0 ? lm.min_lr : r->lr));
-        const gckpt_result result = gckpt_step(m->exec, feeds, 2, lm.batch, &hyper, &report);
+        const gckpt_result result = gckpt_step(m->exec, feeds, 2, r->fed, &hyper, &report);
         if (result == GCKPT_CANCELLED) {
             session.interrupted = 1; /* here, or on another rank */
             break;
         }
         if (result != GCKPT_OK && result != GCKPT_SKIPPED)
             return session_fail(1, "%s", gckpt_error_text(m->exec));
-        r->position += (uint64_t)lm.batch;
+        r->position += (uint64_t)r->fed;
         if (result == GCKPT_SKIPPED) { /* the next batch, then */
             r->skipped++;
             session_say("%s", gckpt_error_text(m->exec));

@@ -97,14 +97,227 @@ static void test_answers(void)
     static const struct {
         const char *text, *says;
     } wrong[] = { { "", "no lines: expected {" },
-                  { "{\"prompt\": \"a\"}", ":1: expected an object with the key answer" },
-                  { "{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 1, \"answer\": \"b\"}", ":2: prompt" },
+                  { "{\"prompt\": \"a\"}", ":1: expected {\"prompt\"" },
+                  { "{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\": 1, \"answer\": \"b\"}", ":2: prompt: expected a string" },
                   { "[]", ":1: an array: expected an object a line" },
                   { " [\n{\"prompt\": \"a\", \"answer\": \"b\"}]", ":1: an array: expected an object a line" },
                   { "{\"prompt\": \"a\", \"answer\": \"b\"", ":1: " } };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK_MSG(open_text(&d, path, wrong[i].text) != 0 && strstr(d.error, wrong[i].says), "%s: %s",
                   wrong[i].text, d.error);
+}
+
+/* Learned and other tokens of a row as text, '|' where one ends and the other begins. */
+static const char *shown(const dataset *d, size_t row)
+{
+    static char text[1024];
+    size_t n = 0, size;
+    for (size_t i = d->examples[row].begin; i < d->examples[row].end; i++) {
+        if (i > d->examples[row].begin && d->learned.at[i] != d->learned.at[i - 1])
+            text[n++] = '|';
+        const char *bytes = bpe_bytes(&tokenizer, d->all.ids[i], &size);
+        memcpy(text + n, bytes, size);
+        n += size;
+    }
+    text[n] = 0;
+    return text;
+}
+
+/* Each line is of the kind that its keys say; chats by a template. */
+static void test_lines(void)
+{
+    static chat c;
+    dataset d;
+    dataset_desc desc = { END, 0, &c };
+    int32_t tokens[64], targets[64];
+    static const struct {
+        const char *line, *plain, *chats; /* what is shown without and with a template */
+    } lines[] = {
+        { "{\"prompt\": \"1 2\", \"completion\": \" 3\"}", "1 2| 3<|endoftext|>", "1 2| 3<|endoftext|>" },
+        { "{\"instruction\": \"add\", \"input\": \"1 2\", \"output\": \"3\"}",
+          "### Instruction:\nadd\n\n### Input:\n1 2\n\n### Response:\n|3<|endoftext|>",
+          "<|user|>add\n\n1 2\nA:|3<|endoftext|>" },
+        { "{\"instruction\": \"add\", \"input\": \"\", \"output\": \"3\"}",
+          "### Instruction:\nadd\n\n### Response:\n|3<|endoftext|>", "<|user|>add\nA:|3<|endoftext|>" },
+        { "{\"output\": \"3\", \"text\": \"x\", \"instruction\": \"add\"}",
+          "### Instruction:\nadd\n\n### Response:\n|3<|endoftext|>", "<|user|>add\nA:|3<|endoftext|>" },
+        { "{\"text\": \"three\", \"prompt\": \"no\"}", "<|endoftext|>|three<|endoftext|>", "<|endoftext|>|three<|endoftext|>" },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": \"one\"}, {\"role\": \"assistant\", \"content\": \"two\"}, "
+          "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"th\"}, {\"text\": \"ree\", \"type\": \"text\"}]}, "
+          "{\"role\": \"assistant\", \"content\": [], \"tool_calls\": []}, {\"role\": \"user\", \"content\": \"lost\"}], "
+          "\"prompt\": \"\", \"completion\": \"\"}",
+          NULL, "<|user|>one\nA:|two<|endoftext|>|\n<|user|>three\nA:|<|endoftext|>" },
+    };
+    enum { LINES = sizeof lines / sizeof *lines };
+    memset(&c, 0, sizeof c);
+    for (int chats = 0; chats < 2; chats++) {
+        FILE *f = fopen(path, "wb");
+        for (int i = 0; i < LINES; i++)
+            if (chats || lines[i].plain != NULL)
+                fprintf(f, "%s\n", lines[i].line);
+        fclose(f);
+        if (chats)
+            CHECK(chat_turns(&c, CHAT_USER, "<|user|>{}\\n") == 0 &&
+                  chat_turns(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\\n") == 0);
+        CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0, "%s", d.error);
+        CHECK(d.count == LINES - !chats && d.lines[DATASET_CHATS] == (size_t)chats && d.lines[DATASET_PROMPTS] == 1 &&
+              d.lines[DATASET_INSTRUCTIONS] == 3 && d.lines[DATASET_TEXTS] == 1 && d.spelled == 0);
+        for (size_t i = 0; i < d.count; i++) {
+            const char *want = chats ? lines[i].chats : lines[i].plain;
+            CHECK_MSG(strcmp(shown(&d, i), want) == 0, "line %d: %s", (int)i, shown(&d, i));
+            dataset_row(&d, i, 64, tokens, targets);
+            for (size_t t = 0; t < 64; t++) {
+                const size_t at = d.examples[i].begin + t + 1;
+                CHECK(targets[t] == (at < d.examples[i].end && d.learned.at[at] ? d.all.ids[at] : -1));
+            }
+        }
+        dataset_free(&d);
+    }
+    tokenizer.head[0] = 600;
+    tokenizer.head_count = 1;
+    CHECK(open_text(&d, path, "") != 0);
+    put_file(path, lines[0].line, strlen(lines[0].line));
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && !strcmp(shown(&d, 0), "<|user|>1 2| 3<|endoftext|>"));
+    dataset_free(&d);
+    static const char spells[] = "{\"prompt\": \"<|user|><|endoftext|>\", \"completion\": \"<|user|>:<\"}";
+    put_file(path, spells, sizeof spells - 1);
+    tokenizer.head_count = 0;
+    for (desc.specials = 0; desc.specials < 2; desc.specials++) {
+        CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) == 0 && d.spelled == 3);
+        CHECK((d.all.ids[0] == 600) == desc.specials && (d.all.ids[1] == 0) == desc.specials);
+        dataset_free(&d);
+    }
+    CHECK(open_text(&d, "build/test_dataset.txt", "one<|endoftext|>two") == 0 && d.spelled == 1);
+    dataset_free(&d);
+    desc.specials = 0;
+    static const struct {
+        const char *text, *says;
+        int chats;
+    } wrong[] = {
+        { "{\"instruction\": 1, \"output\": \"b\"}", ":1: instruction: expected a string", 0 },
+        { "{\"instruction\": \"a\", \"input\": [], \"output\": \"b\"}", ":1: input: expected a string", 1 },
+        { "\n{\"text\": null}", ":2: text: expected a string", 0 },
+        { "{\"conversations\": []}", ":1: expected {\"prompt\": \"..\", \"completion\"", 1 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "the model has no template; --chat NAME takes a known one: chatml, ", 0 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", "no turn of the assistant: nothing to learn", 1 },
+        { "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}", "message 1: expected \"role\" system, user or assistant", 1 },
+        { "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}]}", "and no tools", 1 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": 1}]}", "content: expected a string, or a list of {\"type\"", 1 },
+        { "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}", "content: expected a string", 1 },
+        { "{\"messages\": [{\"content\": \"a\"}]}", "role", 1 },
+        { "{\"messages\": \"a\"}", "messages: expected an array", 1 },
+        { "{\"messages\": []}", "a chat without a turn", 1 },
+        { "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}", "a turn of the system has no place", 1 },
+    };
+    static chat none;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        desc.chats = wrong[i].chats ? &c : &none;
+        put_file(path, wrong[i].text, strlen(wrong[i].text));
+        CHECK_MSG(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 && strstr(d.error, wrong[i].says),
+                  "%s: %s", wrong[i].text, d.error);
+    }
+    strcpy(none.found, "chat_template.jinja");
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &(dataset_desc){ END, 0, NULL }) != 0);
+    desc.chats = &none;
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 &&
+          strstr(d.error, "a chat, but the model's chat_template.jinja is none that is known here; --chat"));
+}
+
+/* 120 rows of 8 to 91 tokens, 24.8 in the mean. */
+static void write_ragged(void)
+{
+    FILE *f = fopen(path, "wb");
+    for (int i = 0; i < 120; i++) {
+        const int n = i == 77 ? 90 : 8 + (int)(sample_draw(3, 0, (uint64_t)i) % 12) + (i % 5 == 0 ? i % 53 : i % 13);
+        fprintf(f, "{\"prompt\": \"7\", \"completion\": \"");
+        for (int k = 0; k < n; k++)
+            fputc("!?"[k % 2], f);
+        fprintf(f, "\"}\n");
+    }
+    fclose(f);
+}
+
+/* Batches: each row once an epoch, whatever is asked first; few computed tokens a real one, by few classes. */
+static void test_batches(void)
+{
+    dataset d;
+    int64_t lengths[DATASET_MOST_CLASSES];
+    write_ragged();
+    CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, END) == 0, "%s", d.error);
+    const int64_t T = dataset_longest(&d);
+    for (uint64_t batch = 1; batch < 300; batch = batch < 10 ? batch + 1 : 2 * batch - 3) {
+        const uint64_t first = batch % 2 == 0 ? 0 : 7, rows = 120 - first;
+        dataset_batches b = { &d, first, rows, batch, batch, T, 0, 0, NULL, NULL }, other = b;
+        unsigned char seen[120];
+        double real = 0, computed = 0, padded = 0;
+        uint64_t same = 0, steps = 0;
+        CHECK(dataset_batches_new(&b) == 0 && dataset_batches_new(&other) == 0);
+        const int classes = dataset_classes(&b, DATASET_MOST_CLASSES, lengths);
+        CHECK(classes > 0 && classes <= DATASET_MOST_CLASSES && lengths[classes - 1] == T);
+        for (int i = 1; i < classes; i++)
+            CHECK(lengths[i - 1] < lengths[i] && lengths[i - 1] > 0);
+        for (uint64_t p = 0, n; p < 3 * rows; p += n, steps++) {
+            if (p % rows == 0)
+                memset(seen, 0, sizeof seen);
+            n = dataset_batch(&b, p);
+            CHECK(n == (p % rows + batch <= rows ? batch : rows % batch));
+            CHECK(dataset_batch(&other, (p * 7919) % (3 * rows)) > 0); /* elsewhere before */
+            CHECK(dataset_batch(&other, p) == n && memcmp(other.now, b.now, n * sizeof *b.now) == 0);
+            const int64_t length = dataset_batch_length(&b, n);
+            int k = 0;
+            while (lengths[k] < length)
+                k++;
+            for (uint64_t i = 0; i < n; i++) {
+                CHECK(b.now[i] >= first && b.now[i] < 120 && !seen[b.now[i]]++);
+                CHECK(dataset_length(&d, b.now[i], T) <= lengths[k]);
+                real += (double)dataset_length(&d, b.now[i], T);
+                same += p >= rows && b.now[i] == first + p % rows + i;
+            }
+            computed += (double)(n * (uint64_t)lengths[k]);
+            padded += (double)(n * (uint64_t)T);
+        }
+        CHECK(steps == 3 * dataset_steps(&b) && (batch > 8 || same < rows / 4));
+        if (batch == 8) {
+            CHECK_MSG(padded / real > 3.5 && computed / real <= 1.15, "%.2f computed tokens a real one, padded %.2f, %d classes",
+                      computed / real, padded / real, classes);
+            printf("%.3f computed tokens a real one in %d classes, padded to the longest %.3f (mean %.1f)\n", computed / real,
+                   classes, padded / real, real / 360);
+        }
+        dataset_batches_free(&b);
+        dataset_batches_free(&other);
+    }
+    dataset_free(&d);
+}
+
+/* Windows: those of more batches than one has are apart, and what is sorted is near. */
+static void test_many_batches(void)
+{
+    static uint32_t seen[5003];
+    enum { ROWS = 5003, BATCH = 4 };
+    dataset d = { 0 };
+    int64_t lengths[DATASET_MOST_CLASSES];
+    dataset_batches b = { &d, 0, ROWS, BATCH, 5, 900, 0, 0, NULL, NULL };
+    uint64_t real = 0, longest = 0, first_epoch = 0;
+    d.count = ROWS;
+    d.examples = (dataset_example *)calloc(ROWS, sizeof *d.examples);
+    for (uint64_t i = 0; i < ROWS; i++)
+        d.examples[i].end = 2 + sample_draw(1, 2, i) % 20 * (sample_draw(1, 3, i) % 50);
+    CHECK(dataset_batches_new(&b) == 0 && dataset_steps(&b) == 1251);
+    for (uint64_t p = 0, n; p < 2 * ROWS; p += n) {
+        n = dataset_batch(&b, p);
+        const uint64_t length = (uint64_t)dataset_batch_length(&b, n);
+        longest += n * length;
+        for (uint64_t i = 0; i < n; i++) {
+            CHECK(seen[b.now[i]]++ == p / ROWS);
+            real += (uint64_t)dataset_length(&d, b.now[i], 900);
+            first_epoch += p < ROWS ? b.now[i] * p : 0;
+        }
+    }
+    CHECK_MSG((double)longest < 1.02 * (double)real && first_epoch > 0, "%g", (double)longest / (double)real);
+    const int classes = dataset_classes(&b, DATASET_MOST_CLASSES, lengths);
+    CHECK_MSG(classes > 4 && lengths[classes - 1] == 900, "%d classes", classes);
+    dataset_batches_free(&b);
+    free(d.examples);
 }
 
 /* What is no text is refused by its name; what is, in any language, is not; a byte order mark is no token. */
@@ -218,17 +431,24 @@ static void test_order(void)
 static void test_memory(void)
 {
     static const char *const files[] = { "build/test_dataset.jsonl", "build/test_dataset.txt", "build/test_dataset.bin",
-                                         "build/test_dataset.md" };
+                                         "build/test_dataset.md", "build/test_dataset2.jsonl" };
+    static chat c;
+    const dataset_desc desc = { END, 0, &c };
+    static const char lines[] = "{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\"}\n"
+                                "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+                                "\"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"b\"}]}]}\n";
+    CHECK(chat_named(&c, "chatml") == 0);
+    put_file(files[4], lines, sizeof lines - 1);
     put_file(files[0], "{\"prompt\": \"one\", \"answer\": \"two\"}\n", 35);
     put_file(files[1], "three four", 10);
     put_file(files[3], "[5] six", 7);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         int failed = 1;
         for (long n = 1; failed; n++) {
             dataset d;
             allocations = 0;
             fail_at = n;
-            failed = dataset_open(&d, files[i], &tokenizer, tokenizer.count, END) != 0;
+            failed = dataset_open_as(&d, files[i], &tokenizer, tokenizer.count, &desc) != 0;
             fail_at = 0;
             CHECK_MSG(!failed || strstr(d.error, "out of memory"), "%s: %s", files[i], d.error);
             CHECK(n < 50);
@@ -242,6 +462,9 @@ int main(void)
     CHECK(bpe_open(&tokenizer, "tests/golden/tokenizer") == 0);
     test_windows();
     test_answers();
+    test_lines();
+    test_batches();
+    test_many_batches();
     test_kinds();
     test_order();
     test_memory();

@@ -166,7 +166,7 @@ check "until another is found, what was saved stays" sh -c "test $? -eq 130 &&
     ! cmp -s $work/moved/training.safetensors $work/waits/training.safetensors"
 build/finetune --resume "$work/moved" --data "$work/text" --validation "$work/text" --steps 7 --sample 4 > "$work/stdout" 2>&1
 check "what evaluates best then is saved" sh -c "! cmp -s $work/moved.best $work/moved/adapter_model.safetensors"
-now=$(sed -n 's/^step 7: validation loss //p' "$work/stdout")
+now=$(sed -n 's/^step 7: validation loss \([0-9.]*\).*/\1/p' "$work/stdout")
 check "and what is said is of now" grep -q "^saved .* loss ${now:-none}," "$work/stdout"
 check "with no loss of before beside it" grep -q "^loss   ${now:-none} after" "$work/stdout"
 check "--general is not changed: its loss of before is" grep -q "^general [0-9.]* before" "$work/stdout"
@@ -282,7 +282,7 @@ printf '{"prompt": "a", "answer": "b"}\n{"prompt": 1, "answer": "b"}\n' > "$work
 check "a prompt that is no text" fails_with 1 "bad.jsonl:2: prompt: expected a string" build/finetune $model \
     --data "$work/bad.jsonl"
 printf '{"prompt": "a"}\n' > "$work/bad.jsonl"
-check "an answer that is missing" fails_with 1 "answer" build/finetune $model --data "$work/bad.jsonl"
+check "an answer that is missing" fails_with 1 "bad.jsonl:1: expected {.prompt.: .*, .completion" build/finetune $model --data "$work/bad.jsonl"
 mkdir -p "$work/endless"
 cp "$work/tiny/"* "$work/endless"
 sed -i.old 's/"eos_token_id": 256/"eos_token_id": 50256/' "$work/endless/config.json"

@@ -1,0 +1,663 @@
+/* chat.h - chats as a model's template has them, as text and as tokens: to copy, with tokenizer.h,
+ * json.h and unicode.h.
+ *
+ *     chat c;
+ *     if (chat_open(&c, "SmolLM2-135M-Instruct", NULL) != 0) // NULL: the folder's own template
+ *         fprintf(stderr, "%s\n", c.error);
+ *     const chat_turn turns[] = { { CHAT_USER, "Hello!", 6 } };
+ *     chat_encode(&c, &tokenizer, turns, 1, 1, 0, &tokens, NULL); // 1: up to where an answer begins
+ *
+ * A folder's chat_template is a program in Jinja, which is not run here: it is recognised, by its
+ * length and a hash of 128 bits, among those below, of which each was rendered by Jinja and compared
+ * (tests/golden/chat.py). Another one is given as what stands before and behind a turn (chat_turns).
+ * The texts around the turns become special tokens; what is said stays text, whatever it spells, and
+ * an answer is tokenised apart from what comes before it, as it will be when it is generated.
+ * Tools, pictures and reasoning are left out. C99 or C++11. */
+#ifndef CHAT_H
+#define CHAT_H
+#include "tokenizer.h"
+
+typedef enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLES } chat_role;
+static const char *const chat_roles[] = { "system", "user", "assistant" };
+
+typedef struct {
+    chat_role role;
+    const char *text;
+    size_t size;
+} chat_turn;
+
+/* What a piece of a chat is: of the template, said by somebody, or an answer with its end: learned. */
+typedef enum { CHAT_FRAME, CHAT_SAID, CHAT_ANSWER, CHAT_END } chat_part;
+
+enum {
+    CHAT_TRIMS = 1,         /* white space around what is said goes, by Python's strip, */
+    CHAT_TRIMS_ANSWERS = 2, /* or only around answers */
+    CHAT_ALTERNATES = 4,    /* user, assistant, user, .. behind the system's turn */
+    CHAT_JOINS = 8,         /* which stands in the first turn of the user, before an empty line */
+    CHAT_LEADS_LAST = 16    /* `lead` only where no user follows */
+};
+
+/* In these texts \1 is the token that begins a text, \2 the one that ends it, as the folder has them. */
+typedef struct {
+    const char *name, *begin;
+    const char *turns[CHAT_ROLES][2]; /* before and behind; NULL: that role has no place */
+    const char *lead;                 /* what an answer begins with, learned with it */
+    const char *after;                /* behind the end of an answer, not learned */
+    const char *system;               /* what is said first where a chat says nothing; NULL: nothing */
+    const char *first;                /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
+    int rules;
+} chat_format;
+
+#define CHAT_ML(name, begin, system, lead, rules)                                                  \
+    {                                                                                              \
+        name, begin,                                                                               \
+            { { "<|im_start|>system\n", "<|im_end|>\n" },                                          \
+              { "<|im_start|>user\n", "<|im_end|>\n" },                                            \
+              { "<|im_start|>assistant\n", "<|im_end|>" } },                                       \
+            lead, "\n", system, NULL, rules                                                        \
+    }
+#define CHAT_LLAMA(name, system, first)                                                            \
+    {                                                                                              \
+        name, "\1",                                                                                \
+            { { "<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>" },                  \
+              { "<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>" },                    \
+              { "<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>" } },             \
+            "", "", system, first, CHAT_TRIMS                                                      \
+    }
+#define CHAT_GEMMA(name, rules)                                                                    \
+    {                                                                                              \
+        name, "\1",                                                                                \
+            { { NULL, NULL },                                                                      \
+              { "<start_of_turn>user\n", "<end_of_turn>\n" },                                      \
+              { "<start_of_turn>model\n", "<end_of_turn>" } },                                     \
+            "", "\n", NULL, NULL, CHAT_TRIMS | CHAT_ALTERNATES | (rules)                           \
+    }
+#define CHAT_MISTRAL(name, before, behind, lead, after, rules)                                     \
+    {                                                                                              \
+        name, "\1", { { NULL, NULL }, { before, behind }, { "", "\2" } }, lead, after, NULL, NULL, \
+            CHAT_ALTERNATES | (rules)                                                              \
+    }
+static const chat_format chat_formats[] = {
+    CHAT_ML("chatml", "", NULL, "", 0),
+    CHAT_ML("chatml-begin", "\1", NULL, "", 0),
+    CHAT_ML("qwen2", "", "You are a helpful assistant.", "", 0),
+    CHAT_ML("qwen2.5", "", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "",
+            0),
+    CHAT_ML("qwen3", "", NULL, "<think>\n\n</think>\n\n", CHAT_LEADS_LAST),
+    CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face", "",
+            0),
+    CHAT_LLAMA("llama3", NULL, NULL),
+    /* A clock would make each day's rows others: the date is the template's where there is none. */
+    CHAT_LLAMA("llama3.1", "",
+               "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+               "Today Date: 26 Jul 2024\n\n"),
+    CHAT_GEMMA("gemma", 0),
+    CHAT_GEMMA("gemma3", CHAT_JOINS),
+    CHAT_MISTRAL("mistral", "[INST] ", " [/INST]", "", "", 0),
+    CHAT_MISTRAL("mistral-0.1", "[INST] ", " [/INST]", "", " ", 0),
+    CHAT_MISTRAL("mistral-v1", " [INST] ", " [/INST]", " ", "", CHAT_JOINS),
+    CHAT_MISTRAL("mistral-v3", "[INST] ", "[/INST]", " ", "", CHAT_TRIMS_ANSWERS),
+    CHAT_MISTRAL("mistral-nemo", "[INST]", "[/INST]", "", "", 0),
+    { "zephyr",
+      "",
+      { { "<|system|>\n", "\2\n" }, { "<|user|>\n", "\2\n" }, { "<|assistant|>\n", "\2" } },
+      "",
+      "\n",
+      NULL,
+      NULL,
+      0 },
+};
+#undef CHAT_ML
+#undef CHAT_LLAMA
+#undef CHAT_GEMMA
+#undef CHAT_MISTRAL
+enum { CHAT_FORMATS = sizeof chat_formats / sizeof chat_formats[0] };
+
+/* Templates that are known: bytes, FNV-1a from two bases, and what they render. */
+static const struct {
+    uint32_t size;
+    uint64_t hash[2];
+    const char *format;
+} chat_known[] = {
+    { 189, { 0x0a01800d6ec3b423, 0xee32c1109a78e933 }, "chatml" },
+    { 192, { 0x515df9e5e2dae077, 0x5bd03015f1c0ea87 }, "chatml" },
+    { 196, { 0x88bf4138d5c826f0, 0x8b5832debef351a0 }, "chatml" },
+    { 199, { 0xa41d6bae9b9141bc, 0x01eb42b9a6888c6c }, "chatml" },
+    { 291, { 0x773d13e188afc917, 0x8da586575c0a8367 }, "chatml" },
+    { 294, { 0x17fde6ecda9c7c01, 0xc94f20f5a6af34d1 }, "chatml" },
+    { 297, { 0x77b2ec37fdf9727d, 0xb653eec980a0a22d }, "chatml" },
+    { 2630, { 0x3751fe8ea48448ab, 0xabc492c130a9223b }, "chatml" },
+    { 3165, { 0xe8faca59b0472e66, 0xdadb7ad2ed9a6016 }, "chatml" },
+    { 4063, { 0x81d45424a0beddda, 0xc08414d009f0534a }, "chatml" },
+    { 6652, { 0x9a3bbe51238e1cf0, 0x2efdaee1f23c1b00 }, "chatml" },
+    { 6721, { 0xff53d7337ccbb396, 0x05202d9238390466 }, "chatml" },
+    { 209, { 0x89bcbd75ce6a3d28, 0x5d49541334b72218 }, "chatml-begin" },
+    { 211, { 0x52642d07ab0602d8, 0x734e7ebc393da6c8 }, "chatml-begin" },
+    { 212, { 0x3d431dbc3308b134, 0x0a7b56514c6e4da4 }, "chatml-begin" },
+    { 214, { 0x852314cd81861fe4, 0xc7ecf1d6560b47d4 }, "chatml-begin" },
+    { 328, { 0x8a87094e0e1e24c5, 0xdb9634da80a10935 }, "qwen2" },
+    { 333, { 0x75e88977b2787cd7, 0x9f006b13b62e0107 }, "qwen2" },
+    { 341, { 0x245313a714bda899, 0x17408f3e41f89969 }, "qwen2" },
+    { 1017, { 0x71242f76359e71e8, 0xc3803c082eb0fc38 }, "qwen2" },
+    { 3239, { 0x59dd975ef5774b65, 0x3df8bd3e97d94df5 }, "qwen2" },
+    { 2506, { 0xe642ce246d7f2e3d, 0xb0c6d4adf131fbad }, "qwen2.5" },
+    { 2508, { 0xadaa2a0bbac0305f, 0xfac08dba0f8073cf }, "qwen2.5" },
+    { 2558, { 0xefc577352ade125d, 0xfeb7de4e79e9184d }, "qwen2.5" },
+    { 2964, { 0xdedd22c04194d239, 0x91dbac651c418d09 }, "qwen2.5" },
+    { 4116, { 0x2bfdb7aa9754484e, 0xbb067b5accdb167e }, "qwen3" },
+    { 4168, { 0x959a4551391a6549, 0xd0069ccc0e9aa9b9 }, "qwen3" },
+    { 368, { 0x45ec583d4d25bc3a, 0x2ae4d6fa3d46c54a }, "smollm2" },
+    { 373, { 0x09b5156a5cf6abfc, 0xf2fb4ef0386190cc }, "smollm2" },
+    { 389, { 0x0e60067a5537498e, 0x2b5003d3a234709e }, "llama3" },
+    { 393, { 0x32844fd43eab01d2, 0x62991ea0255317a2 }, "llama3" },
+    { 696, { 0x58f97c63c2f8bd77, 0x429189328ed68947 }, "llama3" },
+    { 862, { 0xf2a9dd138dc335ee, 0x648816623874c9be }, "llama3" },
+    { 3826, { 0x368f4c34b8554414, 0x0631b77aaa71f044 }, "llama3.1" },
+    { 4613, { 0xcc0368e1ffb6b958, 0xc40c59d089b38f28 }, "llama3.1" },
+    { 591, { 0x5c10ee65212d93b3, 0x9cc6cad2fe888a03 }, "gemma" },
+    { 594, { 0x70f3cded3fb90051, 0x3e5f5dd2783f4621 }, "gemma" },
+    { 814, { 0x11e389fb3a2aad74, 0xd3351dbfd30bd264 }, "gemma" },
+    { 1362, { 0xca32624169bacac9, 0x24c028387cdd9e79 }, "gemma" },
+    { 1374, { 0x5e86a815daeaa1a5, 0x6099c1e708986f55 }, "gemma" },
+    { 1531, { 0xd19b6ff3a49deea5, 0x5d65f773c0c03655 }, "gemma3" },
+    { 1776, { 0xcb3e9bb118802275, 0xe8e6fa91360bbc85 }, "gemma3" },
+    { 1870, { 0x11ed3bbebdc13df7, 0xad9966da990279c7 }, "gemma3" },
+    { 2721, { 0xef9e42aa2c564290, 0xf167732872da81a0 }, "gemma3" },
+    { 470, { 0x8c734b90b4f8d84d, 0x9e8aeade2dbbfdbd }, "mistral" },
+    { 477, { 0xc730acc029ce6ee0, 0x0a679c45276eec70 }, "mistral-0.1" },
+    { 1057, { 0x46eac0bf5c765c47, 0xea2652a4b8458817 }, "mistral-v1" },
+    { 1490, { 0x7959c3cbc5cd4fed, 0x11d8650a2d03545d }, "mistral-v1" },
+    { 4674, { 0x4c047ddf01c6c1d9, 0x99cf09eab8eb2789 }, "mistral-v3" },
+    { 415, { 0x71e04a49fb8f1f9d, 0xe8dd1d9c9cad4acd }, "mistral-nemo" },
+    { 3021, { 0x496038b6b1dbbc85, 0x4fdfdf299fd613b5 }, "mistral-nemo" },
+    { 3777, { 0xc134bf40d6f56d76, 0xf4f86ee8ddb7bf26 }, "mistral-nemo" },
+    { 4658, { 0x16bcbbaa728db9f2, 0x969a8df75b5203c2 }, "mistral-nemo" },
+    { 410, { 0xcd8b49000db02c2c, 0x97f10faad2da877c }, "zephyr" },
+};
+
+typedef struct {
+    chat_format format;   /* name NULL: there is none */
+    char marks[2][64];    /* what \1 and \2 stand for */
+    char own[3][2][256];  /* of chat_turns: what `format` points to, */
+    char own_after[256];
+    char found[96];       /* the file with a template, known or not; "": there is none */
+    char error[512];
+} chat;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline int
+chat_fail(chat *c, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(c->error, sizeof c->error, format, args);
+    va_end(args);
+    return -1;
+}
+
+/* ---- which format ---------------------------------------------------------------------------- */
+static inline uint64_t chat_hash(const char *text, size_t size, uint64_t hash)
+{
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
+    return hash;
+}
+
+static inline int chat_named(chat *c, const char *name)
+{
+    for (int i = 0; i < CHAT_FORMATS; i++)
+        if (strcmp(name, chat_formats[i].name) == 0) {
+            c->format = chat_formats[i];
+            return 0;
+        }
+    return -1;
+}
+
+/* All names, with commas between them. */
+static inline const char *chat_names(char *to, size_t size)
+{
+    size_t n = 0;
+    for (int i = 0; i < CHAT_FORMATS && n < size; i++)
+        n += (size_t)snprintf(to + n, size - n, "%s%s", i > 0 ? ", " : "", chat_formats[i].name);
+    return to;
+}
+
+/* The format that a template renders, if it is known. Jinja drops a newline at its end. */
+static inline void chat_recognise(chat *c, const char *text, size_t size)
+{
+    size -= size > 0 && text[size - 1] == '\n';
+    const uint64_t a = chat_hash(text, size, 14695981039346656037u),
+                   b = chat_hash(text, size, 0x9e3779b97f4a7c15u);
+    for (size_t i = 0; i < sizeof chat_known / sizeof chat_known[0]; i++)
+        if (chat_known[i].size == size && chat_known[i].hash[0] == a && chat_known[i].hash[1] == b)
+            chat_named(c, chat_known[i].format);
+}
+
+/* A token that tokenizer_config.json names: a string, or the content of an object. */
+static inline void chat_mark(chat *c, int which, json *d, const char *key)
+{
+    uint32_t at = json_find(d, JSON_ROOT, key);
+    if (json_kind_of(d, at) == JSON_OBJECT)
+        at = json_find(d, at, "content");
+    if (json_kind_of(d, at) == JSON_STRING && json_size(d, at) < sizeof c->marks[0])
+        memcpy(c->marks[which], json_text(d, at), json_size(d, at) + 1);
+}
+
+/* tokenizer_config.json: its template is a string, or several with names, of which one is
+ * "default". */
+static inline int chat_read_config(chat *c, json *d)
+{
+    uint32_t at = json_find(d, JSON_ROOT, "chat_template"), several = 0;
+    chat_mark(c, 0, d, "bos_token");
+    chat_mark(c, 1, d, "eos_token");
+    if (json_kind_of(d, at) == JSON_ARRAY) {
+        several = at;
+        at = 0;
+        for (uint32_t i = json_first(d, several); i != 0; i = json_next(d, i))
+            if (json_is(d, json_find(d, i, "name"), "default"))
+                at = json_find(d, i, "template");
+    }
+    if (json_kind_of(d, at) == JSON_STRING || several != 0)
+        snprintf(c->found, sizeof c->found, "tokenizer_config.json");
+    if (json_kind_of(d, at) == JSON_STRING)
+        chat_recognise(c, json_text(d, at), json_size(d, at));
+    return d->error[0] != 0 ? chat_fail(c, "%s", d->error) : 0;
+}
+
+/* Reads what a model's folder says: chat_template.jinja, or else tokenizer_config.json. A name of
+ * chat_formats is taken instead of it. -1: c->error, also where the name is none. A folder without
+ * a template, or with one that is not known, is no error: c->format.name is NULL. */
+static inline int chat_open(chat *c, const char *folder, const char *name)
+{
+    json d;
+    char path[1024];
+    size_t size;
+    memset(c, 0, sizeof *c);
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    FILE *f = fopen(path, "rb");
+    if (f != NULL) {
+        fclose(f);
+        const int failed = json_read_file(&d, path) != 0 ? chat_fail(c, "%s", d.error)
+                                                         : chat_read_config(c, &d);
+        json_free(&d);
+        if (failed)
+            return -1;
+    }
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    f = fopen(path, "rb");
+    if (f != NULL) {
+        fclose(f);
+        memset(&c->format, 0, sizeof c->format);
+        snprintf(c->found, sizeof c->found, "chat_template.jinja");
+        const char *text = json_read_text(&d, path, &size);
+        if (text != NULL)
+            chat_recognise(c, text, size);
+        const int failed = text == NULL ? chat_fail(c, "%s", d.error) : 0;
+        json_free(&d);
+        if (failed)
+            return -1;
+    }
+    if (name != NULL && chat_named(c, name) != 0)
+        return chat_fail(c, "%s: allowed is %s", name, chat_names(path, sizeof path));
+    return 0;
+}
+
+/* What stands before and behind a turn of a role: "BEFORE{}BEHIND", where \n, \t and \\ are such
+ * characters. What is behind an answer is learned up to its last character that is not white. */
+static inline int chat_turns(chat *c, chat_role role, const char *text)
+{
+    size_t n = 0;
+    int side = 0;
+    for (const char *p = text; *p != 0; p++) {
+        if (side == 0 && p[0] == '{' && p[1] == '}') {
+            c->own[role][side++][n] = 0;
+            n = 0;
+            p++;
+            continue;
+        }
+        char ch = *p;
+        if (ch == '\\' && (p[1] == 'n' || p[1] == 't' || p[1] == '\\')) {
+            ch = p[1] == 'n' ? '\n' : p[1] == 't' ? '\t' : '\\';
+            p++;
+        }
+        if (n + 1 == sizeof c->own[role][side] || ch == '\1' || ch == '\2')
+            return chat_fail(c, "a turn of the %s: at most 255 bytes before and behind it",
+                             chat_roles[role]);
+        c->own[role][side][n++] = ch;
+    }
+    c->own[role][side][n] = 0;
+    if (side == 0)
+        return chat_fail(c,
+                         "a turn of the %s, \"%.80s\": expected {} where it is said, as in "
+                         "\"<|user|>\\n{}</s>\\n\"",
+                         chat_roles[role], text);
+    if (c->format.name == NULL || strcmp(c->format.name, "own") != 0) {
+        memset(&c->format, 0, sizeof c->format);
+        c->format.name = "own";
+        c->format.begin = c->format.lead = c->format.after = "";
+    }
+    c->format.turns[role][0] = c->own[role][0];
+    c->format.turns[role][1] = c->own[role][1];
+    if (role == CHAT_ASSISTANT) {
+        while (n > 0 && strchr(" \n\t", c->own[role][1][n - 1]) != NULL)
+            n--;
+        c->own_after[0] = 0;
+        if (n > 0) {
+            strcpy(c->own_after, c->own[role][1] + n);
+            c->own[role][1][n] = 0;
+        }
+        c->format.after = c->own_after;
+    }
+    return 0;
+}
+
+/* ---- the text of a chat ---------------------------------------------------------------------- */
+/* Takes n bytes of a chat, one piece after another; 0, or -1 with an error of its own. */
+typedef int (*chat_put)(void *user, chat_part part, const char *text, size_t n);
+
+/* A text of the format, with what \1 and \2 stand for. */
+static inline int chat_put_frame(const chat *c, chat_part part, const char *text, chat_put put,
+                                 void *user)
+{
+    while (*text != 0) {
+        const size_t n = strcspn(text, "\1\2");
+        const char *mark = n == 0 ? c->marks[*text - 1] : text;
+        if (put(user, part, mark, n == 0 ? strlen(mark) : n) != 0)
+            return -1;
+        text += n == 0 ? 1 : n;
+    }
+    return 0;
+}
+
+/* Python's str.strip(): Unicode's white space, and the separators 28 to 31. */
+static inline int chat_is_white(const char *s, size_t n, size_t *size)
+{
+    uint32_t ch = 'x';
+    const int length = json_utf8(s, n, &ch);
+    *size = (size_t)(length < 0 ? -length : length);
+    return length > 0 && (unicode_class(ch) == UNICODE_SPACE || (ch >= 28 && ch <= 31));
+}
+
+static inline void chat_trim(const char **text, size_t *size)
+{
+    size_t n;
+    while (*size > 0 && chat_is_white(*text, *size, &n)) {
+        *text += n;
+        *size -= n;
+    }
+    while (*size > 0) {
+        size_t at = *size - 1;
+        while (at > 0 && *size - at < 4 && ((unsigned char)(*text)[at] & 0xc0) == 0x80)
+            at--;
+        if (!chat_is_white(*text + at, *size - at, &n) || at + n != *size)
+            break;
+        *size = at;
+    }
+}
+
+static inline int chat_holds(const chat_turn *turn, const char *text)
+{
+    const size_t n = strlen(text);
+    for (size_t i = 0; i + n <= turn->size; i++)
+        if (memcmp(turn->text + i, text, n) == 0)
+            return 1;
+    return 0;
+}
+
+/* -1: the turns are none that the format has a place for; else where those behind a system's turn
+ * that is joined begin. */
+static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
+{
+    const chat_format *f = &c->format;
+    const int joined = (f->rules & CHAT_JOINS) != 0 && count > 0 && turns[0].role == CHAT_SYSTEM;
+    for (size_t i = (size_t)joined; i < count; i++) {
+        const size_t place = i - (size_t)joined;
+        if (f->turns[turns[i].role][0] == NULL)
+            return chat_fail(c, "a turn of the %s has no place in this chat template, %s%s",
+                             chat_roles[turns[i].role], f->name,
+                             f->rules & CHAT_JOINS ? ", but at the beginning" : "");
+        if ((f->rules & CHAT_ALTERNATES) != 0 &&
+            turns[i].role != (place % 2 == 0 ? CHAT_USER : CHAT_ASSISTANT))
+            return chat_fail(c,
+                             "turn %d is of the %s: in this chat template, %s, user and assistant "
+                             "take turns, and the user begins",
+                             (int)i + 1, chat_roles[turns[i].role], f->name);
+        if ((f->rules & CHAT_LEADS_LAST) != 0 &&
+            (turns[i].role == CHAT_ASSISTANT
+                 ? chat_holds(&turns[i], "</think>")
+                 : turns[i].role == CHAT_USER && chat_holds(&turns[i], "<tool_response>")))
+            return chat_fail(c,
+                             "turn %d has reasoning or a tool's response, which this chat template, "
+                             "%s, takes apart; that is not done here",
+                             (int)i + 1, f->name);
+    }
+    if (count == (size_t)joined)
+        return chat_fail(c, "a chat without a turn");
+    return joined;
+}
+
+static inline int chat_put_answer(chat *c, const chat_turn *turn, int last, chat_put put, void *user)
+{
+    const chat_format *f = &c->format;
+    const char *text = turn->text;
+    size_t size = turn->size;
+    if ((f->rules & (CHAT_TRIMS | CHAT_TRIMS_ANSWERS)) != 0)
+        chat_trim(&text, &size);
+    const int leads = f->lead[0] != 0 && ((f->rules & CHAT_LEADS_LAST) == 0 || last);
+    for (; leads && (f->rules & CHAT_LEADS_LAST) != 0 && size > 0 && *text == '\n'; size--)
+        text++;
+    return chat_put_frame(c, CHAT_FRAME, f->turns[CHAT_ASSISTANT][0], put, user) != 0 ||
+           put(user, CHAT_ANSWER, leads ? f->lead : "", leads ? strlen(f->lead) : 0) != 0 ||
+           put(user, CHAT_ANSWER, text, size) != 0 ||
+           chat_put_frame(c, CHAT_END, f->turns[CHAT_ASSISTANT][1], put, user) != 0 ||
+           chat_put_frame(c, CHAT_FRAME, f->after, put, user) != 0;
+}
+
+static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn *joined,
+                                const char *before, chat_put put, void *user)
+{
+    const chat_format *f = &c->format;
+    const char *text = turn->text;
+    size_t size = turn->size;
+    if ((f->rules & CHAT_TRIMS) != 0)
+        chat_trim(&text, &size);
+    if (chat_put_frame(c, CHAT_FRAME, before, put, user) != 0)
+        return -1;
+    if (joined != NULL && (put(user, CHAT_SAID, joined->text, joined->size) != 0 ||
+                           put(user, CHAT_FRAME, "\n\n", 2) != 0))
+        return -1;
+    return put(user, CHAT_SAID, text, size) != 0 ||
+           chat_put_frame(c, CHAT_FRAME, f->turns[turn->role][1], put, user) != 0;
+}
+
+/* Renders turns piece by piece; `asks`: and what comes before an answer. -1: c->error, or put's. */
+static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int asks, chat_put put,
+                              void *user)
+{
+    const chat_format *f = &c->format;
+    const int joined = chat_check(c, turns, count);
+    size_t last_user = count;
+    if (joined < 0 || chat_put_frame(c, CHAT_FRAME, f->begin, put, user) != 0)
+        return -1;
+    for (size_t i = 0; i < count; i++)
+        last_user = turns[i].role == CHAT_USER ? i : last_user;
+    if (f->system != NULL && turns[0].role != CHAT_SYSTEM) {
+        const chat_turn said = { CHAT_SYSTEM, f->system, strlen(f->system) };
+        const char *before = f->first != NULL ? f->first : f->turns[CHAT_SYSTEM][0];
+        if (chat_put_turn(c, &said, NULL, before, put, user) != 0)
+            return -1;
+    }
+    for (size_t i = (size_t)joined; i < count; i++) {
+        const chat_turn *turn = &turns[i];
+        const int first = i == 0 && turn->role == CHAT_SYSTEM && f->first != NULL;
+        const char *before = first ? f->first : f->turns[turn->role][0];
+        if (turn->role == CHAT_ASSISTANT
+                ? chat_put_answer(c, turn, i > last_user && i + 1 == count, put, user) != 0
+                : chat_put_turn(c, turn, joined && i == 1 ? &turns[0] : NULL, before, put, user) != 0)
+            return -1;
+    }
+    return asks ? chat_put_frame(c, CHAT_FRAME, f->turns[CHAT_ASSISTANT][0], put, user) : 0;
+}
+
+/* ---- its tokens ------------------------------------------------------------------------------ */
+typedef struct { /* of each token: 1: it is learned */
+    unsigned char *at;
+    size_t room;
+} chat_marks;
+
+/* The special token that s begins with, the longest, or NULL. */
+static inline const bpe_added *chat_special(const bpe *b, const char *s, size_t n)
+{
+    const bpe_added *best = NULL;
+    for (int list = 0; list < 2; list++)
+        for (uint32_t i = 0; i < b->added_count[list]; i++) {
+            const bpe_added *a = &b->added[list][i];
+            if (*s == *a->text && a->special && n >= a->size && memcmp(s, a->text, a->size) == 0 &&
+                (best == NULL || a->size > best->size))
+                best = a;
+        }
+    return best;
+}
+
+/* How many special tokens a text spells out. */
+static inline size_t chat_spelled(const bpe *b, const char *text, size_t size)
+{
+    unsigned char first[256] = { 0 };
+    size_t n = 0;
+    for (int list = 0; list < 2; list++)
+        for (uint32_t i = 0; i < b->added_count[list]; i++)
+            first[(unsigned char)*b->added[list][i].text] |=
+                (unsigned char)(b->added[list][i].special != 0);
+    for (size_t i = 0; i < size; i++) {
+        const bpe_added *a = first[(unsigned char)text[i]] != 0
+                                 ? chat_special(b, text + i, size - i)
+                                 : NULL;
+        n += a != NULL;
+        i += a != NULL ? a->size - 1 : 0;
+    }
+    return n;
+}
+
+/* The token that ends an answer; -1: text does. */
+static inline int32_t chat_end(const chat *c, const bpe *b)
+{
+    const char *end = c->format.name != NULL ? c->format.turns[CHAT_ASSISTANT][1] : "";
+    for (; *end != 0; end++) {
+        const char *text = *end == 1 || *end == 2 ? c->marks[*end - 1] : end;
+        const bpe_added *a = *text != 0 ? chat_special(b, text, strlen(text)) : NULL;
+        if (a != NULL)
+            return a->id;
+    }
+    return -1;
+}
+
+typedef struct {
+    chat *c;
+    bpe *b;
+    bpe_tokens *to;
+    chat_marks *marks;
+    char *text; /* not yet tokens */
+    size_t size, room;
+    size_t begin; /* of the chat, in tokens */
+    int learns, specials;
+} chat_writer;
+
+/* Marks tokens up to to->count that have none. */
+static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size_t first, int learns)
+{
+    if (to->count > marks->room) {
+        const size_t room = to->room > to->count ? to->room : to->count;
+        unsigned char *more = (unsigned char *)realloc(marks->at, room);
+        if (more == NULL)
+            return -1;
+        marks->at = more;
+        marks->room = room;
+    }
+    if (to->count > first)
+        memset(marks->at + first, learns, to->count - first);
+    return 0;
+}
+
+static inline int chat_flush(chat_writer *w)
+{
+    const size_t first = w->to->count;
+    const int inside = first > w->begin ? BPE_INSIDE : 0;
+    if (w->size > 0 && bpe_encode(w->b, w->text, w->size, inside, w->to) != 0)
+        return chat_fail(w->c, "%s", w->to->error);
+    w->size = 0;
+    if (w->marks != NULL && chat_mark_tokens(w->to, w->marks, first, w->learns) != 0)
+        return chat_fail(w->c, "out of memory for marks of %.0f tokens", (double)w->to->count);
+    return 0;
+}
+
+static inline int chat_push(chat_writer *w, const char *text, size_t n)
+{
+    if (w->size + n > w->room) {
+        const size_t room = 2 * (w->size + n) + 256;
+        char *more = (char *)realloc(w->text, room);
+        if (more == NULL)
+            return chat_fail(w->c, "out of memory for %.0f bytes of a chat", (double)room);
+        w->text = more;
+        w->room = room;
+    }
+    if (n > 0)
+        memcpy(w->text + w->size, text, n);
+    w->size += n;
+    return 0;
+}
+
+/* A chat_put. Text of the template and of what is said becomes tokens together, up to the next
+ * special token, or answer. */
+static inline int chat_write(void *user, chat_part part, const char *text, size_t n)
+{
+    chat_writer *w = (chat_writer *)user;
+    const int learns = part == CHAT_ANSWER || part == CHAT_END;
+    if (learns != w->learns && chat_flush(w) != 0)
+        return -1;
+    w->learns = learns;
+    if ((part == CHAT_SAID || part == CHAT_ANSWER) && !w->specials)
+        return chat_push(w, text, n);
+    for (size_t i = 0, size; i < n; i += size) {
+        const bpe_added *a = chat_special(w->b, text + i, n - i);
+        size = a != NULL ? a->size : 1;
+        if (a == NULL && chat_push(w, text + i, 1) != 0)
+            return -1;
+        if (a == NULL)
+            continue;
+        if (chat_flush(w) != 0)
+            return -1;
+        const size_t first = w->to->count;
+        if (bpe_reserve(w->to, 1) != 0)
+            return chat_fail(w->c, "%s", w->to->error);
+        w->to->ids[w->to->count++] = a->id;
+        if (w->marks != NULL && chat_mark_tokens(w->to, w->marks, first, learns) != 0)
+            return chat_fail(w->c, "out of memory for marks of %.0f tokens", (double)first);
+    }
+    return 0;
+}
+
+/* Appends a chat's tokens, and to `marks`, unless it is NULL, which are learned: those of answers
+ * with their ends. asks: also what comes before an answer. specials: special tokens count in what is
+ * said, too. 0, or -1 with c->error and the tokens as before. */
+static inline int chat_encode(chat *c, bpe *b, const chat_turn *turns, size_t count, int asks,
+                              int specials, bpe_tokens *to, chat_marks *marks)
+{
+    chat_writer w;
+    const size_t before = to->count;
+    memset(&w, 0, sizeof w);
+    w.c = c;
+    w.b = b;
+    w.to = to;
+    w.marks = marks;
+    w.begin = before;
+    w.specials = specials;
+    const int failed =
+        chat_render(c, turns, count, asks, chat_write, &w) != 0 || chat_flush(&w) != 0;
+    free(w.text);
+    if (failed)
+        to->count = before;
+    return failed ? -1 : 0;
+}
+#endif

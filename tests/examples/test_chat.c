@@ -1,0 +1,316 @@
+/* test_chat.c - examples/chat.h: chats as Jinja renders them (tests/golden/chat.jsonl, by chat.py); which templates are
+ * known; tokens, and which of them are learned; what is refused; every failing allocation.
+ *
+ *     build/test_chat            the tests
+ *     build/test_chat FILE       compares the lines of another file
+ *     build/test_chat render     reads such lines without "text", prints the text of each, or null */
+#include "check.h"
+#include "counted.h"
+#include "examples/chat.h"
+
+enum { TURNS = 64 };
+static bpe tokenizer;
+
+static chat_role role_of(json *d, uint32_t at)
+{
+    for (int i = 0; i < CHAT_ROLES; i++)
+        if (json_is(d, at, chat_roles[i]))
+            return (chat_role)i;
+    return CHAT_ROLES;
+}
+
+static size_t turns_of(json *d, chat_turn *turns)
+{
+    size_t n = 0;
+    const uint32_t messages = json_need(d, JSON_ROOT, "messages", JSON_ARRAY);
+    for (uint32_t i = json_first(d, messages); i != 0 && n < TURNS; i = json_next(d, i)) {
+        const uint32_t text = json_need(d, i, "content", JSON_STRING);
+        turns[n].role = role_of(d, json_find(d, i, "role"));
+        turns[n].text = json_text(d, text);
+        turns[n++].size = json_size(d, text);
+    }
+    return n;
+}
+
+typedef struct {
+    char text[65536];
+    size_t size;
+} page;
+
+static int put_page(void *user, chat_part part, const char *text, size_t n)
+{
+    page *p = (page *)user;
+    (void)part;
+    if (p->size + n > sizeof p->text)
+        return -1;
+    memcpy(p->text + p->size, text, n);
+    p->size += n;
+    return 0;
+}
+
+/* Renders a line; 0: refused. */
+static int render_line(json *d, chat *c, page *p)
+{
+    static chat_turn turns[TURNS];
+    memset(c, 0, sizeof *c);
+    strcpy(c->marks[0], "<BOS>");
+    strcpy(c->marks[1], "<EOS>");
+    p->size = 0;
+    const uint32_t format = json_need(d, JSON_ROOT, "format", JSON_STRING);
+    CHECK_MSG(chat_named(c, json_text(d, format)) == 0, "format %s", json_text(d, format));
+    const size_t n = turns_of(d, turns);
+    return chat_render(c, turns, n, json_bool(d, JSON_ROOT, "asks", 0), put_page, p) == 0;
+}
+
+static void render_all(void)
+{
+    static page p;
+    static chat c;
+    json d;
+    json_init(&d, "standard input");
+    while (json_read_line(&d, stdin) == 1) {
+        if (render_line(&d, &c, &p))
+            json_write_string(stdout, p.text, p.size);
+        else
+            fputs("null", stdout);
+        putchar('\n');
+    }
+    CHECK_MSG(d.error[0] == 0, "%s", d.error);
+    json_free(&d);
+}
+
+static void compare(const char *path)
+{
+    static page p;
+    static chat c;
+    int lines = 0, used[CHAT_FORMATS] = { 0 };
+    json d;
+    FILE *f = fopen(path, "rb");
+    CHECK_MSG(f != NULL, "%s", path);
+    json_init(&d, path);
+    while (f != NULL && json_read_line(&d, f) == 1) {
+        const uint32_t text = json_find(&d, JSON_ROOT, "text");
+        const int done = render_line(&d, &c, &p);
+        for (int i = 0; i < CHAT_FORMATS; i++)
+            used[i] += json_is(&d, json_find(&d, JSON_ROOT, "format"), chat_formats[i].name);
+        lines++;
+        if (json_kind_of(&d, text) == JSON_STRING)
+            CHECK_MSG(done && p.size == json_size(&d, text) && memcmp(p.text, json_text(&d, text), p.size) == 0,
+                      "%s:%d: %.*s (%s)", path, lines, (int)p.size, p.text, done ? "other text" : c.error);
+        else
+            CHECK_MSG(!done && c.error[0] != 0, "%s:%d: taken, Jinja refuses it", path, lines);
+    }
+    CHECK_MSG(d.error[0] == 0 && lines > 100, "%s, %d lines", d.error, lines);
+    for (int i = 0; i < CHAT_FORMATS; i++)
+        CHECK_MSG(used[i] > 5, "format %s: %d lines", chat_formats[i].name, used[i]);
+    json_free(&d);
+    if (f != NULL)
+        fclose(f);
+}
+
+static void put_file(const char *to, const char *bytes)
+{
+    FILE *f = fopen(to, "wb");
+    CHECK(f != NULL && fwrite(bytes, 1, strlen(bytes), f) == strlen(bytes));
+    if (f != NULL)
+        fclose(f);
+}
+
+/* The text of tokens whose mark is `learns`; -1: of all. */
+static size_t text_of(const bpe_tokens *t, const chat_marks *marks, int learns, char *to)
+{
+    size_t n = 0, size;
+    for (size_t i = 0; i < t->count; i++)
+        if (learns < 0 || marks->at[i] == learns) {
+            const char *bytes = bpe_bytes(&tokenizer, t->ids[i], &size);
+            memcpy(to + n, bytes, size);
+            n += size;
+        }
+    to[n] = 0;
+    return n;
+}
+
+/* What is learned is answers with their ends; what comes before one is, token by token, what a chat begins with that
+ * asks for it; the special tokens of the template are ids, those that are said are text. */
+static void test_tokens(void)
+{
+    static const char *const words[] = { "one", "\n", " two", "", "1 2 3", "<|endoftext|>", "<|user|>", "\xc3\xbc ", "a\nb" };
+    static const char *const formats[] = { "own", "chatml", "qwen2", "qwen3", "llama3", "llama3.1", "gemma", "mistral-v1",
+                                           "mistral-v3", "zephyr" };
+    static char said[8][128], text[8192], want[8192];
+    static page p;
+    static chat c;
+    uint64_t draw = 1;
+    for (int round = 0; round < 400; round++) {
+        chat_turn turns[8];
+        const char *format = formats[round % 10];
+        memset(&c, 0, sizeof c);
+        if (round % 10 > 0)
+            CHECK(chat_named(&c, format) == 0);
+        else
+            CHECK(chat_turns(&c, CHAT_USER, "<|user|>{}\\n") == 0 &&
+                  chat_turns(&c, CHAT_ASSISTANT, "A:\\t{}<|endoftext|>\\n") == 0);
+        strcpy(c.marks[0], "<|user|>");
+        strcpy(c.marks[1], "<|endoftext|>");
+        size_t count = 2 + (draw >> 20) % 5, spelled = 0, wanted = 0;
+        for (size_t i = 0; i < count; i++) {
+            said[i][0] = 0;
+            for (int k = 0; k < 3; k++) {
+                draw = draw * 6364136223846793005u + 1442695040888963407u;
+                const char *word = words[(draw >> 40) % 9];
+                strcat(said[i], word);
+                spelled += *word == '<';
+            }
+            turns[i].role = i % 2 == 0 ? CHAT_USER : CHAT_ASSISTANT;
+            turns[i].text = said[i];
+            turns[i].size = strlen(said[i]);
+        }
+        bpe_tokens all = { 0 }, begin = { 0 };
+        chat_marks marks = { 0 };
+        CHECK_MSG(chat_encode(&c, &tokenizer, turns, count, 0, 0, &all, &marks) == 0, "%s: %s", format, c.error);
+        p.size = 0;
+        CHECK(chat_render(&c, turns, count, 0, put_page, &p) == 0);
+        CHECK_MSG(text_of(&all, &marks, -1, text) == p.size && memcmp(text, p.text, p.size) == 0, "%s: %s", format, text);
+        size_t ids = 0;
+        for (size_t i = 0; i < all.count; i++)
+            ids += all.ids[i] == 0 || all.ids[i] == 600;
+        CHECK_MSG(ids + spelled == chat_spelled(&tokenizer, p.text, p.size), "%s: %d ids", format, (int)ids);
+        for (size_t i = 1; i < count; i += 2) {
+            begin.count = 0;
+            CHECK(chat_encode(&c, &tokenizer, turns, i, 1, 0, &begin, NULL) == 0);
+            const int same = begin.count < all.count && memcmp(begin.ids, all.ids, begin.count * sizeof *all.ids) == 0;
+            CHECK_MSG(same && marks.at[begin.count] == 1 && marks.at[begin.count - 1] == 0, "%s, turn %d", format, (int)i);
+            const char *lead = (c.format.rules & CHAT_LEADS_LAST) == 0 || i + 1 == count ? c.format.lead : "";
+            const char *end = c.format.turns[CHAT_ASSISTANT][1];
+            const char *answer = said[i];
+            size_t size = strlen(answer);
+            if (c.format.rules & (CHAT_TRIMS | CHAT_TRIMS_ANSWERS))
+                chat_trim(&answer, &size);
+            if (*lead == '<')
+                for (; size > 0 && *answer == '\n'; size--)
+                    answer++;
+            wanted += (size_t)sprintf(want + wanted, "%s%.*s%s", lead, (int)size, answer, *end == 2 ? c.marks[1] : end);
+        }
+        CHECK_MSG(text_of(&all, &marks, 1, text) == wanted && memcmp(text, want, wanted) == 0, "%s: learns %s, not %s",
+                  format, text, want);
+        CHECK((chat_end(&c, &tokenizer) == 0) == (round % 10 == 0 || round % 10 > 6));
+        bpe_tokens_free(&begin);
+        bpe_tokens_free(&all);
+        free(marks.at);
+    }
+    const chat_turn spells[] = { { CHAT_USER, "<|user|>", 8 }, { CHAT_ASSISTANT, "a<|endoftext|>", 14 } };
+    bpe_tokens t = { 0 };
+    CHECK(chat_turns(&c, CHAT_USER, "{}:") == 0 && chat_turns(&c, CHAT_ASSISTANT, "{};") == 0);
+    CHECK(chat_encode(&c, &tokenizer, spells, 2, 0, 1, &t, NULL) == 0 && t.count == 5 && t.ids[0] == 600 && t.ids[3] == 0);
+    bpe_tokens_free(&t);
+}
+
+/* chat_template.jinja before tokenizer_config.json, which has a string or several with names; its tokens. */
+static void test_folders(void)
+{
+    static const struct {
+        const char *config, *format, *found;
+    } folders[] = { { "{}", NULL, "" },
+                    { "{\"chat_template\": null}", NULL, "" },
+                    { "{\"chat_template\": \"%s\"}", "chatml", "tokenizer_config.json" },
+                    { "{\"chat_template\": \"%s \"}", NULL, "tokenizer_config.json" },
+                    { "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"\"}, {\"name\": \"default\", \"template\": "
+                      "\"%s\"}], \"bos_token\": {\"content\": \"<b>\"}}", "chatml", "tokenizer_config.json" },
+                    { "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"%s\"}]}", NULL, "tokenizer_config.json" },
+                    { "{\"bos_token\": \"<b>\", \"eos_token\": \"</b>\"}", NULL, "" } };
+    static char template[1024], escaped[2048], config[4096];
+    static chat c;
+    FILE *f = fopen("tests/golden/chat_template.jinja", "rb");
+    CHECK(f != NULL && fread(template, 1, sizeof template - 1, f) > 200);
+    fclose(f);
+    for (char *from = template, *to = escaped; *from != 0; from++) {
+        if (*from == '\n' || *from == '\\' || *from == '"')
+            *to++ = '\\';
+        *to++ = *from == '\n' ? 'n' : *from;
+    }
+    CHECK(system("rm -rf build/chat_folder && mkdir build/chat_folder") == 0);
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && c.found[0] == 0);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        const char *at = strstr(folders[i].config, "%s");
+        snprintf(config, sizeof config, "%.*s%s%s", at != NULL ? (int)(at - folders[i].config) : 1000, folders[i].config,
+                 at != NULL ? escaped : "", at != NULL ? at + 2 : "");
+        put_file("build/chat_folder/tokenizer_config.json", config);
+        CHECK_MSG(chat_open(&c, "build/chat_folder", NULL) == 0, "%s", c.error);
+        CHECK_MSG(c.format.name == NULL ? folders[i].format == NULL
+                                        : folders[i].format != NULL && !strcmp(c.format.name, folders[i].format),
+                  "folder %d: %s", (int)i, c.format.name != NULL ? c.format.name : "none");
+        CHECK(strcmp(c.found, folders[i].found) == 0 && strcmp(c.marks[0], i == 4 || i == 6 ? "<b>" : "") == 0);
+    }
+    CHECK(strcmp(c.marks[1], "</b>") == 0);
+    CHECK(chat_open(&c, "build/chat_folder", "gemma") == 0 && !strcmp(c.format.name, "gemma") && !strcmp(c.marks[0], "<b>"));
+    CHECK(chat_open(&c, "build/chat_folder", "klingon") != 0 && strstr(c.error, "klingon: allowed is chatml, "));
+    put_file("build/chat_folder/chat_template.jinja", template);
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") && !strcmp(c.found, "chat_template.jinja"));
+    template[3]++;
+    put_file("build/chat_folder/chat_template.jinja", template);
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && !strcmp(c.found, "chat_template.jinja"));
+    put_file("build/chat_folder/tokenizer_config.json", "{");
+    CHECK(chat_open(&c, "build/chat_folder", NULL) != 0 && strstr(c.error, "tokenizer_config.json"));
+    for (int i = 0; i < CHAT_FORMATS; i++)
+        for (int k = 0; k < i; k++)
+            CHECK(strcmp(chat_formats[i].name, chat_formats[k].name) != 0);
+}
+
+static void test_refusals(void)
+{
+    static chat c;
+    chat_turn turns[3] = { { CHAT_SYSTEM, "s", 1 }, { CHAT_USER, "u", 1 }, { CHAT_USER, "v", 1 } };
+    bpe_tokens t = { 0 };
+    memset(&c, 0, sizeof c);
+    CHECK(chat_turns(&c, CHAT_USER, "no place") != 0 && strstr(c.error, "a turn of the user, \"no place\": expected {}"));
+    CHECK(chat_named(&c, "gemma") == 0 && chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, NULL) != 0 &&
+          strstr(c.error, "a turn of the system has no place in this chat template, gemma"));
+    CHECK(chat_encode(&c, &tokenizer, turns + 1, 2, 0, 0, &t, NULL) != 0 && strstr(c.error, "turn 2 is of the user"));
+    CHECK(chat_named(&c, "gemma3") == 0 && chat_encode(&c, &tokenizer, turns, 1, 0, 0, &t, NULL) != 0 &&
+          strstr(c.error, "a chat without a turn"));
+    CHECK(chat_named(&c, "qwen3") == 0);
+    turns[1].role = CHAT_ASSISTANT;
+    turns[1].text = "a</think>";
+    turns[1].size = 9;
+    CHECK(chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, NULL) != 0 && strstr(c.error, "turn 2 has reasoning"));
+    CHECK(t.count == 0);
+    bpe_tokens_free(&t);
+}
+
+static void test_memory(void)
+{
+    const chat_turn turns[] = { { CHAT_USER, "one two", 7 }, { CHAT_ASSISTANT, "three", 5 } };
+    static chat c;
+    put_file("build/chat_folder/tokenizer_config.json", "{}");
+    for (int failed = 1, n = 1; failed; n++) {
+        bpe_tokens t = { 0 };
+        chat_marks marks = { 0 };
+        allocations = 0;
+        fail_at = n;
+        failed = chat_open(&c, "build/chat_folder", "zephyr") != 0;
+        strcpy(c.marks[1], "<|endoftext|>");
+        failed = failed || chat_encode(&c, &tokenizer, turns, 2, 0, 0, &t, &marks) != 0;
+        fail_at = 0;
+        CHECK_MSG(!failed || strstr(c.error, "out of memory"), "%s", c.error);
+        CHECK(n < 50 && (!failed || t.count == 0));
+        bpe_tokens_free(&t);
+        free(marks.at);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "render") == 0) {
+        render_all();
+        return 0;
+    }
+    compare(argc > 1 ? argv[1] : "tests/golden/chat.jsonl");
+    CHECK(bpe_open(&tokenizer, "tests/golden/tokenizer") == 0);
+    test_tokens();
+    test_folders();
+    test_refusals();
+    test_memory();
+    bpe_free(&tokenizer);
+    CHECK(living == 0);
+    return check_report("chat");
+}
