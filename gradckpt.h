@@ -21,7 +21,7 @@
  * you hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, and by many
  * processes over an engine of yours (MPI, NCCL), sharded or not, to the same bits.
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); read Python code
- * (examples/gpt2.h builds Hugging Face's GPT-2); promise speed on processors without vector units.
+ * (examples/gpt2.h and llama.h build models); promise speed on processors without vector units.
  *
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
@@ -32,11 +32,11 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1545
+ *     >>store     parameters and optimiser state, however they are stored                     1557
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4995
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5056
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2047
@@ -49,7 +49,7 @@
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4586
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4594
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3322
+ *     >>kernels   what is done with an item, for each instruction set                         3344
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -399,8 +399,8 @@
  *    the T tokens of a prompt's chunk and for one, with keys and values through gckpt_cache and
  *    positions by gckpt_positions_at or gckpt_rotary_at, and give the second executor caches_of
  *    the first: logits are those of one call, bit for bit. A last chunk that is short is filled up
- *    with anything, and what was too much rewound. examples/gpt2.h, adapters.h, generate.h and
- *    finetune.c do all this for GPT-2.
+ *    with anything, and what was too much rewound. examples/model.h, adapters.h, generate.h and
+ *    finetune.c do all this for GPT-2 and Llama-like models.
  *
  * 13. What may run at once, what outlives what, what is accepted
  *    Threads of the program. Nothing is global: what shares no store may run at once. A plan is
@@ -4707,6 +4707,9 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
  * float is written over it. No scales: 1. */
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
 
+/* The same from the row on that begins at element `at`. */
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at);
+
 /* A parameter's, on the host, to nowhere yet. */
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q);
 
@@ -4989,6 +4992,15 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
         from += (row - i) * each;
         x += row;
     }
+}
+
+GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at)
+{
+    gckpt_unpacking rest = *u;
+    rest.packed = (const unsigned char *)u->packed + at * gckpti_storages[u->storage].bytes;
+    rest.scales = u->scales ? u->scales + at / u->row : NULL;
+    rest.n -= at;
+    return rest;
 }
 
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_of(const gckpti_param *q)
@@ -5880,9 +5892,9 @@ GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
     const int links = t->b.row != 1; /* what lies side by side */
     const int64_t width = links ? t->k : t->n;
     float w[64];
-    for (int64_t i = 0; i < t->m * t->n; i++)
+    for (int64_t i = 0; i < t->m * t->n && !t->accumulate; i++)
         t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
-    for (int64_t at = 0, n; at < u->n; at += n) {
+    for (int64_t at = 0, n; at < t->n * t->k; at += n) {
         const int64_t row = at / width, first = at % width;
         n = gckpti_min(64, width - first);
         gckpti_unpack(u, at, n, w);
@@ -8363,9 +8375,17 @@ GCKPTI_FN void gckpti_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape), at = gckpti_taken_row(call, r) * n;
     const gckpt_unpacking *stored = gckpti_stored_of(call);
-    if (stored)
+    float row[64];
+    if (stored && gckpti_is_wide(call->out))
         gckpti_unpack(stored, at, n, call->out + r * n);
-    else if (gckpti_is_wide(call->out))
+    for (int64_t i = 0, some; stored && !gckpti_is_wide(call->out) && i < n; i += some) {
+        some = gckpti_min(n - i, 64);
+        gckpti_unpack(stored, at + i, some, row);
+        gckpti_to_bf16s(row, call->out_bf16 + r * n + i, some);
+    }
+    if (stored)
+        return;
+    if (gckpti_is_wide(call->out))
         memcpy(call->out + r * n, call->in[0].data + at, (size_t)n * sizeof(float));
     else
         gckpti_to_bf16s(call->in[0].data + at, call->out_bf16 + r * n, n);
@@ -8556,6 +8576,16 @@ GCKPTI_FN gckpti_factor gckpti_turned(const gckpti_factor *x) /* transposed */
     return y;
 }
 
+GCKPTI_FN void gckpti_read_stored(const gckpt_call *call, const gckpt_unpacking *u,
+                                  gckpti_factor *x)
+{
+    const int halves = u && gckpti_is_mixed(call) && u->storage == GCKPT_STORED_BF16;
+    if (halves)
+        x->bf16 = (const uint16_t *)u->packed;
+    else
+        x->stored = u;
+}
+
 /* All of t but a, b, run and before (as many parameters as that are). */
 static void gckpti_factors_to(const gckpt_call *call, gckpti_product *t, int64_t batch, int64_t m,
                               int64_t n, int64_t k, float *c, uint16_t *c_bf16)
@@ -8606,7 +8636,7 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, const gckpti_sizes 
     gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s->n, s->n * s->k);
     if (*(const int *)call->attributes) /* transposed */
         b.row = s->k, b.step = 1;
-    b.stored = gckpti_stored_of(call);
+    gckpti_read_stored(call, gckpti_stored_of(call), &b);
     return b;
 }
 
@@ -8813,18 +8843,53 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     return d;
 }
 
+static void gckpti_mixed_end_at(const gckpti_product *t, int64_t at, float d)
+{
+    if (t->c)
+        t->c[at] = d;
+    else
+        t->c_bf16[at] = gckpti_to_bf16(d);
+}
+
+/* Column j of rows i.., at most GCKPTI_STRIP, where b is read as it is stored: a block of its links
+ * at a time, which all these rows take. */
+static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
+{
+    float d[GCKPTI_STRIP], w[GCKPTI_LINKS];
+    const gckpti_links y = { w, NULL, 1 };
+    const int64_t rows = gckpti_min(t->m - i, GCKPTI_STRIP), step = t->b.step;
+    for (int64_t r = 0; r < rows; r++)
+        d[r] = gckpti_mixed_start(t, (i + r) * t->n + j, j);
+    for (int64_t p = 0, n; p < t->k; p += n) {
+        const int64_t at = j * t->b.row + p * step;
+        n = gckpti_min(t->k - p, GCKPTI_LINKS);
+        if (step == 1)
+            gckpti_unpack(t->b.stored, at, n, w);
+        for (int64_t l = 0; l < n && step != 1; l++)
+            gckpti_unpack(t->b.stored, at + l * step, 1, w + l);
+        for (int64_t r = 0; r < rows; r++) {
+            const gckpti_links x =
+                gckpti_links_of(&t->a, (i + r) * t->a.row + p * t->a.step, t->a.step);
+            d[r] = gckpti_mixed_blocks(&x, &y, n, d[r]);
+        }
+    }
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_mixed_end_at(t, (i + r) * t->n + j, d[r]);
+}
+
 GCKPTI_FN void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
 {
+    const int stored = gckpti_is_stored(&t->b);
     (void)call;
-    for (int64_t i = 0; i < t->batch * t->m; i++)
+    for (int64_t i = 0; stored && i < t->m; i += GCKPTI_STRIP)
+        for (int64_t j = 0; j < t->n; j++)
+            gckpti_mixed_column(t, i, j);
+    for (int64_t i = 0; i < t->batch * t->m && !stored; i++)
         for (int64_t j = 0; j < t->n; j++) {
             const int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
             const int64_t b = i / t->m * t->b.next + j * t->b.row;
             const float d = gckpti_mixed_element(t, a, b, gckpti_mixed_start(t, at, j));
-            if (t->c)
-                t->c[at] = d;
-            else
-                t->c_bf16[at] = gckpti_to_bf16(d);
+            gckpti_mixed_end_at(t, at, d);
         }
 }
 
@@ -10186,9 +10251,14 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         l->n = gckpti_min(v - l->first, parts->chunk);
         l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
+        gckpt_unpacking rows;
         gckpti_product t;
         t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l->first * c, c, 1, 0);
+        if (gckpti_stored_of(call)) {
+            rows = gckpti_unpacking_from(gckpti_stored_of(call), l->first * c);
+            gckpti_read_stored(call, &rows, &t.b);
+        }
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
         gckpt_parallel(call, l->rows, 16 * l->n,
@@ -10277,7 +10347,10 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
                            "linear_cross_entropy: w, %T, depends on the batch; it must be "
                            "a function of parameters",
                            w);
-    return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+    if (t)
+        w->floats--;
+    return t;
 }
 
 /* >>ops/weighted */
@@ -11743,9 +11816,12 @@ typedef struct {
 static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, int64_t row,
                                            int64_t rows, int64_t width)
 {
-    const int narrow = gckpti_is_narrow(x->bf16), size = narrow ? 2 : 4;
-    const void *here = narrow ? (const void *)(x->bf16 + at) : (const void *)(x->f32 + at);
-    const gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
+    const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
+    const int size = stored ? gckpti_storages[x->stored->storage].bytes : narrow ? 2 : 4;
+    const void *here = stored   ? x->stored->packed
+                       : narrow ? (const void *)x->bf16
+                                : (const void *)x->f32;
+    const gckpti_fetch f = { (const char *)here + at * size, row * size, rows, width * size, 0, 1 };
     return f;
 }
 
@@ -13058,7 +13134,7 @@ enum { GCKPTI_TAKE_ITEM = 64 };
 static void gckpti_fast_take_row(const gckpt_call *call, int64_t r)
 {
     int64_t n = gckpti_last(&call->shape);
-    if (gckpti_is_wide(call->out))
+    if (gckpti_is_wide(call->out) || gckpti_stored_of(call))
         gckpti_take_row(call, r);
     else
         gckpti_mixed_of(gckpti_kernels_of(call))
@@ -13093,16 +13169,13 @@ static void gckpti_take_columns(const gckpt_call *call, int64_t i)
     }
 }
 
-/* Rows as they are stored go one after the other. Tables that are not added to are cleared first,
- * in items of their own. */
+/* Tables that are not added to are cleared first, in items of their own. */
 static void gckpti_fast_take(const gckpt_call *call, int backward)
 {
     const gckpt_arg *table = &call->in[0];
     const int64_t size = GCKPTI_TAKE_ITEM, n = gckpti_last(&call->shape);
     int64_t rows = gckpti_rows(&call->shape), entries = gckpti_take_entries(call);
-    if (!backward && call->packed)
-        gckpti_embed_forward(call);
-    else if (!backward)
+    if (!backward)
         gckpti_each(call, rows, n, gckpti_fast_take_row);
     if (!backward || !table->grad)
         return;
@@ -14112,7 +14185,7 @@ typedef struct gckpti_planner {
 GCKPTI_FN int gckpti_is_loss(const gckpt_tensor *t); /* its op is one */
 
 /* A parameter that ops read in the arena: gathered ones, or by desc.stage_parameters all; packed
- * ones, unless the processor's f32 kernels of all that reads them take what is stored. */
+ * ones, unless the processor's kernels of all that reads them take what is stored. */
 GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t);
 
 /* A parameter that is updated: trained or measured. */
@@ -14504,7 +14577,7 @@ GCKPTI_FN int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
     if (t->kind != GCKPTI_PARAM || d->stage_parameters || gckpti_is_gathered(p, t))
         return t->kind == GCKPTI_PARAM;
     return gckpti_is_packed((int)p->g->store->params[t->index].p.storage) &&
-           (d->mode != GCKPT_INFERENCE || d->backend || d->precision != GCKPT_FP32 || t->floats);
+           (d->backend || t->floats);
 }
 
 /* What ranks share of a parameter's updates. All plan with the largest share. */
@@ -22663,11 +22736,11 @@ static inline gckpt_result gckpti_check_values(gckpt_exec *e) { return (void)e, 
 #ifndef GCKPT_NO_PACK
 GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, const float *here,
                                  float *to, gckpt_call *c);
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
                                   gckpt_unpacking *stored);
 #else
 #define gckpti_run_unpack(e, q, here, to, c)   ((void)(c))
-#define gckpti_call_stored(e, node, c, stored) ((void)(stored))
+#define gckpti_call_stored(e, ins, c, stored)  ((void)(stored))
 #endif
 
 /* >>run/call */
@@ -25411,13 +25484,18 @@ GCKPTI_FN void gckpti_run_unpack(const gckpt_exec *e, const gckpti_param *q, con
     }
 }
 
-/* Where it is in no arena: the packed parameter that this op reads. */
-GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_node *node, gckpt_call *c,
+/* Where it is in no arena: the packed parameter that this op reads. (What a backward does not read
+ * is in no arena, either.) */
+GCKPTI_FN void gckpti_call_stored(const gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c,
                                   gckpt_unpacking *stored)
 {
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    unsigned reads = ins->kind == GCKPT_FORWARD ? UINT32_MAX : 0;
+    for (int i = 0; i < node->inputs; i++)
+        reads |= node->op->needs[i];
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-        if (q->kind != GCKPTI_PARAM || c->in[i].data)
+        if (q->kind != GCKPTI_PARAM || c->in[i].data || !(reads & GCKPT_IN(i)))
             continue;
         *stored = gckpti_unpacking_of(gckpti_param_of(e, q->index));
         c->packed = stored;
@@ -25904,7 +25982,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins, gck
     void *out = c->out;
     uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     if (p->packed)
-        gckpti_call_stored(e, node, c, &stored);
+        gckpti_call_stored(e, ins, c, &stored);
     if (gckpti_plan_rounds(p))
         gckpti_mixed_operands(e, ins, &o, c);
     if (term >= 0) {
@@ -25972,7 +26050,10 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
+    gckpt_unpacking stored;
     gckpti_call_of(e, ins, &o, c);
+    if (p->packed)
+        gckpti_call_stored(e, ins, c, &stored);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
         gckpti_on(e)->add(c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
@@ -31361,7 +31442,7 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, const gckpti
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = ahead;
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
-        if (next_p < t->k && !gckpti_is_stored(&t->b))
+        if (next_p < t->k)
             ahead = V(fetch_block)(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
                                    gckpti_min(j1 - next_j, by.wide),
                                    (i1 - i0 + high - 1) / high * count);
@@ -32005,6 +32086,28 @@ GCKPTI_INLINED int64_t V(mixed_block)(const gckpti_mixed_links *s, int64_t p)
     return gckpti_is_chain(s->t) ? gckpti_min(s->t->k - p, GCKPTI_LINKS) : gckpti_block_at(s->t, p);
 }
 
+/* A block of s from link p on as the kernels of packing take it: what is stored comes to `room` as
+ * floats. *at: its first element. */
+GCKPTI_INLINED gckpti_factor V(mixed_from)(const gckpti_mixed_links *s, int64_t p, int64_t links,
+                                           float *room, int64_t *at)
+{
+    gckpti_factor x = *s->x;
+    *at = s->at + p * x.step;
+    (void)links;
+    if (!gckpti_is_stored(s->x))
+        return x;
+    if (x.row == 1) {
+        GCKPTI_STORED(V(unpack)(x.stored, *at, x.step, links, s->n, room, GCKPTI_PANEL));
+        x.step = GCKPTI_PANEL;
+    } else {
+        GCKPTI_STORED(V(unpack)(x.stored, *at, x.row, s->n, links, room, GCKPTI_PANEL));
+        x.row = GCKPTI_PANEL;
+    }
+    x.f32 = room;
+    *at = 0;
+    return x;
+}
+
 static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t *d, int64_t row)
 {
     const gckpti_factor *x = s->x;
@@ -32039,12 +32142,12 @@ static GCKPTI_TARGET void V(mixed_pack_a)(const gckpti_mixed_links *s, uint16_t 
 static GCKPTI_TARGET void V(mixed_pack_b)(const gckpti_mixed_links *s, int words, uint32_t *d,
                                           int64_t width)
 {
-    const gckpti_factor *x = s->x;
-    int64_t p = s->p, links;
+    float room[GCKPTI_PANEL * GCKPTI_PANEL];
+    int64_t p = s->p, links, at;
     (void)words;
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
-        const int64_t at = s->at + p * x->step;
         links = V(mixed_block)(s, p);
+        const gckpti_factor from = V(mixed_from)(s, p, links, room, &at), *x = &from;
         for (int64_t i = 0; i < width && x->row != 1; i++) {
             uint16_t lane[GCKPTI_LINKS] = { 0 };
             for (int64_t l = 0; l < links && i < s->n; l += x->step == 1 ? links : 1)
@@ -32346,14 +32449,14 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_put(const gckpti_mixed_square_bf16 *
 GCKPTI_INLINED_BF16 void gckpti_mixed_pack(const gckpti_mixed_links *s, int words, int as_a,
                                            uint32_t *d, int64_t row)
 {
-    const gckpti_factor *x = s->x;
-    int64_t p = s->p, links;
+    float room[GCKPTI_PANEL * GCKPTI_PANEL];
+    int64_t p = s->p, links, at;
     for (int64_t block = 0; block < s->blocks; block++, p += links) {
         links = V(mixed_block)(s, p);
+        const gckpti_factor x = V(mixed_from)(s, p, links, room, &at);
         for (int64_t i = 0; i < (as_a ? s->n : row); i += 16) {
             const gckpti_mixed_square_bf16 some = {
-                x,     s->at + i * x->row + p * x->step, s->n - i,
-                links, gckpti_mixed_order[words],        as_a
+                &x, at + i * x.row, s->n - i, links, gckpti_mixed_order[words], as_a
             };
             gckpti_mixed_put(&some, as_a ? d + i * row : d + i, row);
         }
