@@ -25,13 +25,13 @@ typedef struct {
     const gckpt_op *op;
     const void *attributes;
     int inputs;
-    gckpt_shape shape[3];
+    gckpt_shape shape[4];
     unsigned narrow, held, unwanted;
     float scale;       /* of random values */
-    float *x[3], *g;   /* values, the output's gradient */
-    float *start[3];   /* what gradients hold */
+    float *x[4], *g;   /* values, the output's gradient */
+    float *start[4];   /* what gradients hold */
     int32_t *index;    /* input i of GCKPT_INDEX(i) */
-    float *out, *aux, *grad[3];     /* results */
+    float *out, *aux, *grad[4];     /* results */
     float *given_out, *given_aux;   /* for the backward; NULL: what the forward returned */
     double sum;
     int64_t count;
@@ -151,7 +151,7 @@ static void sizes_of_work(const trial *t, gckpt_call *call)
     static uint16_t marker;
     gckpt_call planning = *call;
     for (int i = 0; i < t->inputs; i++)
-        planning.in[i].bf16 = t->narrow >> i & 1 ? &marker : NULL;
+        planning.in[i].bf16 = t->x[i] && t->narrow >> i & 1 ? &marker : NULL;
     planning.out_bf16 = t->narrow & OUT ? &marker : NULL;
     planning.grad_out_bf16 = t->narrow & GRAD_OUT ? &marker : NULL;
     planning.work_forward = planning.work_backward = 0;
@@ -165,7 +165,7 @@ static void device_runs(trial *t)
     gckpt_call call = begin(t);
     int64_t n = count_of(&t->out_shape);
     int loss = (t->op->flags & GCKPT_LOSS) != 0;
-    void *out = NULL, *aux = NULL, *grad[3] = { NULL, NULL, NULL };
+    void *out = NULL, *aux = NULL, *grad[4] = { NULL, NULL, NULL, NULL };
     struct {
         double sum;
         int64_t count;
@@ -316,21 +316,22 @@ static void test_linear(int every)
 }
 
 /* ---- attention; causal: 1 + how many of the keys are not there ---- */
-static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int heads, int64_t d, int causal, unsigned narrow, unsigned held, unsigned unwanted)
+static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal, int few,
+                                  unsigned narrow, unsigned held, unsigned unwanted)
 {
-    const struct {
-        int heads, causal;
-    } o = { heads, causal };
-    int64_t c = heads * d;
-    trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3,
-                .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, c), gckpt_shape3(b, keys, c) },
+    const gckpti_attention o = { heads, causal, group > 1 ? heads / group : 0 };
+    int64_t c = heads * d, kc = c / group;
+    trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3 + few,
+                .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, kc), gckpt_shape3(b, keys, kc), gckpt_shape1(b) },
                 .narrow = narrow, .held = held, .unwanted = unwanted, .scale = 1 };
     prepare(&t);
-    int64_t there = causal ? keys + 1 - causal : keys;
-    for (int64_t i = 0; i < b * keys * c; i++)
-        if (i / c % keys >= there)
+    const int64_t whole = causal ? keys + 1 - causal : keys;
+    for (int64_t i = 0; few && i < b; i++)
+        t.index[i] = (int32_t)(i % 3 == 0 ? keys / 2 : i % 3 == 1 ? 0 : keys);
+    for (int64_t i = 0; i < b * keys * kc; i++)
+        if (i / kc % keys >= (few ? t.index[i / kc / keys] : whole))
             t.x[1][i] = t.x[2][i] = NAN;
-    int64_t nq = b * queries * c, nk = b * keys * c;
+    int64_t nq = b * queries * c, nk = b * keys * kc;
     double *out = (double *)calloc((size_t)nq, 8), *out_error = (double *)calloc((size_t)nq, 8), scale = 1 / sqrt((double)d);
     double *want[3], *error[3], *p = (double *)malloc((size_t)keys * 8), *all = (double *)malloc((size_t)keys * 8);
     t.given_out = floats(nq);
@@ -338,13 +339,14 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     for (int i = 0; i < 3; i++)
         want[i] = (double *)calloc((size_t)(i ? nk : nq), 8), error[i] = (double *)calloc((size_t)(i ? nk : nq), 8);
 #define Q(i, e) narrowed(t.x[0][((row * queries + (i)) * heads + h) * d + (e)], narrow & 1)
-#define K(j, e) narrowed(t.x[1][((row * keys + (j)) * heads + h) * d + (e)], narrow & 2)
-#define V(j, e) narrowed(t.x[2][((row * keys + (j)) * heads + h) * d + (e)], narrow & 4)
+#define K(j, e) narrowed(t.x[1][((row * keys + (j)) * heads + h) / group * d + (e)], narrow & 2)
+#define V(j, e) narrowed(t.x[2][((row * keys + (j)) * heads + h) / group * d + (e)], narrow & 4)
 #define G(i, e) narrowed(t.g[((row * queries + (i)) * heads + h) * d + (e)], narrow & GRAD_OUT)
     for (int64_t row = 0; row < b; row++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t i = 0; i < queries; i++) {
-                int64_t seen = causal ? there - queries + i + 1 : keys, at = ((row * queries + i) * heads + h) * d, n = (row * heads + h) * queries + i;
+                const int64_t there = few ? t.index[row] : keys, last = causal ? whole - queries + i + 1 : keys;
+                int64_t seen = last < there ? last : there, at = ((row * queries + i) * heads + h) * d, n = (row * heads + h) * queries + i;
                 double max = -INFINITY, sum = 0, most = 0, delta = 0, around = 0;
                 for (int64_t j = 0; j < seen; j++) {
                     p[j] = all[j] = 0;
@@ -354,6 +356,7 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
                 }
                 for (int64_t j = 0; j < seen; j++)
                     sum += p[j] = exp(p[j] - max);
+                max = seen ? max : 0, sum = seen ? sum : 1;
                 t.given_aux[n] = (float)(max + log(sum));
                 /* a score is off by its sum's cuts and a few roundings (to base 2, of the maximum and of aux), an
                  * exponential by as much of itself and what exp2 adds (4 cuts); a factor p by half a bf16 digit */
@@ -370,7 +373,7 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
                 }
                 for (int64_t j = 0; j < seen; j++) {
                     double dp = 0, wide = 0;
-                    int64_t key = ((row * keys + j) * heads + h) * d;
+                    int64_t key = ((row * keys + j) * heads + h) / group * d;
                     for (int64_t e = 0; e < d; e++)
                         dp += G(i, e) * V(j, e), wide += fabs(G(i, e) * V(j, e));
                     double ds = p[j] * (dp - delta) * scale;
@@ -405,12 +408,15 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
     finish(&t);
 }
 
+static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int heads, int64_t d, int causal, unsigned narrow, unsigned held, unsigned unwanted)
+{
+    test_shared_attention(b, queries, keys, heads, 1, d, causal, 0, narrow, held, unwanted);
+}
+
 /* An infinite element of a token: what does not see it keeps its bits. */
 static void test_out_of_sight(int64_t d, int64_t queries, int64_t keys)
 {
-    const struct {
-        int heads, causal;
-    } o = { 1, 1 };
+    const gckpti_attention o = { 1, 1, 0 };
     const int64_t n[3] = { queries * d, keys * d, keys * d }, ahead = keys - queries;
     trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3,
                 .shape = { gckpt_shape3(1, queries, d), gckpt_shape3(1, keys, d), gckpt_shape3(1, keys, d) },
@@ -470,6 +476,13 @@ static void test_attention(void)
     test_attention_of(1, 66, 131, 1, 72, 1, all & ~2u, 2, 0);
     test_attention_of(2, 1, 100, 2, 8, 1 + 29, all, 0, 0);
     test_attention_of(1, 40, 140, 1, 20, 1 + 12, 0, 0, 0);
+    test_shared_attention(1, 66, 66, 4, 2, 8, 1, 0, all, 0, 0);
+    test_shared_attention(2, 40, 131, 3, 3, 24, 0, 0, all, 2, 0);
+    test_shared_attention(1, 70, 70, 4, 4, 72, 1, 0, all & ~2u, 6, 0);
+    test_shared_attention(3, 65, 130, 2, 1, 16, 0, 1, all, 0, 0);
+    test_shared_attention(3, 40, 70, 2, 1, 20, 1, 1, 0, 5, 0);
+    test_shared_attention(3, 67, 140, 4, 2, 8, 1, 1, all, 0, 0);
+    test_shared_attention(3, 1, 100, 6, 3, 8, 0, 1, all, 0, 0);
     test_out_of_sight(24, 70, 70);
     test_out_of_sight(16, 40, 71);
     test_out_of_sight(66, 67, 67);

@@ -245,33 +245,41 @@ static void attention(void)
 {
     static const int sizes[] = { 1, 2, 3, 4, 7, 8, 16, 20, 32, 33, 63, 64, 65, 68, 96, 127, 128, 129, 132, 260 };
     const gckpt_op *op = &gckpti_op_attention;
-    gckpti_attention o = { 1 + (int)below(3), chance(60) };
-    gckpt_call c = new_call(&o, 3);
+    gckpti_attention o = { 1 + (int)below(3), chance(60), 0 };
+    const int group = chance(40) ? 2 + (int)below(3) : 1, few = chance(30);
+    gckpt_call c = new_call(&o, few ? 4 : 3);
     int64_t d = sizes[below(sizeof sizes / sizeof *sizes)], rows = 1 + below(2), t = size(d > 64 ? 65 : 129);
     int64_t s = size(d > 64 ? 65 : 129), missing = 0;
     s = o.causal && (s < t || chance(40)) ? t : s;
-    if (o.causal && chance(30)) { /* keys of a cache that is not full */
+    if (o.causal && !few && chance(30)) { /* keys of a cache that is not full */
         missing = below(70), c.position = (int64_t)below((uint64_t)(s - t) + 1);
         o.causal += (int)(missing + c.position), s += missing;
     }
     if (d > 32)
-        o.heads = 1 + (o.heads > 2), rows = 1;
+        o.heads = 1 + (o.heads > 2), rows = 1 + few;
+    const int64_t own = o.heads * d; /* columns of keys; as many heads of queries as share them */
+    o.key_heads = group > 1 ? o.heads : 0, o.heads *= group;
     c.precision = chance(50) ? GCKPT_BF16 : GCKPT_FP32;
     for (int i = 0; i < 3; i++) {
-        input(&c, i, gckpt_shape3(rows, i ? s : t, o.heads * d));
+        input(&c, i, gckpt_shape3(rows, i ? s : t, i ? own : o.heads * d));
         if (chance(15)) /* sums end as zeros of either sign */
             scale_by(&c.in[i], 1e-38f);
     }
+    c.in[3].shape = gckpt_shape1(rows);
+    int32_t *lengths = few ? (int32_t *)piece(rows, 1) : NULL;
+    for (int64_t i = 0; few && i < rows; i++)
+        lengths[i] = (int32_t)(chance(30) ? (uint64_t)s * below(2) : below((uint64_t)s + 1));
+    c.in[3].index = lengths;
     CHECK(op->shape(&c) == GCKPT_OK);
-    for (int64_t i = 0, row = s * o.heads * d, left = missing * o.heads * d; i < rows * row; i++)
-        if (i % row >= row - left) {
+    for (int64_t i = 0, row = s * own, left; i < rows * row; i++)
+        if (left = (few ? s - lengths[i / row] : missing) * own, i % row >= row - left) {
             ((float *)(uintptr_t)c.in[1].data)[i] = float_of(0x7f800000u);
             ((float *)(uintptr_t)c.in[2].data)[i] = float_of(0x7fc00000u);
         }
     float *q = (float *)(uintptr_t)c.in[0].data, *k = (float *)(uintptr_t)c.in[1].data;
     for (int64_t i = 0; chance(10) && i < d; i++) /* all scores of a query -inf, of a key subnormal */
         q[i] = float_of(0xff800000u), k[i] = 1e-38f;
-    int64_t n = count_of(&c.shape), own = o.heads * d;
+    int64_t n = count_of(&c.shape), all = o.heads * d;
     int unseen = o.causal && chance(40); /* of the last key by all queries but one, of the first query by keys */
     for (int64_t i = 0; unseen && i < own; i++) {
         ((float *)(uintptr_t)c.in[1].data)[(s - 1) * own + i] = value(2);
@@ -283,7 +291,7 @@ static void attention(void)
     if (!c.out || !c.aux || o.causal > 1)
         return;
     float *g = piece(n, chance(70) ? 4 : 1);
-    for (int64_t i = 0; unseen && i < own; i++)
+    for (int64_t i = 0; unseen && i < all; i++)
         g[i] = float_of(i % 3 ? 0x7f800000u : 0x7fc00000u);
     c.grad_out = g;
     for (int i = 0; i < 3; i++) {

@@ -249,6 +249,11 @@ static gckpt_tensor *table(int64_t n)
     } while (0)
 
 static gckpt_tensor *cached(int64_t t, int64_t capacity) { return gckpt_cache(of(2, t, 4), capacity); }
+static gckpt_tensor *lengths_with(gckpt_tensor *k)
+{
+    const gckpt_attention_desc desc = { 2, 0, 1, gckpt_input(graph, "lengths", GCKPT_I32, gckpt_shape1(2)) };
+    return gckpt_attention_with(of(2, 3, 4), k, k, &desc);
+}
 static gckpt_tensor *after(gckpt_tensor *first, gckpt_tensor *then) { return first && then ? then : NULL; }
 static gckpt_tensor *pair_of(gckpt_tensor *a, gckpt_tensor *b, int axis)
 {
@@ -270,6 +275,7 @@ static void refusals(void)
     REFUSED(GCKPT_E_SHAPE, "must be (B,T,C)", gckpt_cache(gckpt_sum(of(2, 3, 4), 1), 5));
     REFUSED(GCKPT_E_ARG, "depends on parameters only", gckpt_cache(table(3), 5));
     REFUSED(GCKPT_E_ARG, "is one already", gckpt_cache(cached(3, 6), 6));
+    REFUSED(GCKPT_E_ARG, "lengths beside keys of a gckpt_cache", lengths_with(cached(3, 6)));
     REFUSED(GCKPT_E_SHAPE, "all caches of a graph have the same", after(cached(3, 6), cached(3, 7)));
     REFUSED(GCKPT_E_SHAPE, "and the same T; here 6, T = ", after(cached(3, 6), cached(2, 6)));
     REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(cached(3, 6)));

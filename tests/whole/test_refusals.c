@@ -235,6 +235,26 @@ static void layers(void)
     REFUSED(E_A, "attention: input 2 is NULL",
             gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), NULL, 2, 0));
 
+    static const gckpt_attention_desc two = { 4, 2, 0, NULL }, three = { 4, 3, 0, NULL }, eight = { 4, 8, 0, NULL },
+                                      less = { 4, -2, 1, NULL }, none = { 0, 0, 0, NULL };
+    gckpt_attention_desc few = { 4, 0, 0, NULL };
+    TAKEN(gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 4), &two));
+    REFUSED(E_A, "attention: desc is NULL", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), NULL));
+    REFUSED(E_S, "key_heads 2 must divide the 4 heads, and k [2,5,8], v have key_heads * 2 columns",
+            gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &two));
+    REFUSED(E_S, "key_heads 3 must divide", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 6), f3(2, 5, 6), &three));
+    REFUSED(E_S, "key_heads 8 must divide", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 16), f3(2, 5, 16), &eight));
+    REFUSED(E_S, "key_heads -2 must divide", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &less));
+    REFUSED(E_S, "cut into 0 heads", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &none));
+    REFUSED(E_S, "v [2,5,8] must be", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 8), &two));
+    REFUSED(E_S, "lengths [3] must be (B), one for each row of q [2,3,8]",
+            (few.lengths = i1(3), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+    REFUSED(E_S, "lengths [2,1] must be",
+            (few.lengths = i2(2, 1), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+    REFUSED(E_A, "must be i32",
+            (few.lengths = f1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+    TAKEN((few.lengths = i1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+
     TAKEN(gckpt_rotary(f3(2, 3, 8), 4, 0));
     REFUSED(E_S, "rotary: x [3,8] must be", gckpt_rotary(f2(3, 8), 2, 0));
     REFUSED(E_S, "C = 0 heads", gckpt_rotary(f3(2, 3, 8), 0, 0));
@@ -585,7 +605,7 @@ static void null_ops(void)
     CHECK(!gckpt_positions(x, NULL) && !gckpt_positions(NULL, x));
     CHECK(!gckpt_linear(NULL, NULL, NULL) && !gckpt_linear_transposed(NULL, NULL, NULL));
     CHECK(!gckpt_layernorm(NULL, NULL, NULL) && !gckpt_linear_cross_entropy(NULL, NULL, NULL));
-    CHECK(!gckpt_attention(NULL, NULL, NULL, 1, 0) && !gckpt_rotary(NULL, 1, 0) &&
+    CHECK(!gckpt_attention(NULL, NULL, NULL, 1, 0) && !gckpt_attention_with(NULL, NULL, NULL, NULL) && !gckpt_rotary(NULL, 1, 0) &&
           !gckpt_scale(NULL, 1));
     CHECK(!gckpt_pow(NULL, 2) && !gckpt_clamp(NULL, 0, 1));
     CHECK(!gckpt_dropout(NULL, 0.5f) && !gckpt_reshape(NULL, gckpt_shape1(1)) &&
@@ -1720,7 +1740,7 @@ static void attention_work(void)
         int keys = t + t % 5;
         uint64_t flops[2], causal = 0;
         for (int i = 0; i < 2; i++) {
-            gckpti_attention o = { 2, i };
+            gckpti_attention o = { 2, i, 0 };
             memset(&call, 0, sizeof call);
             call.attributes = &o;
             call.shape = call.in[0].shape = gckpt_shape3(3, t, 8);

@@ -31,14 +31,15 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    const Attention of = of_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
-    const float *qs = a.q + at.row * a.t * a.c + column;
-    const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const Keys sight = by_now(a.keys);
+    const int64_t key = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
+    const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
+    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     const int seen = min(sight.there, first + sight.ahead + TILE);
-    float o[R][N] = {}, max[R], sum[R];
+    float o[R][N] = {}, max[R] = {}, sum[R] = {};
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
         float x[R][4] = {};
@@ -46,9 +47,9 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0, seen, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, seen, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0, seen, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
@@ -137,7 +138,15 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     }
 }
 
-/* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
+/* Rows of q and of g. */
+template <int R, int WIDTH, bool MIXED>
+__device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at, int first, int e0)
+{
+    fetch_tile<R, WIDTH, MIXED>(q, a.q + at, a, first, a.t, e0);
+    fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
+}
+
+/* dq of 64 queries: chains over keys ascending; ds takes the place of v. What sees no key stays. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -146,11 +155,13 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *ds = v;
     const int ty = (int)threadIdx.x / 16;
+    const Attention of = of_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
-    const int64_t column = (int64_t)at.head * a.d;
-    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int ahead = first + a.keys.ahead, seen = min(a.keys.there, ahead + TILE);
+    const int64_t queries = at.row * a.t * a.c + (int64_t)at.head * a.d;
+    const int64_t keys = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
+    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
+    const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
@@ -159,12 +170,10 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            if (j0 == 0 || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, first, a.t, e0);
-                fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, first, a.t, e0);
-            }
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, e0);
-            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, j0, a.s, e0);
+            if (j0 == 0 || a.d > WIDTH)
+                fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, j0, seen, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
             if (e0 + WIDTH >= a.d)
@@ -173,45 +182,58 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         }
         __syncthreads();
         if (a.d > WIDTH)
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, at.slice * WIDTH);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
         links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0);
     }
-    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
+    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, seen || !a.accumulate[0] ? a.t : 0,
+                         at.slice * WIDTH);
 }
 
-/* dk and dv of 64 keys: chains over queries ascending. */
+/* Keys from `there` on, which no query sees, have no links. */
+template <int R, int N> __device__ void clear_unseen(float (&o)[R][N], int first, int there)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            o[r][n] = first + r < there ? o[r][n] : 0.0f;
+}
+
+/* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
+ * other. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4;
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, LONG = TILE * ROW;
     DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
-    float *scores = v + TILE * ROW;
-    const int ty = (int)threadIdx.x / 16;
-    const HeadTile at = head_tile_of(a, (a.s + TILE - 1) / TILE, false);
-    const int first = at.tile * TILE;
-    const int64_t column = (int64_t)at.head * a.d;
-    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
-    const int slice = at.slice * WIDTH;
+    float *q = (float *)room, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
+    const Attention of = of_keys(a);
+    const HeadTile at = head_tile_of(of, (a.s + TILE - 1) / TILE, false);
+    const int first = at.tile * TILE, slice = at.slice * WIDTH;
+    const int ty = (int)threadIdx.x / 16, own = first + R * ty; /* the thread's first row */
+    const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
+    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     float dk[R][N], dv[R][N];
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
-    begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
-    begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - a.keys.ahead, 0) / TILE * TILE; /* the first that see one */
-    for (int i0 = begin; i0 < a.t; i0 += TILE) {
-        const int n = min(a.t - i0, (int)TILE), sight = i0 + a.keys.ahead - first;
+    begin_rows<R, N, 1, MIXED>(dk, to_k, of, own, a.s, slice, a.accumulate[1]);
+    begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
+    const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
+    const int tiles = first < sight.there ? (a.t - begin + TILE - 1) / TILE : 0; /* of a head */
+    for (int step = 0; step < tiles * a.group; step++) {
+        const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
+        const int n = min(a.t - i0, (int)TILE), ahead = i0 + sight.ahead - first;
+        const int64_t queries = at.row * a.t * a.c + (int64_t)head * a.d;
+        const int64_t of_head = (at.row * a.heads + head) * a.t;
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, e0);
-            if (i0 == begin || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, first, a.s, e0);
-                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, first, a.s, e0);
+            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, e0);
+            if (step == 0 || a.d > WIDTH) {
+                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, first, sight.there, e0);
+                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, first, sight.there, e0);
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
@@ -222,33 +244,34 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         }
         if (a.d > WIDTH) {
             __syncthreads();
-            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, slice);
-            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, slice);
+            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
         }
         put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
-            links_of_queries<R, N, MIXED>(dv, scores, g, n, sight);
+            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead);
         if (!a.dk)
             continue;
         __syncthreads();
         score_gradients<R>(y, x, a, of_head, i0 + ty);
         put_scores<R, MIXED>(scores, y);
         __syncthreads();
-        links_of_queries<R, N, MIXED>(dk, scores, q, n, sight);
+        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead);
     }
+    clear_unseen(dk, own, sight.there);
+    clear_unseen(dv, own, sight.there);
     if (a.dk)
-        end_rows<R, N, 1>(dk, to_k, a, first + R * ty, a.s, slice);
+        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? sight.there : a.s, slice);
     if (a.dv)
-        end_rows<R, N, 1>(dv, to_v, a, first + R * ty, a.s, slice);
+        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? sight.there : a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys a head; shared memory for `tiles` tiles of WIDTH columns and
- * `more` floats. */
-#define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
+/* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
+ * WIDTH columns and `more` floats. */
+#define RUN_TILES(call, kernel, rows, heads, tiles, more)                                          \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
         RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
     } while (0)
 
@@ -256,11 +279,12 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
 {
     a.slices = (a.d + WIDTH - 1) / WIDTH;
     if (!a.g)
-        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, 3, 0);
+        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, a.heads, 3, 0);
     if (a.g && a.dq)
-        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, 4, 0);
+        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, a.heads, 4, 0);
     if (a.g && (a.dk || a.dv))
-        RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, 4, TILE * SCORES);
+        RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
+                  TILE * SCORES);
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
@@ -284,6 +308,8 @@ void attention_both(const gckpt_call *call)
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o->heads, a.d = (int)(a.c / a.heads);
+    a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
+    a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
     a.keys = keys_of(call);
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {

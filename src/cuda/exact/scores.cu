@@ -38,12 +38,29 @@ struct Attention {
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t c; /* columns of all heads */
-    int t, s, heads, d, slices;
+    int64_t c, kc;                     /* columns of all heads, of all of keys */
+    int t, s, heads, d, slices, group; /* group: heads that share one of keys */
     Keys keys;
-    bool wide; /* rows of a head begin at multiples of 16 bytes */
+    const int32_t *lengths; /* NULL: none */
+    bool wide;              /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
+
+/* As what stands in rows of keys: strides, heads. */
+__device__ inline Attention of_keys(const Attention &a)
+{
+    Attention k = a;
+    k.c = a.kc;
+    k.heads = a.heads / a.group;
+    return k;
+}
+
+__device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_t row)
+{
+    Keys now = by_now(k);
+    now.there = lengths ? lengths[row] : now.there;
+    return now;
+}
 
 /* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
 struct HeadTile {

@@ -6,7 +6,8 @@
  * for dq and for dk and dv, so that each sum has one owner and one order. */
 struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads;
+    int t, s, c, d, heads, kc, group; /* as Attention's */
+    const int32_t *lengths;
     bool wide; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
     float scale;
@@ -15,6 +16,13 @@ struct MmaAttention {
     float *aux;         /* (B,heads,T): max + log(sum) */
     const float *delta; /* (B,heads,T): dot(g, out) */
 };
+
+__device__ inline MmaAttention of_keys(const MmaAttention &p)
+{
+    MmaAttention k = p;
+    k.c = p.kc;
+    return k;
+}
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
 template <int D, int n>
@@ -152,7 +160,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    const Keys sight = by_now(p.keys);
+    const MmaAttention of = of_keys(p);
+    const Keys sight = keys_of_row(p.keys, p.lengths, b);
     int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
@@ -160,8 +169,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
+            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -234,7 +243,9 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    int ahead = q0 + p.keys.ahead, steps = (min(p.keys.there, ahead + 64) + 63) / 64;
+    const MmaAttention of = of_keys(p);
+    const Keys sight = keys_of_row(p.keys, p.lengths, b);
+    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
     const float once[2] = { 1.0f, 1.0f };
 #pragma unroll
@@ -249,8 +260,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
-            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
+            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -262,7 +273,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < p.keys.there && j <= i + half * 8 + p.keys.ahead;
+            int here = j < sight.there && j <= i + half * 8 + sight.ahead;
             slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
         add_lines<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
@@ -271,8 +282,17 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
 }
 
-/* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
- * rows are keys. */
+/* Rows line + lane / 4 and 8 further are keys; those that no query sees are 0. */
+template <int D> __device__ inline void clear_unseen(float o[D / 8][4], int line, int there)
+{
+#pragma unroll
+    for (int x = 0; x < D / 2; x++)
+        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= there)
+            o[x / 4][x % 4] = 0.0f;
+}
+
+/* dk and dv, of 64 keys over all queries that see them, n at a time, of one of the heads that share
+ * them after the other. Scores stand on their side: rows are keys. */
 template <int D, int n>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
@@ -282,29 +302,33 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     SHARED(float, aux, [2][n]);
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
-    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int k0 = (int)(blockIdx.x % blocks) * 64, first = max(k0 - p.keys.ahead, 0) / n;
-    int steps = (p.t + n - 1) / n;
+    int shared = (int)(blockIdx.x / blocks), all = p.heads / p.group, b = shared / all;
+    int k0 = (int)(blockIdx.x % blocks) * 64;
+    const MmaAttention of = of_keys(p);
+    const Keys sight = keys_of_row(p.keys, p.lengths, b);
+    int first = max(k0 - sight.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
+    int steps = k0 < sight.there ? tiles * p.group : 0;
     float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
-    const float once[2] = { 1.0f, 1.0f };
     clear<D>(dk);
     clear<D>(dv);
-    bring_head<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
-    bring_head<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
-    for (int step = first - 1; step < steps; step++) {
+    bring_head<D, 64>(of, p.k, b, shared % all, k0, p.s, sight.there, k);
+    bring_head<D, 64>(of, p.v, b, shared % all, k0, p.s, sight.there, v);
+    for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
-            int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
-            bring_head<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
-            bring_head<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
+            int to = (step + 1) % 2, i0 = (first + (step + 1) % tiles) * n;
+            int i = i0 + (int)threadIdx.x, h = shared % all * p.group + (step + 1) / tiles;
+            int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
+            bring_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
+            bring_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
             if (threadIdx.x < n) {
-                aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
-                delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
+                aux[to][threadIdx.x] = i < p.t ? p.aux[at] : INFINITY;
+                delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
             }
         }
         gckpti_cp_async_commit();
-        if (step < first)
+        if (step < 0)
             continue;
-        int now = step % 2;
+        int now = step % 2, ahead = (first + step % tiles) * n + sight.ahead;
         gckpti_cp_async_wait<1>();
         __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
@@ -312,17 +336,20 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], j <= step * n + i + p.keys.ahead, &s[x / 4][x % 4],
+            slope(p, aux[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_lines<D, n / 8, true>(s, g + now * PART, dv, step * n + p.keys.ahead - k0 - row);
-        add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.keys.ahead - k0 - row);
+        add_lines<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
+        add_lines<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
         __syncthreads();
     }
+    const float once[2] = { 1.0f, 1.0f };
+    clear_unseen<D>(dk, k0 + row, sight.there);
+    clear_unseen<D>(dv, k0 + row, sight.there);
     if (wanted(p.dk))
-        store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
+        store_lines<D>(of, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, once);
     if (wanted(p.dv))
-        store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
+        store_lines<D>(of, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, once);
 }
 
 /* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
@@ -336,6 +363,8 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
     p.heads = o->heads, p.d = p.c / p.heads;
+    p.kc = (int)in[1].shape.d[2], p.group = p.c / p.kc;
+    p.lengths = call->inputs == 4 ? in[3].index : NULL;
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
     p.q = factor(call, room, value_of(in[0]), queries);
     p.k = factor(call, room, value_of(in[1]), keys);
@@ -350,24 +379,24 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     return p;
 }
 
-#define HEADS(call, kernel, tiles, shared, p)                                                      \
+#define HEADS(call, kernel, of, tiles, shared, p)                                                  \
     do {                                                                                           \
-        int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
+        int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
         RUN_SHARING(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
     } while (0)
 
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, (mma_attention_forward_kernel<D>), (p.t + 63) / 64, 5 * 64 * D * 2, p);
+    HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
 }
 
 template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &p)
 {
     enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
     if (wanted(call->in[0]))
-        HEADS(call, (mma_attention_dq_kernel<D>), (p.t + 63) / 64, 6 * 64 * D * 2, p);
+        HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), p.heads / p.group, (p.s + 63) / 64,
               (2 * 64 + 4 * QUERIES) * D * 2, p);
 }
 
