@@ -36,7 +36,7 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          4781
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          4886
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
  *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2045
@@ -851,10 +851,13 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
- * or NULL for none. */
+ * or NULL for none. _eps: with epsilon > 0 instead of 1e-5. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
+GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                            float epsilon);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
+GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
@@ -885,6 +888,17 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
  * base^(-2i/D). base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
+typedef struct {
+    int heads;
+    float base;     /* 0: 10000 */
+    int64_t first;  /* position of the first row, as of gckpt_rotary_at */
+    int64_t turned; /* so many columns R of each head, from its first on, are turned as pairs
+                     * (i, i + R/2); the others pass. Even; 0: all */
+    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
+                               * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
+    float scale;              /* of cosines and sines (YaRN's attention factor); 0: 1 */
+} gckpt_rotary_desc;
+GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
 /* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at
@@ -6974,8 +6988,14 @@ static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_produ
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center, gain, bias;
-} gckpti_norm; /* gain, bias: which input, 0: none */
+    int center, gain, bias; /* gain, bias: which input, 0: none */
+    float epsilon;          /* left out, and 0, where it is 1e-5 */
+} gckpti_norm;
+
+static inline float gckpti_norm_epsilon(const gckpti_norm *o)
+{
+    return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
+}
 
 /* d; rmsnorm has c = mean = 0. */
 GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
@@ -7044,8 +7064,25 @@ GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s);
 typedef struct {
     int heads;
     float base;
-    int first; /* left out where it is 0, as in a slice */
+    int first;  /* left out where it is 0, as in a slice, and all that follows is usual: */
+    int turned; /* columns of each head; 0: all, and what follows is left out */
+    float scale;
+    int listed; /* turned / 2 frequencies follow, as floats */
 } gckpti_rotary;
+
+enum { GCKPTI_ROTARY_MOST = 512 }; /* frequencies */
+
+/* Columns of a head of d that are turned. */
+static inline int64_t gckpti_rotary_turned(const gckpti_rotary *o, int64_t d)
+{
+    return o->turned ? o->turned : d;
+}
+
+/* The frequencies that were given, or NULL. */
+static inline const float *gckpti_rotary_listed(const gckpti_rotary *o)
+{
+    return o->turned && o->listed ? (const float *)(const void *)(o + 1) : NULL;
+}
 
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
  * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
@@ -8972,7 +9009,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
  * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
  * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
- * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + 1e-5), h = d rstd, y = h gain + bias.
+ * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + epsilon), h = d rstd, y = h gain + bias.
  * All means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
  * aux (rows): c, mean(x - c) (layernorm only) and rstd.
  * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
@@ -9025,7 +9062,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
             float d = gckpti_centered(x[i], c, mean);
             lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
         }
-        float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
+        float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + gckpti_norm_epsilon(o));
         for (int64_t i = 0; call->out && i < n; i++)
             call->out[r * n + i] =
                 gckpti_norm_out(gckpti_centered(x[i], c, mean), rstd, gain, bias, i);
@@ -9084,18 +9121,42 @@ GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_
 GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
 
+/* in: x, gain, bias, of which both may be NULL. */
+static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
+{
+    gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };
+    const int gain = in[1] != NULL, usual = epsilon >= 1e-5f && epsilon <= 1e-5f;
+    gckpti_norm o = { op == &gckpti_op_layernorm, gain, in[2] ? 1 + gain : 0,
+                      usual ? 0.0f : epsilon };
+    if (in[0] && !(epsilon > 0.0f && epsilon <= FLT_MAX))
+        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
+                           "%s: epsilon %g must be positive, such as 1e-5", op->name,
+                           (double)epsilon);
+    return gckpt_apply(op, x, 1 + gain + (in[2] != NULL), &o,
+                       usual ? offsetof(gckpti_norm, epsilon) : sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                            float epsilon)
+{
+    gckpt_tensor *const in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_layernorm, in, epsilon);
+}
+
+GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
+{
+    gckpt_tensor *const in[3] = { x, gain, NULL };
+    return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
+}
+
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    gckpti_norm o = { 1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
-    return gckpt_apply(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+    return gckpt_layernorm_eps(x, gain, bias, 1e-5f);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
 {
-    gckpt_tensor *in[2] = { x, gain };
-    gckpti_norm o = { 0, gain ? 1 : 0, 0 };
-    return gckpt_apply(&gckpti_op_rmsnorm, in, gain ? 2 : 1, &o, sizeof o);
+    return gckpt_rmsnorm_eps(x, gain, 1e-5f);
 }
 
 /* >>ops/attention */
@@ -9332,13 +9393,15 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 }
 
 /* >>ops/rotary */
-/* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
- * At position t by t base^(-2i/D): y_i = fma(x_i, cos, -(x_j sin)), y_j = fma(x_j, cos, x_i sin).
- * The backward does so to g, with -sin. work (T,D/2,2): cos, sin.
+/* ---- rotary: x (B,T,C), D = C / heads; of each head's first R columns (R <= D) pairs x_i, x_j,
+ * j = i + R/2, are turned; the others pass ----
+ * At position t by t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i, cos, -(x_j sin)),
+ * y_j = fma(x_j, cos, x_i sin), both cos and sin times scale where one is given, rounded. The
+ * backward does so to g, with -sin. work (T,R/2,2): cos, sin.
  * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
  * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
- * always the last times base^(-2/D), in binary64; then each is cut to a whole number and taken
- * modulo 2^64. */
+ * always the last times base^(-2/R), in binary64, or f_i times 2^64 / 2 pi in binary64; then each
+ * is cut to a whole number and taken modulo 2^64. */
 
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
 {
@@ -9350,22 +9413,49 @@ GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
     return r;
 }
 
-/* Whole heads of an even size; work is the table of cosines and sines. */
+/* Whole heads, an even number of columns turned; work is the table of cosines and sines. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || x->d[2] / o->heads % 2)
+    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || (!o->turned && x->d[2] / o->heads % 2))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "rotary: x %S must be (B,T,C), C = %i heads of even "
                           "size",
                           x, o->heads);
+    const int64_t d = x->d[2] / o->heads, turned = gckpti_rotary_turned(o, d);
+    if (turned < 0 || turned > d || turned % 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "rotary: %I columns of a head are to be turned; an even number up to "
+                          "its %I can be",
+                          turned, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
-    call->work_forward = (size_t)(x->d[1] * (x->d[2] / o->heads)) * sizeof(float);
+    call->work_forward = (size_t)(x->d[1] * turned) * sizeof(float);
     call->work_backward = call->work_forward;
     return GCKPT_OK;
+}
+
+/* cos, sin (or -sin) of all positions of a call. */
+static void gckpti_rotary_table(const gckpt_call *call, int64_t turned, int backward)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    const float *listed = gckpti_rotary_listed(o), scale = o->turned ? o->scale : 1.0f;
+    const int64_t half = turned / 2;
+    double ratio = listed ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
+    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
+    for (int64_t i = 0; i < half; i++, count *= ratio) {
+        uint64_t frequency =
+            gckpti_rotary_frequency(listed ? GCKPTI_ROTARY_FIRST * (double)listed[i] : count);
+        float sine, cosine, *to = (float *)call->work + 2 * i;
+        for (int64_t position = 0; position < call->shape.d[1]; position++, to += turned) {
+            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
+                             &cosine);
+            to[0] = gckpti_mul(cosine, scale);
+            to[1] = gckpti_mul(backward ? -sine : sine, scale);
+        }
+    }
 }
 
 /* Turns x by the angles of its positions, or g back. */
@@ -9373,29 +9463,21 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
 {
     gckpti_passage p = gckpti_passage_of(call, backward);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
-    float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
-    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
-    for (int64_t i = 0; i < half; i++, count *= ratio) {
-        uint64_t frequency = gckpti_rotary_frequency(count);
-        float sine, cosine;
-        for (int64_t position = 0; position < t; position++) {
-            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
-                             &cosine);
-            table[position * d + 2 * i] = cosine;
-            table[position * d + 2 * i + 1] = backward ? -sine : sine;
-        }
-    }
+    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
+    const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
+    if (p.n)
+        gckpti_rotary_table(call, turned, backward);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *turn = table + row % t * d, *from = p.from + at;
+            const float *turn = (const float *)call->work + row % t * turned, *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, turn += 2) {
                 float a = from[i], b = from[i + half];
                 gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
                 gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
             }
+            for (int64_t i = turned; i < d; i++)
+                gckpti_put(&to[i], from[i], p.accumulate);
         }
 }
 
@@ -9403,14 +9485,51 @@ GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
+GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
+{
+    struct {
+        gckpti_rotary o;
+        float frequency[GCKPTI_ROTARY_MOST];
+    } a;
+    if (!x || !desc)
+        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG, "rotary: a desc is needed");
+    const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
+    const int64_t turned = desc->turned ? desc->turned : d;
+    const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
+    const gckpti_rotary o = { desc->heads,
+                              desc->base == 0.0f ? 10000.0f : desc->base,
+                              (int)gckpti_min(desc->first, INT32_MAX),
+                              0,
+                              scale,
+                              f != NULL };
+    size_t bytes = desc->first ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
+    if (desc->first < 0 || desc->first > INT32_MAX)
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+                           desc->first, INT32_MAX);
+    if (!(scale > 0.0f && scale <= FLT_MAX) || (f && turned > 2 * GCKPTI_ROTARY_MOST))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "rotary: scale %g must be positive, frequencies at most %i, not %I",
+                           (double)scale, GCKPTI_ROTARY_MOST, f ? turned / 2 : 0);
+    a.o = o;
+    if (f || turned != d || scale < 1.0f || scale > 1.0f) {
+        a.o.turned = (int)(turned < 0 ? -1 : gckpti_min(turned, INT32_MAX));
+        bytes = sizeof a.o;
+    }
+    for (int64_t i = 0; f && i < turned / 2; i++) {
+        if (!(f[i] >= 0.0f && f[i] <= FLT_MAX))
+            return gckpti_fail(x->graph, GCKPT_E_ARG,
+                               "rotary: frequency %I is %g; 0 and more is possible", i,
+                               (double)f[i]);
+        a.frequency[i] = f[i];
+        bytes += sizeof *f;
+    }
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
+}
+
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
 {
-    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base, (int)gckpti_min(first, INT32_MAX) };
-    if (x && (first < 0 || first > INT32_MAX))
-        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
-                           first, INT32_MAX);
-    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o,
-                       first ? sizeof o : offsetof(gckpti_rotary, first));
+    const gckpt_rotary_desc desc = { heads, base, first, 0, NULL, 0.0f };
+    return gckpt_rotary_with(x, &desc);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
@@ -31574,7 +31693,7 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
         row.first += V(sum)(x, n, x[0]) / (float)n;
         row.mean = V(sum)(x, n, row.first) / (float)n;
     }
-    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
+    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + gckpti_norm_epsilon(o));
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first), none = V(set1)(-0.0f); /* which changes no product */
     const gckpti_ahead ahead =

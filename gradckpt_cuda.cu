@@ -18,7 +18,7 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           590
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3054
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3083
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
  *                 attention
@@ -2150,68 +2150,97 @@ void cache_forward(const gckpt_call *call)
         all, c, call->shape.d[1] * c, moment_of(call));
 }
 
-/* rotary: the table (T,D/2,2) of cosines and sines, a thread a pair; from position `first` on, and
+/* What turns pairs: frequency i is ratio^i times the first, or as listed. */
+struct Turns {
+    double ratio;
+    int listed;
+    float scale, direction, frequency[GCKPTI_ROTARY_MOST];
+};
+
+/* rotary: the table (T,R/2,2) of cosines and sines, a thread a pair; from position `first` on, and
  * with `now` further. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, double ratio,
-                                    int64_t t, int half, float direction)
+__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, Turns by,
+                                    int64_t t, int half)
 {
     uint64_t begin = first + (now ? (uint64_t)now->position : 0);
     for (EACH(at, t * half)) {
         int64_t position = at / half;
+        int pair = (int)(at - position * half);
         double count = GCKPTI_ROTARY_FIRST;
         float sine, cosine;
-        for (int i = (int)(at - position * half); i > 0; i--)
-            count *= ratio;
+        if (by.listed)
+            count *= (double)by.frequency[pair];
+        for (int i = by.listed ? 0 : pair; i > 0; i--)
+            count *= by.ratio;
         uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_frequency(count);
         gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-        table[2 * at] = cosine;
-        table[2 * at + 1] = direction < 0 ? -sine : sine;
+        table[2 * at] = gckpti_mul(cosine, by.scale);
+        table[2 * at + 1] = gckpti_mul(by.direction < 0 ? -sine : sine, by.scale);
     }
 }
 
-/* A thread N pairs x_i, x_(i + half) of one head. `packs` of them in half a head. */
+/* Columns from `turned` on of heads of d pass. */
+__global__ void rotary_rest_kernel(const float *x, float *y, int64_t n, int d, int turned,
+                                   int accumulate)
+{
+    int rest = d - turned;
+    for (EACH(at, n)) {
+        int64_t i = at / rest * d + turned + at % rest;
+        gckpti_put(&y[i], x[i], accumulate);
+    }
+}
+
+/* A thread N pairs x_i, x_(i + half) of one head of d. `packs` of them in half of what is turned. */
 template <int N>
 __global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
-                              int heads, int packs, int accumulate)
+                              int heads, int packs, int d, int accumulate)
 {
     for (EACH(at, n)) {
         int64_t head = at / packs, place = head / heads % t;
         int i = (int)(at - head * packs) * N, half = packs * N;
-        const float *from = x + head * 2 * half + i;
-        float *to = y + head * 2 * half + i;
-        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, d = {};
+        const float *from = x + head * d + i;
+        float *to = y + head * d + i;
+        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, e = {};
         Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
                                    load<N>(table + 2 * (place * half + i) + N) };
         if (accumulate) {
             c = load<N>(to);
-            d = load<N>(to + half);
+            e = load<N>(to + half);
         }
         for (int k = 0; k < N; k++) {
             float cosine = turn[2 * k / N].v[2 * k % N],
                   sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
             gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
-            gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
+            gckpti_put(&e.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
         }
         store(to, c);
-        store(to + half, d);
+        store(to + half, e);
     }
 }
 
 void rotary_turn(const gckpt_call *call, const float *x, float *y, float direction, int accumulate)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    int64_t t = call->shape.d[1], half = call->shape.d[2] / o->heads / 2;
-    int64_t n = gckpti_elements(&call->shape) / 2;
+    const float *listed = gckpti_rotary_listed(o);
+    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
+    int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
+    int64_t all = gckpti_elements(&call->shape) / d, n = all * half;
     float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half);
+    Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
+                 o->turned ? o->scale : 1.0f, direction, { 0 } };
+    if (listed)
+        memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, (uint64_t)o->first,
-        call->training ? NULL : moment_of(call), ratio, t, (int)half, direction);
-    if (half % 4 == 0 && wide(x, y, table))
+        call->training ? NULL : moment_of(call), by, t, (int)half);
+    if (half % 4 == 0 && d % 4 == 0 && wide(x, y, table))
         RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
-            (int)half / 4, accumulate);
+            (int)half / 4, (int)d, accumulate);
     else
         RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
-            (int)half, accumulate);
+            (int)half, (int)d, accumulate);
+    if (turned < d && (x != y || accumulate))
+        RUN(call, rotary_rest_kernel, blocks_for(all * (d - turned), 256), 256, 0, x, y,
+            all * (d - turned), (int)d, (int)turned, accumulate);
 }
 
 void rotary_forward(const gckpt_call *call)
@@ -3220,7 +3249,7 @@ __device__ float mean_from(const float *x, int64_t n, float c)
     return warp_sum(sum) / (float)n;
 }
 
-__global__ void norm_forward_kernel(int center, const float *x, const float *gain,
+__global__ void norm_forward_kernel(int center, float epsilon, const float *x, const float *gain,
                                     const float *bias, float *out, float *aux, int64_t rows,
                                     int64_t n)
 {
@@ -3236,7 +3265,7 @@ __global__ void norm_forward_kernel(int center, const float *x, const float *gai
             float d = gckpti_centered(from[i], c, mean);
             squares = gckpti_fma(d, d, squares);
         }
-        float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + 1e-5f);
+        float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
         for (int64_t i = lane; out && i < n; i += 32) {
             float d = gckpti_centered(from[i], c, mean), h = d * rstd;
             out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
@@ -3255,9 +3284,9 @@ void layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, call->in[0].data,
-        o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL, call->out,
-        (float *)call->aux, rows, n);
+    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
+        gckpti_norm_epsilon(o), call->in[0].data, o->gain ? call->in[o->gain].data : NULL,
+        o->bias ? call->in[o->bias].data : NULL, call->out, (float *)call->aux, rows, n);
 }
 
 /* What the forward left of a row. */
@@ -5431,8 +5460,8 @@ void slice_backward(const gckpt_call *call)
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
  * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
 __global__ void __launch_bounds__(256, 5)
-    fast_norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
-                             float *aux, int64_t rows, int64_t n, bool wide)
+    fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
+                             Results out, float *aux, int64_t rows, int64_t n, bool wide)
 {
     int lane = threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
@@ -5451,7 +5480,7 @@ __global__ void __launch_bounds__(256, 5)
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum = gckpti_fma(v[k] - c, v[k] - c, sum);
         }
-        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + 1e-5f);
+        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + epsilon);
         for (int64_t i = lane * 8; wanted(out) && i < n; i += 256) {
             read_run<8>(x, r * n + i, n - i, wide, v);
             read_run<8>(gain, i, n - i, false, a);
@@ -5507,9 +5536,9 @@ void layernorm_forward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     Values x = value_of(call->in[0]);
     const Results out = out_of(call);
-    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
-        norm_input(call, o->gain), norm_input(call, o->bias), out, (float *)call->aux, rows, n,
-        n % 8 == 0 && wide(x) && wide(out));
+    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
+        gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
+        (float *)call->aux, rows, n, n % 8 == 0 && wide(x) && wide(out));
 }
 
 void layernorm_backward(const gckpt_call *call)

@@ -391,10 +391,13 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
 /* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
- * or NULL for none. */
+ * or NULL for none. _eps: with epsilon > 0 instead of 1e-5. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
+GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                            float epsilon);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
+GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon);
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
 /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
@@ -425,6 +428,17 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
  * base^(-2i/D). base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
+typedef struct {
+    int heads;
+    float base;     /* 0: 10000 */
+    int64_t first;  /* position of the first row, as of gckpt_rotary_at */
+    int64_t turned; /* so many columns R of each head, from its first on, are turned as pairs
+                     * (i, i + R/2); the others pass. Even; 0: all */
+    const float *frequencies; /* R/2 <= 512 angles a position, radians, 0 and more, which are copied
+                               * (Llama 3's, linear or YaRN's scaling); NULL: base^(-2i/R) */
+    float scale;              /* of cosines and sines (YaRN's attention factor); 0: 1 */
+} gckpt_rotary_desc;
+GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
 /* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at

@@ -451,6 +451,19 @@ static T *convolution(T *x, T *bias, int64_t o, int transposed)
 }
 
 /* One random op on x, or a few; NULL when the one drawn does not fit. */
+/* Rotary of some of each head's columns, by given frequencies or a base, scaled or not. */
+static T *turn(T *x, int heads)
+{
+    static const float frequencies[3] = { 1.0f, 0.25f, 0.01f };
+    const gckpt_shape s = gckpt_shape_of(x);
+    const int64_t pairs = s.n == 3 ? s.d[2] / heads / 2 : 0;
+    gckpt_rotary_desc desc = { heads, 0, below(4), 0, chance(50) ? frequencies : NULL, 0 };
+    if (pairs < 1)
+        return NULL;
+    desc.turned = 2 * (1 + below(pairs < 3 ? (unsigned)pairs : 3));
+    desc.scale = chance(50) ? 1.25f : 0;
+    return note(B(rotary_with)(x, &desc), x);
+}
 static T *grow(T *x)
 {
     static const struct {
@@ -488,8 +501,10 @@ static T *grow(T *x)
         return note3(B(linear_transposed)(x, y, z), x, y, z);
     case 6:
         y = a ? vector(c, 1) : NULL, z = b ? vector(c, 0) : NULL;
-        return note3(B(layernorm)(x, y, z), x, y, z);
-    case 7: y = a ? vector(c, 1) : NULL; return note2(B(rmsnorm)(x, y), x, y);
+        return note3(chance(70) ? B(layernorm)(x, y, z) : B(layernorm_eps)(x, y, z, 0.0625f), x, y, z);
+    case 7:
+        y = a ? vector(c, 1) : NULL;
+        return note2(b ? B(rmsnorm)(x, y) : B(rmsnorm_eps)(x, y, 1e-6f), x, y);
     case 8:
     case 9:
         x = even && b ? note(B(rotary)(x, heads, 0), x) : x;
@@ -501,9 +516,9 @@ static T *grow(T *x)
         }
         return s.n == 3 ? note3(B(attention)(x, y, z, heads, chance(50)), x, y, z) : NULL;
     case 10:
-        if (!even)
-            return NULL;
-        return note(b ? B(rotary)(x, heads, a ? 0 : 100.0f) : B(rotary_at)(x, heads, 0, 3), x);
+        return even && chance(60)
+                   ? note(b ? B(rotary)(x, heads, a ? 0 : 100.0f) : B(rotary_at)(x, heads, 0, 3), x)
+                   : turn(x, heads);
     case 11: y = partner(x, 1); return a ? concat(x, y, x, axis) : concat(y, x, NULL, axis - s.n);
     case 12:
         return s.d[axis] > 2 ? note(B(slice)(x, axis - (b ? s.n : 0), a, s.d[axis] - b), x) : NULL;

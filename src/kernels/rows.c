@@ -57,7 +57,7 @@ static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
         row.first += V(sum)(x, n, x[0]) / (float)n;
         row.mean = V(sum)(x, n, row.first) / (float)n;
     }
-    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
+    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + gckpti_norm_epsilon(o));
     const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
     const FLOATS first = V(set1)(row.first), none = V(set1)(-0.0f); /* which changes no product */
     const gckpti_ahead ahead =

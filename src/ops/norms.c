@@ -1,9 +1,10 @@
 #include "ops/own.h"
+#include "graph/graph.h"
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
  * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
  * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
- * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + 1e-5), h = d rstd, y = h gain + bias.
+ * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + epsilon), h = d rstd, y = h gain + bias.
  * All means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
  * aux (rows): c, mean(x - c) (layernorm only) and rstd.
  * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
@@ -56,7 +57,7 @@ GCKPTI_FN void gckpti_layernorm_forward(const gckpt_call *call)
             float d = gckpti_centered(x[i], c, mean);
             lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
         }
-        float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
+        float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + gckpti_norm_epsilon(o));
         for (int64_t i = 0; call->out && i < n; i++)
             call->out[r * n + i] =
                 gckpti_norm_out(gckpti_centered(x[i], c, mean), rstd, gain, bias, i);
@@ -115,16 +116,40 @@ GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_
 GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, GCKPTI_BY_ROW,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
 
+/* in: x, gain, bias, of which both may be NULL. */
+static gckpt_tensor *gckpti_norm_new(const gckpt_op *op, gckpt_tensor *const *in, float epsilon)
+{
+    gckpt_tensor *x[3] = { in[0], in[1] ? in[1] : in[2], in[2] };
+    const int gain = in[1] != NULL, usual = epsilon >= 1e-5f && epsilon <= 1e-5f;
+    gckpti_norm o = { op == &gckpti_op_layernorm, gain, in[2] ? 1 + gain : 0,
+                      usual ? 0.0f : epsilon };
+    if (in[0] && !(epsilon > 0.0f && epsilon <= FLT_MAX))
+        return gckpti_fail(in[0]->graph, GCKPT_E_ARG,
+                           "%s: epsilon %g must be positive, such as 1e-5", op->name,
+                           (double)epsilon);
+    return gckpt_apply(op, x, 1 + gain + (in[2] != NULL), &o,
+                       usual ? offsetof(gckpti_norm, epsilon) : sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_layernorm_eps(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias,
+                                            float epsilon)
+{
+    gckpt_tensor *const in[3] = { x, gain, bias };
+    return gckpti_norm_new(&gckpti_op_layernorm, in, epsilon);
+}
+
+GCKPT_API gckpt_tensor *gckpt_rmsnorm_eps(gckpt_tensor *x, gckpt_tensor *gain, float epsilon)
+{
+    gckpt_tensor *const in[3] = { x, gain, NULL };
+    return gckpti_norm_new(&gckpti_op_rmsnorm, in, epsilon);
+}
+
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
-    gckpti_norm o = { 1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
-    return gckpt_apply(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+    return gckpt_layernorm_eps(x, gain, bias, 1e-5f);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
 {
-    gckpt_tensor *in[2] = { x, gain };
-    gckpti_norm o = { 0, gain ? 1 : 0, 0 };
-    return gckpt_apply(&gckpti_op_rmsnorm, in, gain ? 2 : 1, &o, sizeof o);
+    return gckpt_rmsnorm_eps(x, gain, 1e-5f);
 }

@@ -353,8 +353,14 @@ static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_produ
 
 /* ---- ops/norms.c ---- */
 typedef struct {
-    int center, gain, bias;
-} gckpti_norm; /* gain, bias: which input, 0: none */
+    int center, gain, bias; /* gain, bias: which input, 0: none */
+    float epsilon;          /* left out, and 0, where it is 1e-5 */
+} gckpti_norm;
+
+static inline float gckpti_norm_epsilon(const gckpti_norm *o)
+{
+    return o->epsilon > 0.0f ? o->epsilon : 1e-5f;
+}
 
 /* d; rmsnorm has c = mean = 0. */
 GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
@@ -423,8 +429,25 @@ GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s);
 typedef struct {
     int heads;
     float base;
-    int first; /* left out where it is 0, as in a slice */
+    int first;  /* left out where it is 0, as in a slice, and all that follows is usual: */
+    int turned; /* columns of each head; 0: all, and what follows is left out */
+    float scale;
+    int listed; /* turned / 2 frequencies follow, as floats */
 } gckpti_rotary;
+
+enum { GCKPTI_ROTARY_MOST = 512 }; /* frequencies */
+
+/* Columns of a head of d that are turned. */
+static inline int64_t gckpti_rotary_turned(const gckpti_rotary *o, int64_t d)
+{
+    return o->turned ? o->turned : d;
+}
+
+/* The frequencies that were given, or NULL. */
+static inline const float *gckpti_rotary_listed(const gckpti_rotary *o)
+{
+    return o->turned && o->listed ? (const float *)(const void *)(o + 1) : NULL;
+}
 
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
  * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */

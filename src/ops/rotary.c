@@ -1,13 +1,15 @@
 #include "ops/own.h"
 #include "graph/graph.h"
 
-/* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
- * At position t by t base^(-2i/D): y_i = fma(x_i, cos, -(x_j sin)), y_j = fma(x_j, cos, x_i sin).
- * The backward does so to g, with -sin. work (T,D/2,2): cos, sin.
+/* ---- rotary: x (B,T,C), D = C / heads; of each head's first R columns (R <= D) pairs x_i, x_j,
+ * j = i + R/2, are turned; the others pass ----
+ * At position t by t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i, cos, -(x_j sin)),
+ * y_j = fma(x_j, cos, x_i sin), both cos and sin times scale where one is given, rounded. The
+ * backward does so to g, with -sin. work (T,R/2,2): cos, sin.
  * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
  * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
- * always the last times base^(-2/D), in binary64; then each is cut to a whole number and taken
- * modulo 2^64. */
+ * always the last times base^(-2/R), in binary64, or f_i times 2^64 / 2 pi in binary64; then each
+ * is cut to a whole number and taken modulo 2^64. */
 
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
 {
@@ -19,22 +21,49 @@ GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n)
     return r;
 }
 
-/* Whole heads of an even size; work is the table of cosines and sines. */
+/* Whole heads, an even number of columns turned; work is the table of cosines and sines. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
-    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || x->d[2] / o->heads % 2)
+    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || (!o->turned && x->d[2] / o->heads % 2))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "rotary: x %S must be (B,T,C), C = %i heads of even "
                           "size",
                           x, o->heads);
+    const int64_t d = x->d[2] / o->heads, turned = gckpti_rotary_turned(o, d);
+    if (turned < 0 || turned > d || turned % 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "rotary: %I columns of a head are to be turned; an even number up to "
+                          "its %I can be",
+                          turned, d);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
-    call->work_forward = (size_t)(x->d[1] * (x->d[2] / o->heads)) * sizeof(float);
+    call->work_forward = (size_t)(x->d[1] * turned) * sizeof(float);
     call->work_backward = call->work_forward;
     return GCKPT_OK;
+}
+
+/* cos, sin (or -sin) of all positions of a call. */
+static void gckpti_rotary_table(const gckpt_call *call, int64_t turned, int backward)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    const float *listed = gckpti_rotary_listed(o), scale = o->turned ? o->scale : 1.0f;
+    const int64_t half = turned / 2;
+    double ratio = listed ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
+    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
+    for (int64_t i = 0; i < half; i++, count *= ratio) {
+        uint64_t frequency =
+            gckpti_rotary_frequency(listed ? GCKPTI_ROTARY_FIRST * (double)listed[i] : count);
+        float sine, cosine, *to = (float *)call->work + 2 * i;
+        for (int64_t position = 0; position < call->shape.d[1]; position++, to += turned) {
+            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
+                             &cosine);
+            to[0] = gckpti_mul(cosine, scale);
+            to[1] = gckpti_mul(backward ? -sine : sine, scale);
+        }
+    }
 }
 
 /* Turns x by the angles of its positions, or g back. */
@@ -42,29 +71,21 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
 {
     gckpti_passage p = gckpti_passage_of(call, backward);
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
-    float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
-    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
-    for (int64_t i = 0; i < half; i++, count *= ratio) {
-        uint64_t frequency = gckpti_rotary_frequency(count);
-        float sine, cosine;
-        for (int64_t position = 0; position < t; position++) {
-            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
-                             &cosine);
-            table[position * d + 2 * i] = cosine;
-            table[position * d + 2 * i + 1] = backward ? -sine : sine;
-        }
-    }
+    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
+    const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
+    if (p.n)
+        gckpti_rotary_table(call, turned, backward);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
-            const float *turn = table + row % t * d, *from = p.from + at;
+            const float *turn = (const float *)call->work + row % t * turned, *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
             for (int64_t i = 0; i < half; i++, turn += 2) {
                 float a = from[i], b = from[i + half];
                 gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
                 gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
             }
+            for (int64_t i = turned; i < d; i++)
+                gckpti_put(&to[i], from[i], p.accumulate);
         }
 }
 
@@ -72,14 +93,51 @@ GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
+GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
+{
+    struct {
+        gckpti_rotary o;
+        float frequency[GCKPTI_ROTARY_MOST];
+    } a;
+    if (!x || !desc)
+        return gckpti_fail(x ? x->graph : NULL, GCKPT_E_ARG, "rotary: a desc is needed");
+    const int64_t d = desc->heads > 0 && x->shape.n == 3 ? x->shape.d[2] / desc->heads : 0;
+    const int64_t turned = desc->turned ? desc->turned : d;
+    const float *f = desc->frequencies, scale = desc->scale == 0.0f ? 1.0f : desc->scale;
+    const gckpti_rotary o = { desc->heads,
+                              desc->base == 0.0f ? 10000.0f : desc->base,
+                              (int)gckpti_min(desc->first, INT32_MAX),
+                              0,
+                              scale,
+                              f != NULL };
+    size_t bytes = desc->first ? offsetof(gckpti_rotary, turned) : offsetof(gckpti_rotary, first);
+    if (desc->first < 0 || desc->first > INT32_MAX)
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+                           desc->first, INT32_MAX);
+    if (!(scale > 0.0f && scale <= FLT_MAX) || (f && turned > 2 * GCKPTI_ROTARY_MOST))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "rotary: scale %g must be positive, frequencies at most %i, not %I",
+                           (double)scale, GCKPTI_ROTARY_MOST, f ? turned / 2 : 0);
+    a.o = o;
+    if (f || turned != d || scale < 1.0f || scale > 1.0f) {
+        a.o.turned = (int)(turned < 0 ? -1 : gckpti_min(turned, INT32_MAX));
+        bytes = sizeof a.o;
+    }
+    for (int64_t i = 0; f && i < turned / 2; i++) {
+        if (!(f[i] >= 0.0f && f[i] <= FLT_MAX))
+            return gckpti_fail(x->graph, GCKPT_E_ARG,
+                               "rotary: frequency %I is %g; 0 and more is possible", i,
+                               (double)f[i]);
+        a.frequency[i] = f[i];
+        bytes += sizeof *f;
+    }
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &a, bytes);
+}
+
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
 {
-    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base, (int)gckpti_min(first, INT32_MAX) };
-    if (x && (first < 0 || first > INT32_MAX))
-        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
-                           first, INT32_MAX);
-    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o,
-                       first ? sizeof o : offsetof(gckpti_rotary, first));
+    const gckpt_rotary_desc desc = { heads, base, first, 0, NULL, 0.0f };
+    return gckpt_rotary_with(x, &desc);
 }
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)

@@ -773,8 +773,8 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
 
 static void row_ops(int64_t rows, int64_t n, int style)
 {
-    static const gckpti_norm norms[6] = { { 1, 0, 0 }, { 1, 1, 0 }, { 1, 0, 1 },
-                                          { 1, 1, 2 }, { 0, 0, 0 }, { 0, 1, 0 } };
+    static const gckpti_norm norms[6] = { { 1, 0, 0, 0 }, { 1, 1, 0, 1e-12f }, { 1, 0, 1, 0 },
+                                          { 1, 1, 2, 0 }, { 0, 0, 0, 0.5f },   { 0, 1, 0, 0 } };
     static const gckpt_op *const curves[] = {
         &gckpti_op_softmax,    &gckpti_op_relu, &gckpti_op_gelu,    &gckpti_op_gelu_erf,
         &gckpti_op_silu,       &gckpti_op_tanh, &gckpti_op_sigmoid, &gckpti_op_log_softmax,

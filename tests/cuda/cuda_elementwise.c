@@ -268,8 +268,18 @@ static void test_rotary(void)
     static const float bases[] = { 10000.0f, 1.0f, 0.01f, 5e5f, 1e30f };
     for (int round = 0; round < 35; round++) {
         const int *z = sizes[round % 7];
-        gckpti_rotary o = { z[2], bases[round / 7], round % 3 };
-        gckpt_call c = new_call(&o);
+        struct {
+            gckpti_rotary o;
+            float frequency[65];
+        } with = { { z[2], bases[round / 7], round % 3, 0, 0, 0 }, { 0 } };
+        if (round % 2) { /* some columns, by given frequencies or not, scaled */
+            with.o.turned = z[3] > 2 ? z[3] / 2 / (1 + round % 2) * 2 : 2;
+            with.o.scale = 1.125f;
+            with.o.listed = round % 4 == 1;
+        }
+        for (int i = 0; i < 65; i++)
+            with.frequency[i] = 1.0f / (float)(i + 1);
+        gckpt_call c = new_call(&with);
         c.inputs = 1;
         c.in[0].shape = gckpt_shape3(z[0], z[1], z[2] * z[3]);
         forward(&gckpti_op_rotary, c);

@@ -96,7 +96,7 @@ static void norms(void)
     int gain = chance(60), bias = chance(60), center = chance(60);
     if (!center)
         bias = 0;
-    gckpti_norm o = { center, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    gckpti_norm o = { center, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1, chance(30) ? 0.25f : 0 };
     const gckpt_op *op = center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm;
     gckpt_call c = new_call(&o, 1 + gain + bias);
     int64_t rows = size(300), n = size(rows > 130 ? 100 : 1025);

@@ -257,6 +257,28 @@ for name, values in (("logits", logits), ("classes", classes), ("gradient", logi
     print_array("float", "golden_weighted_mean_" + name, values)
 print_array("int32_t", "golden_weighted_mean_targets", targets)
 print(f"static const double golden_weighted_mean = {mean.item():.17g};")
+# Norms with an epsilon of their own, rotary of a part of each head by given frequencies.
+random.manual_seed(20261123)
+
+
+def part(x, heads, frequencies, scale):
+    """As rotary, of the first 2 len(frequencies) columns of each head; cos and sin scaled."""
+    r = 2 * len(frequencies)
+    x = x.unflatten(2, (heads, -1))
+    angle = torch.arange(x.shape[1])[:, None] * torch.tensor(frequencies).float().double()
+    cos, sin = scale * angle.cos()[None, :, None, :], scale * angle.sin()[None, :, None, :]
+    a, z = x[..., : r // 2], x[..., r // 2 : r]
+    return torch.cat([a * cos - z * sin, a * sin + z * cos, x[..., r:]], 3).flatten(2)
+
+
+for case in [
+    ("layernorm_eps", [(X, normal(B, 3, 6, scale=0.1)), (P, normal(6)), (P, normal(6))],
+     lambda x, g, b: F.layer_norm(x, (6,), g, b, 2.0 ** -6)),
+    ("rmsnorm_eps", [(X, normal(B, 3, 6, scale=0.1)), (P, normal(6))],
+     lambda x, g: F.rms_norm(x, (6,), g, 2.0 ** -6)),
+    ("rotary_with", [(X, normal(B, 5, 12))], lambda x: part(x, 2, [0.5, 0.0625], 1.25)),
+]:
+    print_case(*case)
 random.set_state(rest)
 print("static const golden_case golden_cases[] = {\n" + ",\n".join(table) + "\n};\n")
 

@@ -234,7 +234,8 @@ ref_value *ref_convolution(const ref_value *x, const ref_value *w, const ref_val
     return y;
 }
 
-ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias)
+ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias,
+                         double epsilon)
 {
     ref_value *y;
     long c;
@@ -250,13 +251,13 @@ ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_va
         for (long j = 0; j < c; j++)
             variance += (row[j] - mean) * (row[j] - mean) / (double)c;
         for (long j = 0; j < c; j++)
-            y->v[r + j] = (row[j] - mean) / sqrt(variance + 1e-5) * (gain ? gain->v[j] : 1) +
+            y->v[r + j] = (row[j] - mean) / sqrt(variance + epsilon) * (gain ? gain->v[j] : 1) +
                           (bias ? bias->v[j] : 0);
     }
     return y;
 }
 
-ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain)
+ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain, double epsilon)
 {
     ref_value *y;
     long c;
@@ -269,7 +270,7 @@ ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain)
         for (long j = 0; j < c; j++)
             square += x->v[r + j] * x->v[r + j] / (double)c;
         for (long j = 0; j < c; j++)
-            y->v[r + j] = x->v[r + j] / sqrt(square + 1e-5) * (gain ? gain->v[j] : 1);
+            y->v[r + j] = x->v[r + j] / sqrt(square + epsilon) * (gain ? gain->v[j] : 1);
     }
     return y;
 }
@@ -449,21 +450,25 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
     return y;
 }
 
-ref_value *ref_rotary(const ref_value *x, int heads, double base, long first)
+ref_value *ref_rotary(const ref_value *x, const ref_turns *by)
 {
     ref_value *y;
-    long T, C, D;
+    long T, C, D, R;
     if (!x)
         return NULL;
     y = ref_new(x->n, x->d);
-    T = x->d[1], C = x->d[2], D = C / heads;
+    T = x->d[1], C = x->d[2], D = C / by->heads, R = by->turned ? by->turned : D;
     for (long i = 0; i < ref_elements(x); i++) {
-        long t = i / C % T, j = i % D, pair = j % (D / 2);
-        double angle = (double)(first + t) * pow(base == 0 ? 10000 : base, -2.0 * (double)pair / (double)D);
-        if (j < D / 2)
-            y->v[i] = x->v[i] * cos(angle) - x->v[i + D / 2] * sin(angle);
+        long t = i / C % T, j = i % D, pair = j % (R / 2);
+        double base = by->base == 0 ? 10000 : by->base, scale = by->scale == 0 ? 1 : by->scale;
+        double angle = by->frequencies ? (double)by->frequencies[pair] : pow(base, -2.0 * (double)pair / (double)R);
+        angle *= (double)(by->first + t);
+        if (j >= R)
+            y->v[i] = x->v[i];
+        else if (j < R / 2)
+            y->v[i] = scale * (x->v[i] * cos(angle) - x->v[i + R / 2] * sin(angle));
         else
-            y->v[i] = x->v[i - D / 2] * sin(angle) + x->v[i] * cos(angle);
+            y->v[i] = scale * (x->v[i - R / 2] * sin(angle) + x->v[i] * cos(angle));
     }
     return y;
 }

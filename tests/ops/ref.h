@@ -31,8 +31,9 @@ ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *b
 typedef struct { int stride[2], padding[2], dilation[2], groups, more[2], transposed; } ref_window;
 ref_value *ref_convolution(const ref_value *x, const ref_value *w, const ref_value *bias,
                            const ref_window *z);
-ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias);
-ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain);
+ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias,
+                         double epsilon);
+ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain, double epsilon);
 /* groups 0: batch norm, statistics over all axes but the last */
 ref_value *ref_groupnorm(const ref_value *x, long groups, const ref_value *gain, const ref_value *bias);
 /* (B,H,W,C), or (B,W,C) as H = 1; the greatest, or the mean with zeros of the padding */
@@ -52,7 +53,9 @@ ref_value *ref_softmax(const ref_value *x);
 ref_value *ref_log_softmax(const ref_value *x);
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
                          int causal);
-ref_value *ref_rotary(const ref_value *x, int heads, double base, long first);
+/* frequencies: radians a position, NULL: by base; what is 0 is usual, as in gckpt_rotary_desc */
+typedef struct { int heads; double base; long first, turned; const float *frequencies; double scale; } ref_turns;
+ref_value *ref_rotary(const ref_value *x, const ref_turns *by);
 ref_value *ref_positions(const ref_value *x, const ref_value *table, long first);
 ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);   /* '+', '-', '*', '/', '>': the greater, '<' */
 ref_value *ref_scale(const ref_value *x, double factor);

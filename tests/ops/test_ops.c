@@ -270,11 +270,11 @@ static pair convolution(pair x, pair w, pair b, const ref_window *z, int axes)
 }
 static pair layernorm(pair x, pair gain, pair bias)
 {
-    return both(gckpt_layernorm(x.t, gain.t, bias.t), ref_layernorm(x.r, gain.r, bias.r));
+    return both(gckpt_layernorm(x.t, gain.t, bias.t), ref_layernorm(x.r, gain.r, bias.r, 1e-5));
 }
 static pair rmsnorm(pair x, pair gain)
 {
-    return both(gckpt_rmsnorm(x.t, gain.t), ref_rmsnorm(x.r, gain.r));
+    return both(gckpt_rmsnorm(x.t, gain.t), ref_rmsnorm(x.r, gain.r, 1e-5));
 }
 static pair groupnorm(pair x, int groups, pair gain, pair bias)
 {
@@ -306,9 +306,10 @@ static pair attention(pair q, pair k, pair v, int heads, int causal)
 }
 static pair rotary(pair x, int heads, double base, int first)
 {
+    const ref_turns by = { heads, base, first, 0, NULL, 0 };
     return both(first ? gckpt_rotary_at(x.t, heads, (float)base, first)
                       : gckpt_rotary(x.t, heads, (float)base),
-                ref_rotary(x.r, heads, base, first));
+                ref_rotary(x.r, &by));
 }
 static pair positions(pair x, pair table, int first)
 {
@@ -773,6 +774,17 @@ static void build_norm(net *n, const int *a)
     pair bias = a[3] ? param(n, "bias", 1, a[1], 0, 0) : none;
     finish(n, a[4] ? rmsnorm(x, gain) : layernorm(x, gain, bias), 1);
 }
+/* width, rmsnorm; the epsilon is large against the row's variance */
+static void build_norm_epsilon(net *n, const int *a)
+{
+    pair x = scale(batched(n, "x", 3, a[0], 0), 0.0625), gain = param(n, "gain", 1, a[0], 0, 0);
+    pair bias = a[1] ? none : param(n, "bias", 1, a[0], 0, 0);
+    finish(n,
+           a[1] ? both(gckpt_rmsnorm_eps(x.t, gain.t, 0.015625f), ref_rmsnorm(x.r, gain.r, 0.015625))
+                : both(gckpt_layernorm_eps(x.t, gain.t, bias.t, 0.015625f),
+                       ref_layernorm(x.r, gain.r, bias.r, 0.015625)),
+           1);
+}
 static void build_norm_free(net *n, const int *a)
 {
     pair gain = param(n, "gain", 1, 6, 0, 0), x = param(n, "x", 1, 3, 6, 0);
@@ -805,6 +817,16 @@ static void build_attention_free(net *n, const int *a)
 static void build_rotary(net *n, const int *a)
 {
     finish(n, rotary(batched(n, "x", a[0], a[1], 0), a[2], a[3], a[4]), 1);
+}
+/* T, C, heads, turned, first, eighths of a scale (even: frequencies are given) */
+static void build_rotary_with(net *n, const int *a)
+{
+    static const float frequencies[4] = { 1.0f, 0.0f, 0.37f, 2.5e-3f };
+    pair x = batched(n, "x", a[0], a[1], 0);
+    const ref_turns by = { a[2], 0, a[4], a[3], a[5] % 2 ? NULL : frequencies, a[5] / 8.0 };
+    const gckpt_rotary_desc desc = { by.heads,       0, by.first, by.turned,
+                                     by.frequencies, (float)by.scale };
+    finish(n, both(gckpt_rotary_with(x.t, &desc), ref_rotary(x.r, &by)), 1);
 }
 static void build_rotary_free(net *n, const int *a)
 {
@@ -1264,6 +1286,9 @@ static const test_case cases[] = {
     { "batchnorm", build_channels, { 5, 6, 0, 1, 1 }, 3, MIXES | OTHER, 0, 0 },
     { "batchnorm, no gain", build_channels, { 4, 3, 0, 0, 1 }, 3, MIXES | OTHER, 0, 0 },
     { "batchnorm, neither, no places", build_channels, { 0, 5, 0, 0, 0 }, 8, MIXES | OTHER | FLAT, 0, 0 },
+    { "layernorm, epsilon", build_norm_epsilon, { 6, 0 }, 3, 0, 0, 0 },
+    { "rmsnorm, epsilon", build_norm_epsilon, { 6, 1 }, 3, 0, 0, 0 },
+    { "rmsnorm of 100, epsilon", build_norm_epsilon, { 100, 1 }, 3, 0, 0, 0 },
     { "layernorm of parameters", build_norm_free, { 0 }, 3, 0, 0, 0 },
     { "rmsnorm", build_norm, { 3, 6, 1, 0, 1 }, 3, 0, 0, 0 },
     { "rmsnorm, no gain", build_norm, { 3, 6, 0, 0, 1 }, 3, 0, 0, 0 },
@@ -1293,6 +1318,11 @@ static const test_case cases[] = {
     { "rotary", build_rotary, { 5, 8, 2, 0 }, 3, 0, 0, 0 },
     { "rotary, base 500", build_rotary, { 40, 12, 2, 500 }, 2, 0, 0, 0 },
     { "rotary from position 9", build_rotary, { 5, 8, 2, 50, 9 }, 3, 0, 0, 0 },
+    { "rotary, half of a head", build_rotary_with, { 5, 16, 2, 4, 0, 9 }, 3, 0, 0, 0 },
+    { "rotary, odd head", build_rotary_with, { 3, 10, 2, 2, 7, 7 }, 3, 0, 0, 0 },
+    { "rotary, frequencies", build_rotary_with, { 9, 16, 2, 0, 0, 0 }, 3, 0, 0, 0 },
+    { "rotary, some frequencies, scaled", build_rotary_with, { 9, 18, 2, 6, 3, 10 }, 3, 0, 0, 0 },
+    { "rotary, scaled", build_rotary_with, { 5, 8, 2, 0, 0, 11 }, 3, 0, 0, 0 },
     { "rotary of a parameter", build_rotary_free, { 2 }, 3, 0, 0, 0 },
     { "positions", build_positions, { 3, 3 }, 3, 0, 0, 0 },
     { "positions, longer table", build_positions, { 3, 5 }, 3, 0, 0, 0 },

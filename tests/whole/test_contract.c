@@ -315,7 +315,7 @@ static void compute_norm(const node *o, int in, const float *x, const float *g, 
     }
     for (int64_t j = 0; j < o->c; j++)
         e[j] -= mean;
-    rstd = 1.0f / sqrtf(lanes(e, e, o->c) / n + 1e-5f);
+    rstd = 1.0f / sqrtf(lanes(e, e, o->c) / n + (o->factor > 0 ? o->factor : 1e-5f));
     for (int64_t j = 0; j < o->c; j++) {
         h[j] = times(e[j], rstd);
         u[j] = in == 0 && gain ? rounded(g[j], gain[j]) : in == 0 ? g[j] : 0;
@@ -656,13 +656,20 @@ static double ratio(float base, int64_t n)
     return r;
 }
 static uint64_t counts(double x) { return (uint64_t)fmod(x, 18446744073709551616.0); }
+/* of rotary with a flag: so many columns of each head are turned by these, scaled */
+static const float frequencies[3] = { 1.0f, 0.3f, 1e-7f };
 /* the partner of element i, and what turns the pair; angles are counted in 2^-64 of a turn */
 static int64_t turn(const node *o, int64_t i, float *sine, float *cosine)
 {
-    int64_t size = o->c / o->heads, half = size / 2, at = i % size;
-    double frequency = 2935890503282001226.0, next = ratio(o->factor, half);
+    int64_t size = o->c / o->heads, half = (o->flag ? o->flag : size) / 2, at = i % size;
+    double frequency = 2935890503282001226.0, next = o->flag ? 1 : ratio(o->factor, half);
+    *sine = 0, *cosine = 1;
+    if (at >= 2 * half) /* it passes */
+        return i;
     for (int64_t j = 0; j < at % half; j++)
         frequency *= next;
+    if (o->flag)
+        frequency *= (double)frequencies[at % half];
     uint64_t p = counts(frequency) * (uint64_t)(i / o->c % o->s.d[1]);
     uint32_t quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
     int64_t from = (int64_t)(p - ((uint64_t)quadrant << 62)), m = from < 0 ? -from : from;
@@ -670,6 +677,8 @@ static int64_t turn(const node *o, int64_t i, float *sine, float *cosine)
                 h = fmaf((float)(m >> 38), 9.36267571e-08f, lower);
     const gckpti_angle angle = { quadrant, from < 0 ? -h : h, 0 };
     gckpti_sincos_of(angle, sine, cosine);
+    if (o->flag)
+        *sine = times(*sine, o->factor), *cosine = times(*cosine, o->factor);
     return at < half ? i + half : i - half;
 }
 /* What input `in` of a pair gets: of the quotient, all or half or none. */
@@ -726,7 +735,7 @@ static void compute_elements(const node *o, int in, float *d, int add)
         case ROTARY:
             pair = turn(o, i, &s, &c);
             w = times(in < 0 ? x->y[pair] : o->g[pair], in < 0 ? s : -s);
-            put(&d[to], fmaf(v, c, pair > i ? -w : w), add);
+            put(&d[to], pair == i ? v : fmaf(v, c, pair > i ? -w : w), add);
             break;
         case EMBED:
         case DETACH:
@@ -1134,6 +1143,7 @@ static void mlp(void)
     h = add(h, linear(h, wide, b, 1));
     h = add(h, h);
     h = sub(apply(GELU_ERF, rmsnorm(h, gain)), mul(h, h));
+    h = with(note(NORM, gckpt_rmsnorm_eps(T(h), T(gain), 0.3f), h, gain, -1), 0, 0, 0.3f);
     h = linear(mul(apply(SILU, h), gain), wide, -1, 0);
     h = sub(layernorm(h, -1, b), layernorm(h, gain, -1));
     x = layernorm(h, -1, -1);
@@ -1160,6 +1170,8 @@ static void gpt(void)
     int q = slice(a, 0, C), k = slice(a, C, 2 * C);
     q = with(note(ROTARY, gckpt_rotary(T(q), 2, 10000.0f), q, -1, -1), 0, 2, 10000.0f);
     k = with(note(ROTARY, gckpt_rotary(T(k), 1, 0.01f), k, -1, -1), 0, 1, 0.01f);
+    const gckpt_rotary_desc some = { 2, 0, 0, 4, frequencies, 1.1f };
+    k = with(note(ROTARY, gckpt_rotary_with(T(k), &some), k, -1, -1), 4, 2, 1.1f);
     h = add(h, attention(q, k, slice(a, 2 * C, 3 * C), 2, 1));
     gckpt_tensor *loss = gckpt_linear_cross_entropy(T(h), T(w), T(targets));
     minimise(note(LINEAR_CE, loss, h, w, targets), 1);

@@ -20,13 +20,15 @@ static const char *const names[] = {
     "mean", "cross_entropy", "linear_cross_entropy", "mean_squared_error", "sum_loss",
     "attention_more_keys", "cross_entropy_weights", "cross_entropy_smoothed", "cross_entropy_with",
     "soft_cross_entropy", "mean_squared_error_with", "huber", "huber_weights",
-    "binary_cross_entropy"
+    "binary_cross_entropy", "layernorm_eps", "rmsnorm_eps", "rotary_with"
 };
 enum { BUILDERS = sizeof names / sizeof names[0] };
 
 static gckpt_tensor *build(int i, gckpt_tensor **a)
 {
     const int axes[4] = { 0, 2, 3, 1 };
+    static const float frequencies[2] = { 0.5f, 0.0625f };
+    const gckpt_rotary_desc turns = { 2, 0, 0, 4, frequencies, 1.25f };
     gckpt_tensor *three[3] = { a[0], a[1], a[0] };
     switch (i) {
     case 0: return gckpt_add(a[0], a[1]);
@@ -73,7 +75,10 @@ static gckpt_tensor *build(int i, gckpt_tensor **a)
     case 41: return gckpt_mean_squared_error_with(a[0], a[1], a[2]);
     case 42: return gckpt_huber(a[0], a[1], NULL, 0.5f);
     case 43: return gckpt_huber(a[0], a[1], a[2], 0.5f);
-    default: return gckpt_binary_cross_entropy(a[0], a[1], a[2]);
+    case 44: return gckpt_binary_cross_entropy(a[0], a[1], a[2]);
+    case 45: return gckpt_layernorm_eps(a[0], a[1], a[2], 0.015625f);
+    case 46: return gckpt_rmsnorm_eps(a[0], a[1], 0.015625f);
+    default: return gckpt_rotary_with(a[0], &turns);
     }
 }
 

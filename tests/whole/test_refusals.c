@@ -130,6 +130,34 @@ static gckpt_tensor *joined_many(int n)
     return gckpt_concat(x, n, 0);
 }
 
+static void refuse_turns(void)
+{
+    const float f[4] = { 1, 0.5f, 0, -1 }, odd[2] = { NAN, INFINITY };
+    gckpt_rotary_desc d = { .heads = 2, .turned = 6, .frequencies = f, .scale = 1.5f };
+    TAKEN(gckpt_rotary_with(f3(2, 3, 12), &d));
+    REFUSED(E_S, "rotary: 6 columns of a head are to be turned; an even number up to its 4 can be",
+            gckpt_rotary_with(f3(2, 3, 8), &d));
+    REFUSED(E_S, "C = 2 heads of even size", gckpt_rotary_with(f3(2, 3, 9), &d));
+    d.turned = 3;
+    REFUSED(E_S, "rotary: 3 columns of a head", gckpt_rotary_with(f3(2, 3, 8), &d));
+    d.turned = -2;
+    REFUSED(E_S, "rotary: -1 columns of a head", gckpt_rotary_with(f3(2, 3, 8), &d));
+    d.turned = 8;
+    REFUSED(E_A, "rotary: frequency 3 is -1; 0 and more is possible",
+            gckpt_rotary_with(f3(2, 3, 16), &d));
+    d.frequencies = odd, d.turned = 2;
+    REFUSED(E_A, "rotary: frequency 0 is nan", gckpt_rotary_with(f3(2, 3, 8), &d));
+    d.frequencies = odd + 1;
+    REFUSED(E_A, "rotary: frequency 0 is inf", gckpt_rotary_with(f3(2, 3, 8), &d));
+    d.turned = 1026;
+    REFUSED(E_A, "frequencies at most 512, not 513", gckpt_rotary_with(f3(1, 1, 2052), &d));
+    d.frequencies = NULL, d.turned = 4, d.scale = -1;
+    REFUSED(E_A, "rotary: scale -1 must be positive", gckpt_rotary_with(f3(2, 3, 8), &d));
+    d.scale = 0, d.first = -1;
+    REFUSED(E_A, "rotary: first position -1;", gckpt_rotary_with(f3(2, 3, 8), &d));
+    REFUSED(E_A, "rotary: a desc is needed", gckpt_rotary_with(f3(2, 3, 8), NULL));
+}
+
 static void layers(void)
 {
     TAKEN(gckpt_embed(f2(5, 3), constant(GCKPT_I32, sizes(5))));
@@ -178,6 +206,12 @@ static void layers(void)
             gckpt_layernorm(f2(3, 4), NULL, f1(5)));
     REFUSED(E_S, "needs a gain of [4], not [1,4]", gckpt_layernorm(f2(3, 4), f2(1, 4), NULL));
     REFUSED(E_S, "rmsnorm: x has no axis", gckpt_rmsnorm(f0(), NULL));
+    TAKEN(gckpt_rmsnorm_eps(f2(3, 4), NULL, 1e-6f));
+    REFUSED(E_A, "rmsnorm: epsilon 0 must be positive, such as 1e-5",
+            gckpt_rmsnorm_eps(f2(3, 4), f1(4), 0));
+    REFUSED(E_A, "rmsnorm: epsilon nan must be", gckpt_rmsnorm_eps(f2(3, 4), f1(4), NAN));
+    REFUSED(E_A, "layernorm: epsilon inf must be", gckpt_layernorm_eps(f2(3, 4), NULL, NULL, INFINITY));
+    REFUSED(E_A, "layernorm: epsilon -1 must be", gckpt_layernorm_eps(f2(3, 4), NULL, NULL, -1));
     REFUSED(E_S, "rmsnorm: x [3,4] needs a gain of [4], not [3]", gckpt_rmsnorm(f2(3, 4), f1(3)));
 
     TAKEN(gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), 2, 0));
@@ -209,6 +243,7 @@ static void layers(void)
     REFUSED(E_A, "rotary: base -1 must be positive", gckpt_rotary(f3(2, 3, 8), 2, -1));
     REFUSED(E_A, "rotary: base inf must be positive", gckpt_rotary(f3(2, 3, 8), 2, INFINITY));
     REFUSED(E_A, "rotary: base nan must be positive", gckpt_rotary(f3(2, 3, 8), 2, NAN));
+    refuse_turns();
 
     TAKEN(gckpt_positions(f3(2, 3, 4), f2(3, 4)));
     REFUSED(E_S, "positions: constant", gckpt_positions(f2(3, 4), f2(3, 4)));

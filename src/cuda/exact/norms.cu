@@ -7,7 +7,7 @@ __device__ float mean_from(const float *x, int64_t n, float c)
     return warp_sum(sum) / (float)n;
 }
 
-__global__ void norm_forward_kernel(int center, const float *x, const float *gain,
+__global__ void norm_forward_kernel(int center, float epsilon, const float *x, const float *gain,
                                     const float *bias, float *out, float *aux, int64_t rows,
                                     int64_t n)
 {
@@ -23,7 +23,7 @@ __global__ void norm_forward_kernel(int center, const float *x, const float *gai
             float d = gckpti_centered(from[i], c, mean);
             squares = gckpti_fma(d, d, squares);
         }
-        float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + 1e-5f);
+        float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + epsilon);
         for (int64_t i = lane; out && i < n; i += 32) {
             float d = gckpti_centered(from[i], c, mean), h = d * rstd;
             out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
@@ -42,9 +42,9 @@ void layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, call->in[0].data,
-        o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL, call->out,
-        (float *)call->aux, rows, n);
+    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
+        gckpti_norm_epsilon(o), call->in[0].data, o->gain ? call->in[o->gain].data : NULL,
+        o->bias ? call->in[o->bias].data : NULL, call->out, (float *)call->aux, rows, n);
 }
 
 /* What the forward left of a row. */

@@ -13,68 +13,97 @@ void cache_forward(const gckpt_call *call)
         all, c, call->shape.d[1] * c, moment_of(call));
 }
 
-/* rotary: the table (T,D/2,2) of cosines and sines, a thread a pair; from position `first` on, and
+/* What turns pairs: frequency i is ratio^i times the first, or as listed. */
+struct Turns {
+    double ratio;
+    int listed;
+    float scale, direction, frequency[GCKPTI_ROTARY_MOST];
+};
+
+/* rotary: the table (T,R/2,2) of cosines and sines, a thread a pair; from position `first` on, and
  * with `now` further. */
-__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, double ratio,
-                                    int64_t t, int half, float direction)
+__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, Turns by,
+                                    int64_t t, int half)
 {
     uint64_t begin = first + (now ? (uint64_t)now->position : 0);
     for (EACH(at, t * half)) {
         int64_t position = at / half;
+        int pair = (int)(at - position * half);
         double count = GCKPTI_ROTARY_FIRST;
         float sine, cosine;
-        for (int i = (int)(at - position * half); i > 0; i--)
-            count *= ratio;
+        if (by.listed)
+            count *= (double)by.frequency[pair];
+        for (int i = by.listed ? 0 : pair; i > 0; i--)
+            count *= by.ratio;
         uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_frequency(count);
         gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
-        table[2 * at] = cosine;
-        table[2 * at + 1] = direction < 0 ? -sine : sine;
+        table[2 * at] = gckpti_mul(cosine, by.scale);
+        table[2 * at + 1] = gckpti_mul(by.direction < 0 ? -sine : sine, by.scale);
     }
 }
 
-/* A thread N pairs x_i, x_(i + half) of one head. `packs` of them in half a head. */
+/* Columns from `turned` on of heads of d pass. */
+__global__ void rotary_rest_kernel(const float *x, float *y, int64_t n, int d, int turned,
+                                   int accumulate)
+{
+    int rest = d - turned;
+    for (EACH(at, n)) {
+        int64_t i = at / rest * d + turned + at % rest;
+        gckpti_put(&y[i], x[i], accumulate);
+    }
+}
+
+/* A thread N pairs x_i, x_(i + half) of one head of d. `packs` of them in half of what is turned. */
 template <int N>
 __global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
-                              int heads, int packs, int accumulate)
+                              int heads, int packs, int d, int accumulate)
 {
     for (EACH(at, n)) {
         int64_t head = at / packs, place = head / heads % t;
         int i = (int)(at - head * packs) * N, half = packs * N;
-        const float *from = x + head * 2 * half + i;
-        float *to = y + head * 2 * half + i;
-        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, d = {};
+        const float *from = x + head * d + i;
+        float *to = y + head * d + i;
+        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, e = {};
         Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
                                    load<N>(table + 2 * (place * half + i) + N) };
         if (accumulate) {
             c = load<N>(to);
-            d = load<N>(to + half);
+            e = load<N>(to + half);
         }
         for (int k = 0; k < N; k++) {
             float cosine = turn[2 * k / N].v[2 * k % N],
                   sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
             gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
-            gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
+            gckpti_put(&e.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
         }
         store(to, c);
-        store(to + half, d);
+        store(to + half, e);
     }
 }
 
 void rotary_turn(const gckpt_call *call, const float *x, float *y, float direction, int accumulate)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
-    int64_t t = call->shape.d[1], half = call->shape.d[2] / o->heads / 2;
-    int64_t n = gckpti_elements(&call->shape) / 2;
+    const float *listed = gckpti_rotary_listed(o);
+    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
+    int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
+    int64_t all = gckpti_elements(&call->shape) / d, n = all * half;
     float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half);
+    Turns by = { listed ? 1.0 : gckpti_rotary_ratio(o->base, half), listed != NULL,
+                 o->turned ? o->scale : 1.0f, direction, { 0 } };
+    if (listed)
+        memcpy(by.frequency, listed, (size_t)half * sizeof *listed);
     RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, (uint64_t)o->first,
-        call->training ? NULL : moment_of(call), ratio, t, (int)half, direction);
-    if (half % 4 == 0 && wide(x, y, table))
+        call->training ? NULL : moment_of(call), by, t, (int)half);
+    if (half % 4 == 0 && d % 4 == 0 && wide(x, y, table))
         RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
-            (int)half / 4, accumulate);
+            (int)half / 4, (int)d, accumulate);
     else
         RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
-            (int)half, accumulate);
+            (int)half, (int)d, accumulate);
+    if (turned < d && (x != y || accumulate))
+        RUN(call, rotary_rest_kernel, blocks_for(all * (d - turned), 256), 256, 0, x, y,
+            all * (d - turned), (int)d, (int)turned, accumulate);
 }
 
 void rotary_forward(const gckpt_call *call)

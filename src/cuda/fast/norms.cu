@@ -1,8 +1,8 @@
 /* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
  * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux is the same. */
 __global__ void __launch_bounds__(256, 5)
-    fast_norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
-                             float *aux, int64_t rows, int64_t n, bool wide)
+    fast_norm_forward_kernel(int center, float epsilon, Values x, Values gain, Values bias,
+                             Results out, float *aux, int64_t rows, int64_t n, bool wide)
 {
     int lane = threadIdx.x % 32;
     for (EACH_ROW(r, rows)) {
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(256, 5)
             for (int k = 0; k < 8 && i + k < end; k++)
                 sum = gckpti_fma(v[k] - c, v[k] - c, sum);
         }
-        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + 1e-5f);
+        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + epsilon);
         for (int64_t i = lane * 8; wanted(out) && i < n; i += 256) {
             read_run<8>(x, r * n + i, n - i, wide, v);
             read_run<8>(gain, i, n - i, false, a);
@@ -77,9 +77,9 @@ void layernorm_forward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     Values x = value_of(call->in[0]);
     const Results out = out_of(call);
-    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
-        norm_input(call, o->gain), norm_input(call, o->bias), out, (float *)call->aux, rows, n,
-        n % 8 == 0 && wide(x) && wide(out));
+    RUN(call, fast_norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center,
+        gckpti_norm_epsilon(o), x, norm_input(call, o->gain), norm_input(call, o->bias), out,
+        (float *)call->aux, rows, n, n % 8 == 0 && wide(x) && wide(out));
 }
 
 void layernorm_backward(const gckpt_call *call)
