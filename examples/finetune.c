@@ -71,8 +71,7 @@ static const options_row allowed[] = {
       "tokenizer of bytes; 12x768x12x1024x50257 has the size of gpt2; "
       "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] makes a Llama" },
     { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
-      "how frozen matrices are kept; changes bytes and, a little, results; without --budget they "
-      "are unpacked all the time" },
+      "how frozen matrices are kept; changes bytes and, a little, results" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
       "use weights where they lie in the file, which the system may drop and read again; they are "
       "not counted then" },
@@ -667,9 +666,6 @@ static void report_plan(tuning *t, const char *method)
             t->run.lr);
     lm_report_plan(&t->run);
     report_classes(t);
-    if (o.store != 0 && lm.budget == 0)
-        fprintf(session.out, "note   --store %s without --budget: the plan keeps what it unpacks\n",
-                storage_names[o.store]);
     session_event(",\"method\":\"%s\",\"trained\":%lld}\n", method, (long long)r->parameters);
 }
 

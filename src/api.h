@@ -191,15 +191,14 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
- * on the plan: a FORWARD of the parameter brings it into the arena as floats, planned like any
- * value (gckpt_plan_desc.stage_parameters), but where products of an inference plan read it as it
- * is (manual, 12). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond 65504, infinite
- * too, is an error (E_DATA); I8 stands for value / scale, scale being the row's greatest |value| /
- * 127, and with it vectors stay F32. Packed parameters have no optimiser state (what they had is
- * given back), and stay frozen until they are packed as F32 again, which brings no digits back.
- * External ones become the store's own. Pointers to values and state of before are no longer valid;
- * plans made before are refused, and steps that are under way are over. Make plans with a budget:
- * without one, all that is read again in the backward stays unpacked. */
+ * on the plan: ops read it as it is stored, or, where one of them cannot (manual, 12), a FORWARD of
+ * the parameter brings it into the arena as floats, planned like any value
+ * (gckpt_plan_desc.stage_parameters). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
+ * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
+ * greatest |value| / 127, and with it vectors stay F32. Packed parameters have no optimiser state
+ * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
+ * no digits back. External ones become the store's own. Pointers to values and state of before are
+ * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
@@ -811,10 +810,10 @@ typedef struct {
     uint64_t link_work;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
-     * mostly where it is packed (manual, 12). It is planned like any value: it has bytes, work (10
-     * x bytes read and written, + 16384; or its entry in costs), may be let go and brought again;
-     * pins hold for it; a schedule may say when, else it comes before its first reader. Updates act
-     * on the parameter itself. */
+     * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
+     * it has bytes, work (10 x bytes read and written, + 16384; or its entry in costs), may be let
+     * go and brought again; pins hold for it; a schedule may say when, else it comes before its
+     * first reader. Updates act on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
