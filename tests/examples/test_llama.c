@@ -354,30 +354,50 @@ static void test_added(void)
 /* What a changed config.json says is taken: the context ends with a window, older names of keys. */
 static void test_taken(void)
 {
-    static const tuning_edit edits[] = {
-        { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 16", NULL, 0 },
-        { "qwen2", "config.json", "\"use_sliding_window\": false",
-          "\"use_sliding_window\": true, \"sliding_window\": 20", NULL, 0 },
-        { "gqa", "config.json", "\"rope_type\"", "\"type\"", NULL, 0 },
-        { "gqa", "config.json", "126,\n    127,\n    3\n", "126, 200, 3", NULL, 0 },
-        { "gemma", "config.json", "\"hidden_act\": \"gelu_pytorch_tanh\"",
-          "\"hidden_act\": \"gelu\"", NULL, 0 },
+    static const struct {
+        tuning_edit edit;
+        int64_t context;
+    } all[] = {
+        { { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 16", NULL,
+            0 },
+          16 },
+        { { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 100", NULL,
+            0 },
+          64 },
+        { { "qwen2", "config.json", "\"sliding_window\": null", "\"sliding_window\": 20", NULL, 0 },
+          64 },
+        { { "qwen2", "config.json", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+            NULL, 0 },
+          64 },
+        { { "qwen3", "config.json",
+            "\"sliding_window\": null,\n  \"tie_word_embeddings\": false,\n  "
+            "\"transformers_version\": \"5.23.0\",\n  \"use_cache\": true,\n  "
+            "\"use_sliding_window\": false",
+            "\"sliding_window\": 20, \"use_sliding_window\": true", NULL, 0 },
+          20 },
+        { { "gqa", "config.json", "\"rope_type\"", "\"type\"", NULL, 0 }, 128 },
+        { { "gqa", "config.json", "126,\n    127,\n    3\n", "126, 200, 3", NULL, 0 }, 128 },
+        { { "gemma", "config.json", "\"hidden_act\": \"gelu_pytorch_tanh\"",
+            "\"hidden_act\": \"gelu\"", NULL, 0 },
+          64 },
+        { { "mha", "config.json", "\"hidden_act\": \"silu\",", "", NULL, 0 }, 64 },
+        { { "mha", "config.json", "\"num_key_value_heads\": 4,", "", NULL, 0 }, 64 },
+        { { "mha", "config.json", "\"head_dim\": 8,", "", NULL, 0 }, 64 },
+        { { "smollm3", "config.json", "\"no_rope_layers\": [\n    1,\n    0,\n    1\n  ],", "",
+            NULL, 0 },
+          64 },
     };
-    static const int64_t contexts[] = { 16, 20, 128, 128, 64 };
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const tuning_edit *e = &all[i].edit;
         tuned t;
         memset(&t, 0, sizeof t);
-        tuning_edit e = edits[i];
-        if (i == 1) /* the key stands once only */
-            e.from = "\"sliding_window\": null,\n", e.to = "\"sliding_window\": 20,\n",
-            e.says = NULL;
-        t.s = tuning_load(&t.m, tuning_wrong(&e), NULL);
-        CHECK_MSG(t.m.config.context == (i == 1 ? 64 : contexts[i]), "%s: %lld", e.to,
+        t.s = tuning_load(&t.m, tuning_wrong(e), NULL);
+        CHECK_MSG(t.m.config.context == all[i].context, "%s: %lld", e->to,
                   (long long)t.m.config.context);
-        CHECK(i != 3 ||
+        CHECK(strcmp(e->to, "126, 200, 3") != 0 ||
               (t.m.config.eos[0] == 126 && t.m.config.eos[1] == 3 && t.m.config.eos[2] == -1));
-        if (i > 0)
-            tuning_logits(&t.m, t.s, NULL, e.name, 1e-4);
+        if (all[i].context >= GOLDEN_CONTEXT)
+            tuning_logits(&t.m, t.s, NULL, e->name, 1e-4);
         end(&t);
     }
 }

@@ -9,7 +9,7 @@ real names, types and files: most are BF16, mha is F32, bare is LlamaModel in F1
 frequencies that old files carry, sharded is gqa in several files. expected.safetensors has logits
 and, of each parameter's gradient, the sum of squares and a sum with signs; llama.h losses of
 trainings and generated tokens. Everything is computed in float64: also norms, the softmax of
-attention and the angles of positions, which transformers asks for in float32 (wide, below). Angles a
+attention and the angles of positions, which transformers asks for in float32 (wide, below). Angles
 position are made in float32, as there."""
 import contextlib
 import importlib
