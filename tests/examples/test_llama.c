@@ -171,6 +171,35 @@ static void test_files(void)
     }
 }
 
+/* Angles of positions as transformers makes them, of real models' sizes. */
+static void test_positions(void)
+{
+    char folder[96], path[128];
+    snprintf(folder, sizeof folder, "%s/positions", tuning_folder);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK(mkdir(folder, 0777) == 0);
+    for (size_t i = 0; i < sizeof golden_positions / sizeof golden_positions[0]; i++) {
+        float angles[LLAMA_HEAD / 2];
+        model_any m;
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL && fputs(golden_positions[i].config, f) >= 0 && fclose(f) == 0);
+        if (!CHECK_MSG(model_read_config(&m, folder) == 0, "%s", m.error))
+            continue;
+        CHECK(m.config.head == 2 * golden_positions[i].count);
+        const double scale = m.config.llama.scale / golden_positions[i].scale;
+        CHECK_MSG(scale < 1 + 1e-7 && scale > 1 - 1e-7, "%s: scale %.9g", golden_positions[i].name,
+                  m.config.llama.scale);
+        llama_frequencies(&m.config, angles);
+        for (int k = 0; k < golden_positions[i].count; k++) {
+            const double by = (double)angles[k] / golden_positions[i].angles[k];
+            CHECK_MSG(by < 1 + 1e-6 && by > 1 - 1e-6, "%s: angle %d is %.9g, not %.9g",
+                      golden_positions[i].name, k, (double)angles[k],
+                      golden_positions[i].angles[k]);
+        }
+        model_close(&m);
+    }
+}
+
 /* ---- methods ---- */
 /* Merged, the weights do what the branches did; unmerged, they are what they were. */
 static void test_merge(void)
@@ -524,6 +553,7 @@ int main(int argc, char **argv)
             test_golden_adapter(i);
     if (argc == 1) {
         test_files();
+        test_positions();
         test_merge();
         test_methods();
         test_packed();
