@@ -171,6 +171,29 @@ static void test_files(void)
     }
 }
 
+/* generation_config.json has more tokens that end a text; one that is wrong is refused by name. */
+static void test_ends(void)
+{
+    static const tuning_edit none = { "gqa", "config.json", "\"use_cache\"", "\"use_caches\"", NULL,
+                                      0 };
+    static const char *const texts[] = { "{\"eos_token_id\": [127, 9, 500]}", "{}",
+                                         "{\"eos_token_id\": \"a\"}" };
+    for (int i = 0; i < 3; i++) {
+        char path[160];
+        model_any m;
+        const char *folder = tuning_wrong(&none);
+        snprintf(path, sizeof path, "%s/generation_config.json", folder);
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL && fputs(texts[i], f) >= 0 && fclose(f) == 0);
+        const int failed = model_read_config(&m, folder);
+        CHECK_MSG(failed ? i == 2 && strstr(m.error, "generation_config.json:1: eos_token_id")
+                         : i < 2 && m.config.eos[0] == 126 && m.config.eos[2] == 3 &&
+                               (i == 1 || m.config.eos[3] == 9) && m.config.eos[4 - i] == -1,
+                  "%s: %s", texts[i], m.error);
+        model_close(&m);
+    }
+}
+
 /* Angles of positions as transformers makes them, of real models' sizes. */
 static void test_positions(void)
 {
@@ -553,6 +576,7 @@ int main(int argc, char **argv)
             test_golden_adapter(i);
     if (argc == 1) {
         test_files();
+        test_ends();
         test_positions();
         test_merge();
         test_methods();
