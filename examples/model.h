@@ -172,15 +172,25 @@ static inline double model_root(double x) /* Newton; saves a math library */
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
+/* first + second, cut where `name` ends */
+static inline const char *model_join(char *name, const char *first, const char *second)
+{
+    size_t n = strlen(first), most = MODEL_NAME - 1;
+    memmove(name, first, n = n < most ? n : most);
+    most -= n;
+    memcpy(name + n, second, most = strlen(second) < most ? strlen(second) : most);
+    name[n + most] = 0;
+    return name;
+}
+
 /* "h.LAYER.PART", or "PART" outside of blocks (layer -1) */
 static inline const char *model_named(const model_config *c, char *name, int64_t layer,
                                       const char *part)
 {
-    if (layer < 0)
-        snprintf(name, MODEL_NAME, "%s", part);
-    else
-        snprintf(name, MODEL_NAME, "%s.%lld.%s", c->family->blocks, (long long)layer, part);
-    return name;
+    char block[48] = "";
+    if (layer >= 0)
+        snprintf(block, sizeof block, "%s.%lld.", c->family->blocks, (long long)layer);
+    return model_join(name, block, part);
 }
 
 /* How many there are. */
@@ -289,17 +299,6 @@ struct model_place { /* where a hook is called */
     const model_options *options;
     int64_t layer; /* -1: outside of blocks */
 };
-
-/* first + second, cut where `name` ends */
-static inline const char *model_join(char *name, const char *first, const char *second)
-{
-    size_t n = strlen(first), most = MODEL_NAME - 1;
-    memmove(name, first, n = n < most ? n : most);
-    most -= n;
-    memcpy(name + n, second, most = strlen(second) < most ? strlen(second) : most);
-    name[n + most] = 0;
-    return name;
-}
 
 /* Parameter PART + end, e.g. "attn.c_attn" and ".weight"; NULL: there is none. */
 static inline gckpt_tensor *model_param(gckpt_graph *g, const model_place *at, const char *part,
