@@ -171,6 +171,58 @@ static void test_files(void)
     }
 }
 
+/* generation_config.json has more tokens that end a text; one that is wrong is refused by name. */
+static void test_ends(void)
+{
+    static const tuning_edit none = { "gqa", "config.json", "\"use_cache\"", "\"use_caches\"", NULL,
+                                      0 };
+    static const char *const texts[] = { "{\"eos_token_id\": [127, 9, 500]}", "{}",
+                                         "{\"eos_token_id\": \"a\"}" };
+    for (int i = 0; i < 3; i++) {
+        char path[160];
+        model_any m;
+        const char *folder = tuning_wrong(&none);
+        snprintf(path, sizeof path, "%s/generation_config.json", folder);
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL && fputs(texts[i], f) >= 0 && fclose(f) == 0);
+        const int failed = model_read_config(&m, folder);
+        CHECK_MSG(failed ? i == 2 && strstr(m.error, "generation_config.json:1: eos_token_id")
+                         : i < 2 && m.config.eos[0] == 126 && m.config.eos[2] == 3 &&
+                               (i == 1 || m.config.eos[3] == 9) && m.config.eos[4 - i] == -1,
+                  "%s: %s", texts[i], m.error);
+        model_close(&m);
+    }
+}
+
+/* Angles of positions as transformers makes them, of real models' sizes. */
+static void test_positions(void)
+{
+    char folder[96], path[128];
+    snprintf(folder, sizeof folder, "%s/positions", tuning_folder);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK(mkdir(folder, 0777) == 0);
+    for (size_t i = 0; i < sizeof golden_positions / sizeof golden_positions[0]; i++) {
+        float angles[LLAMA_HEAD / 2];
+        model_any m;
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL && fputs(golden_positions[i].config, f) >= 0 && fclose(f) == 0);
+        if (!CHECK_MSG(model_read_config(&m, folder) == 0, "%s", m.error))
+            continue;
+        CHECK(m.config.head == 2 * golden_positions[i].count);
+        const double scale = m.config.llama.scale / golden_positions[i].scale;
+        CHECK_MSG(scale < 1 + 1e-7 && scale > 1 - 1e-7, "%s: scale %.9g", golden_positions[i].name,
+                  m.config.llama.scale);
+        llama_frequencies(&m.config, angles);
+        for (int k = 0; k < golden_positions[i].count; k++) {
+            const double by = (double)angles[k] / golden_positions[i].angles[k];
+            CHECK_MSG(by < 1 + 1e-6 && by > 1 - 1e-6, "%s: angle %d is %.9g, not %.9g",
+                      golden_positions[i].name, k, (double)angles[k],
+                      golden_positions[i].angles[k]);
+        }
+        model_close(&m);
+    }
+}
+
 /* ---- methods ---- */
 /* Merged, the weights do what the branches did; unmerged, they are what they were. */
 static void test_merge(void)
@@ -354,30 +406,50 @@ static void test_added(void)
 /* What a changed config.json says is taken: the context ends with a window, older names of keys. */
 static void test_taken(void)
 {
-    static const tuning_edit edits[] = {
-        { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 16", NULL, 0 },
-        { "qwen2", "config.json", "\"use_sliding_window\": false",
-          "\"use_sliding_window\": true, \"sliding_window\": 20", NULL, 0 },
-        { "gqa", "config.json", "\"rope_type\"", "\"type\"", NULL, 0 },
-        { "gqa", "config.json", "126,\n    127,\n    3\n", "126, 200, 3", NULL, 0 },
-        { "gemma", "config.json", "\"hidden_act\": \"gelu_pytorch_tanh\"",
-          "\"hidden_act\": \"gelu\"", NULL, 0 },
+    static const struct {
+        tuning_edit edit;
+        int64_t context;
+    } all[] = {
+        { { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 16", NULL,
+            0 },
+          16 },
+        { { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 100", NULL,
+            0 },
+          64 },
+        { { "qwen2", "config.json", "\"sliding_window\": null", "\"sliding_window\": 20", NULL, 0 },
+          64 },
+        { { "qwen2", "config.json", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+            NULL, 0 },
+          64 },
+        { { "qwen3", "config.json",
+            "\"sliding_window\": null,\n  \"tie_word_embeddings\": false,\n  "
+            "\"transformers_version\": \"5.23.0\",\n  \"use_cache\": true,\n  "
+            "\"use_sliding_window\": false",
+            "\"sliding_window\": 20, \"use_sliding_window\": true", NULL, 0 },
+          20 },
+        { { "gqa", "config.json", "\"rope_type\"", "\"type\"", NULL, 0 }, 128 },
+        { { "gqa", "config.json", "126,\n    127,\n    3\n", "126, 200, 3", NULL, 0 }, 128 },
+        { { "gemma", "config.json", "\"hidden_act\": \"gelu_pytorch_tanh\"",
+            "\"hidden_act\": \"gelu\"", NULL, 0 },
+          64 },
+        { { "mha", "config.json", "\"hidden_act\": \"silu\",", "", NULL, 0 }, 64 },
+        { { "mha", "config.json", "\"num_key_value_heads\": 4,", "", NULL, 0 }, 64 },
+        { { "mha", "config.json", "\"head_dim\": 8,", "", NULL, 0 }, 64 },
+        { { "smollm3", "config.json", "\"no_rope_layers\": [\n    1,\n    0,\n    1\n  ],", "",
+            NULL, 0 },
+          64 },
     };
-    static const int64_t contexts[] = { 16, 20, 128, 128, 64 };
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const tuning_edit *e = &all[i].edit;
         tuned t;
         memset(&t, 0, sizeof t);
-        tuning_edit e = edits[i];
-        if (i == 1) /* the key stands once only */
-            e.from = "\"sliding_window\": null,\n", e.to = "\"sliding_window\": 20,\n",
-            e.says = NULL;
-        t.s = tuning_load(&t.m, tuning_wrong(&e), NULL);
-        CHECK_MSG(t.m.config.context == (i == 1 ? 64 : contexts[i]), "%s: %lld", e.to,
+        t.s = tuning_load(&t.m, tuning_wrong(e), NULL);
+        CHECK_MSG(t.m.config.context == all[i].context, "%s: %lld", e->to,
                   (long long)t.m.config.context);
-        CHECK(i != 3 ||
+        CHECK(strcmp(e->to, "126, 200, 3") != 0 ||
               (t.m.config.eos[0] == 126 && t.m.config.eos[1] == 3 && t.m.config.eos[2] == -1));
-        if (i > 0)
-            tuning_logits(&t.m, t.s, NULL, e.name, 1e-4);
+        if (all[i].context >= GOLDEN_CONTEXT)
+            tuning_logits(&t.m, t.s, NULL, e->name, 1e-4);
         end(&t);
     }
 }
@@ -504,6 +576,8 @@ int main(int argc, char **argv)
             test_golden_adapter(i);
     if (argc == 1) {
         test_files();
+        test_ends();
+        test_positions();
         test_merge();
         test_methods();
         test_packed();
