@@ -96,7 +96,7 @@ blocks = [(32, 127), (32, 127), (0, 256), (0x300, 0x370), (0x370, 0x600), (0x900
           (0x2070, 0x2c00), (0x3000, 0x3200), (0x4e00, 0xa000), (0xac00, 0xd7a4), (0, 0x3000), (0xa000, 0x10000),
           (0x10000, 0x1f000), (0x1f000, 0x1fb00), (0, 0x110000)]
 pieces = [" ", "  ", "\n", "\t", "\u00a0", "'s", "'ll", "'RE", "the", " the", " a", "1", "20", "user",
-          "<|endoftext|>", "<|user|>", "|><|", "sum +=", "é", " память", "内存", "!", "..."]
+          "<|endoftext|>", "<|user|>", "|><|", "sum +=", "é", " память", "内存", "学", "!", "..."]
 for _ in range(350):
     chosen = random.sample(blocks, 2)
     text = "".join(character(*random.choice(chosen)) if random.random() < 0.5 else random.choice(pieces)
@@ -138,7 +138,7 @@ with open(HERE + "/cases.jsonl", "w", encoding="utf-8") as out:
 SPACES = [" ", "  ", "   ", "\t", "\n", "\r", "\r\n", "\n\n", "\n\r\n", "\v", "\f", "\x1c", "\x85", "\u00a0", "\u1680",
           "\u180e", "\u2003", "\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\ufeff", "▁", "▁▁"]
 WORDS = ["'s", "'S", "'ll", "'LL", "'lL", "'Re", "'re", "'ve", "'VE", "'d", "'M", "'t", "'\u017f", "'x", "''s", "\u2019s",
-         "the", " the", "Don't", "DON'T", "memory", " память", "内存", "モデル", "größer", "0", "12", "123", "1234", " 7",
+         "the", " the", "Don't", "DON'T", "memory", " память", "内存", "学", "モデル", "größer", "0", "12", "123", "1234", " 7",
          "٣٤٥", "५६", "½", "²", "Ⅷ", "\U0001d7d8", "\U00011de1", "\U00016ff4", "!", "...", "(", ")\n", "\"\r\n",
          "<0x0A>", "<0xE2>", "<unk>", "\x00", "\x7f", "\ufffd", "\uffff", "\U0010ffff"]
 MARKS = ["e\u0301", "e\u0301t", "\u00e9", "A\u030a", "\u212b", "\u00c5", "a\u0323\u0302", "a\u0305\u0301", "\u1100\u0301\u1161", "a\u0302\u0323", "\u1ead", "\u0344",
@@ -283,7 +283,8 @@ families["odd"] = drop_merges(design(  # all that the others have not
     440, BEFORE + BYTES[:0xc3] + BYTES[0xd0:0xe2],
     [token("<s>", True, False, True, True), token("ab", False, False, False, True), token("n", False, True, True),
                          token("e\u0301", True, True), token("☃")],
-    sequence("normalizers", {"type": "NFC"}, replace("th", "x y"), {"type": "Prepend", "prepend": "e"}),
+    sequence("normalizers", {"type": "NFC"}, replace("th", "x y"), replace("\u200b", ""),
+             {"type": "Prepend", "prepend": "e"}),
     sequence("pretokenizers", metaspace("always", False), {"type": "Digits", "individual_digits": False},
              {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False},
              {"type": "Split", "pattern": {"String": "e"}, "behavior": "MergedWithNext", "invert": False}),
@@ -292,7 +293,7 @@ families["odd"] = drop_merges(design(  # all that the others have not
 families["prefix"] = design(
     400, BEFORE, [token("<s>", True, False, True, True), token("ab", False, True)], None,
     sequence("pretokenizers", {"type": "Digits", "individual_digits": False}, split(GPT2), byte_level(True, True)),
-    byte_level(), None, KNOWN[5:], {"unk_token": "<unk>", "fuse_unk": True})
+    byte_level(), None, [c for c in KNOWN if c not in ".!\"0"], {"unk_token": "<unk>", "fuse_unk": True})
 families["mistral"]["model"]["merges"] = [" ".join(m) for m in families["mistral"]["model"]["merges"]]
 
 # == random forms ===================================================================================
@@ -343,7 +344,7 @@ def put_design(folder, made, count):
     of = Tokenizer.from_str(text)
     specials = [one["content"] for one in made["added_tokens"]]
     specials += [part for one in specials for part in (" " + one, one + " ", one[:-1])]
-    cases = [b"", b" ", b"a", TEXT[:100].encode()] + [hostile(specials) for _ in range(count)]
+    cases = [b"", b" ", b"a", "\u200b".encode(), "学".encode(), b"!...!", TEXT[:100].encode()] + [hostile(specials) for _ in range(count)]
     with open(folder + "/cases.jsonl", "w", encoding="utf-8") as out:
         def line(value):
             out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
