@@ -985,7 +985,7 @@ static inline void bpe_load_splitter(bpe_loader *l, uint32_t object)
         for (uint32_t i = json_first(d, all); i != 0 && !d->error[0]; i = json_next(d, i))
             bpe_load_splitter(l, i);
     } else if (bpe_is_type(d, object, "ByteLevel")) {
-        if (json_bool(d, object, "add_prefix_space", 1))
+        if (json_bool(d, object, "add_prefix_space", 0))
             bpe_load_step(l, &p);
         p.kind = BPE_GPT2;
         if (json_bool(d, object, "use_regex", 1))
