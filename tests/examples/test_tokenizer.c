@@ -367,12 +367,7 @@ static void check_split(json *d, const bpe *b)
 {
     uint32_t text = json_find(d, JSON_ROOT, "text");
     const char *s = json_text(d, text), *end = s + json_size(d, text);
-    int64_t step = json_int(d, JSON_ROOT, "step", 0);
-    const bpe_step *p = &b->steps[b->normalizers];
-    while (step > 0 && p < b->steps + b->step_count) { /* Metaspace that splits is two */
-        step--;
-        p += p->kind == BPE_METASPACE && p[1].kind == BPE_BEFORE ? 2 : 1;
-    }
+    const bpe_step *p = &b->steps[b->normalizers + json_int(d, JSON_ROOT, "step", 0)];
     for (uint32_t i = json_first(d, json_find(d, JSON_ROOT, "sizes")); i != 0;
          i = json_next(d, i)) {
         const char *next = s < end ? bpe_piece_end(p, s, end) : s;

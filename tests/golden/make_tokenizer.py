@@ -13,7 +13,7 @@ A line of cases.jsonl is one of
         files (where these differ from "ids"). Bytes that are no UTF-8 stand in hexadecimal.
     {"text": .., "ids": [..], "template": [..]}    with the tokens of the template as well
     {"decode": [..], "text": ..}    the text of tokens, with U+FFFD for what is no UTF-8
-    {"step": I, "sizes": [..], "text": ..}    the bytes of each piece that pre-tokenizer I makes of a text
+    {"step": I, "sizes": [..], "text": ..}    the bytes of each piece that the pre-tokenizers' step I makes of a text
     {"classes": [..], "hash": ..}   letters, numbers and spaces of all code points; FNV-1a of the classes
     {"composed": N, "hash": ..}     code points that NFC changes; FNV-1a of the code points that each becomes"""
 import json
@@ -218,7 +218,7 @@ def design(size, first, added, normalizer, splitter, decoder, after, alphabet=No
     texts = [hostile(["1234", "x = 20;\n"]).decode("utf-8", errors="replace") for _ in range(500)]
     trained.train_from_iterator([TEXT] + texts, trainers.BpeTrainer(
         vocab_size=size, min_frequency=1, special_tokens=first, show_progress=False,
-        initial_alphabet=alphabet or [], limit_alphabet=len(alphabet or "") or 110))
+        initial_alphabet=alphabet or CHARACTERS, limit_alphabet=len(alphabet or CHARACTERS)))
     of = json.loads(trained.to_str())["model"]
     ids = dict(of["vocab"])
     for one in added:
@@ -237,6 +237,8 @@ def drop_merges(made, every):
 
 LINES = sequence("pretokenizers", {"type": "Split", "pattern": {"String": "."}, "behavior": "Isolated", "invert": False},
                  byte_level(False, False))
+CHARACTERS = sorted(set(c for c in TEXT if ord(c) < 0x500 and c != " ") |
+                    set("▁\u0301\u0323\u1100\u1161가内存学👨\u200d\u00e1\u1ea1"))
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 KNOWN = [c for c in LETTERS if c not in "ÀÁõö÷øùúûüýþÿ"]  # without the bytes that UTF-8 has not
 SPM = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
@@ -364,8 +366,9 @@ def put_design(folder, made, count):
             line(case | {key: ids for key, ids in others.items() if ids != case["ids"]})
             if random.random() < 0.1 or not data:
                 line({"decode": case["ids"], "text": of.decode(case["ids"], skip_special_tokens=False)})
-        steps = made["pre_tokenizer"] or {}
-        for i, step in enumerate(steps.get("pretokenizers", [steps])):
+        steps, i = made["pre_tokenizer"] or {}, -1
+        for step in steps.get("pretokenizers", [steps]):
+            i += 2 if step.get("split") else 1  # Metaspace that splits is two steps
             if step.get("type") not in ("Split", "Digits"):
                 continue
             by = Tokenizer.from_str(json.dumps(made | {"pre_tokenizer": step})).pre_tokenizer
@@ -388,7 +391,7 @@ if len(sys.argv) > 2:
 else:
     random.seed(32)
     for name, made in families.items():
-        put_design(HERE + "/" + name, made, 130)
+        put_design(HERE + "/" + name, made, 125)
     with open(HERE + "/qwen2/cases.jsonl", "a", encoding="utf-8") as out:
         hashed, changed = 0xcbf29ce484222325, 0
         for code in range(0x110000):
