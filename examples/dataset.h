@@ -231,6 +231,7 @@ typedef struct { /* what reading lines needs */
     size_t size, room;
     chat_turn *turns;
     size_t turn_room;
+    int inside; /* 1: what is encoded next goes on in a text */
 } dataset_reader;
 
 /* What the tokenizer's template puts before a text. */
@@ -246,7 +247,7 @@ static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, cons
                                  size_t n, int learns)
 {
     const size_t first = d->all.count;
-    const int flags = (r->desc->specials ? BPE_SPECIALS : 0) | (learns ? BPE_INSIDE : 0);
+    const int flags = (r->desc->specials ? BPE_SPECIALS : 0) | (r->inside ? BPE_INSIDE : 0);
     d->spelled += chat_spelled(r->tokenizer, text, n);
     if (bpe_encode(r->tokenizer, text, n, flags, &d->all) != 0)
         return json_fail(line, line->line, "%s", d->all.error);
@@ -278,11 +279,13 @@ static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const 
 {
     const dataset_desc *desc = r->desc;
     const size_t begin = d->all.count;
+    r->inside = 0;
     if (dataset_head(d, line, r) != 0 || dataset_encode(d, line, r, prompt, n, 0) != 0)
         return -1;
     if (d->all.count == begin && desc->end >= 0 && dataset_put(d, line, desc->end, 0) != 0)
         return -1; /* something must come before */
     const size_t learned = d->all.count;
+    r->inside = n > 0;
     if (dataset_encode(d, line, r, json_text(line, answer), json_size(line, answer), 1) != 0 ||
         (desc->end >= 0 && dataset_put(d, line, desc->end, 1) != 0))
         return -1;

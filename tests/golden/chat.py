@@ -5,6 +5,8 @@
     python3 tests/golden/chat.py FOLDER              which are known, and the table for chat.h
     python3 tests/golden/chat.py FOLDER golden       writes tests/golden/chat.jsonl: what Jinja renders
     python3 tests/golden/chat.py FOLDER wide > FILE  the same of 200 random chats, for build/test_chat FILE
+    python3 tests/golden/chat.py FOLDER tokens       writes tests/golden/chat_tokens.jsonl: what the tokenizers
+                                                     package makes of such texts with tests/golden/tokenizer/*
 
 A template has the format whose rendering is Jinja's for all of many random chats: with and without a
 system's turn, with turns out of order, odd white space and special tokens in them. Where Jinja drops a
@@ -115,6 +117,41 @@ def known(folder):
     return found
 
 
+TOKENS = [("smollm2", ["chatml", "smollm2", "qwen2.5"], "<|endoftext|>", "<|endoftext|>"),
+          ("qwen2", ["qwen2", "qwen3"], "<|endoftext|>", "<|endoftext|>"),
+          ("llama3", ["llama3", "llama3.1"], "<|begin_of_text|>", "<|eot_id|>"),
+          ("gemma", ["gemma", "gemma3"], "<bos>", "<eos>"),
+          ("mistral", ["mistral", "mistral-v1", "mistral-v3", "mistral-nemo"], "<s>", "</s>"),
+          ("llama2", ["zephyr", "chatml"], "<s>", "</s>")]
+PLAIN = ["the memory", "A model, 2024!", " it's", "groß 模型 ", "1000", "\n\nfour", "память", "  two", "x\n", "user"]
+
+
+def tokens(found):
+    """Answers begin with no white space: they are tokenised apart. What is said spells no special token."""
+    from tokenizers import Tokenizer
+    draw = random.Random(4)
+    with open("tests/golden/chat_tokens.jsonl", "w") as to:
+        for folder, names, bos, eos in TOKENS:
+            tokenizer = Tokenizer.from_file("tests/golden/tokenizer/%s/tokenizer.json" % folder)
+            for name in names:
+                template = environment().from_string(sorted(found[name])[0])
+                for i in range(8):
+                    roles = ["user", "assistant", "user", "assistant", "user"][:1 + i % 5]
+                    if folder in ("gemma", "llama2"):  # they merge across what is before an answer
+                        roles = ["user"]
+                    messages = [{"role": r, "content": ("".join(draw.choice(PLAIN) for _ in range(draw.randint(1, 3))))}
+                                for r in roles]
+                    for m in messages:
+                        if m["role"] == "assistant":
+                            m["content"] = m["content"].lstrip() or "yes"
+                    asks = i % 2 == 0
+                    text = template.render(messages=messages, tools=None, bos_token=bos, eos_token=eos,
+                                           add_generation_prompt=asks)
+                    ids = tokenizer.encode(text, add_special_tokens=False).ids
+                    to.write(json.dumps({"folder": folder, "format": name, "bos": bos, "eos": eos, "messages": messages,
+                                         "asks": asks, "ids": ids}, ensure_ascii=False) + "\n")
+
+
 def main():
     found = known(sys.argv[1])
     if len(sys.argv) == 2:
@@ -124,6 +161,9 @@ def main():
                 print('    { %d, { 0x%016x, 0x%016x }, "%s" },' %
                       (len(data), fnv(data, 14695981039346656037), fnv(data, 0x9e3779b97f4a7c15), name))
                 print(len(data), name, path, file=sys.stderr)
+        return
+    if sys.argv[2] == "tokens":
+        tokens(found)
         return
     to = open("tests/golden/chat.jsonl", "w") if sys.argv[2] == "golden" else sys.stdout
     for name in FORMATS:
