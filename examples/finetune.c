@@ -33,7 +33,7 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    int64_t special_tokens, epochs, eval;
+    int64_t special_tokens, epochs, eval, generate;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
@@ -117,11 +117,14 @@ static const options_row allowed[] = {
       "steps between evaluations; also before the first and behind the last; 0: none" },
     { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
       "no training: the loss of --validation, or of all of --data, by --model and --adapter" },
+    { "generate", OPTIONS_FLAG, &o.generate, NULL, 0, 0, NULL,
+      "no training: --model, with --adapter, continues --prompt; with a chat template it answers "
+      "(--chat none: continues)" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text that samples continue, before and after; -: standard input; not given: the end of a "
       "text" },
     { "sample", OPTIONS_WHOLE, &lm.sample, "0", 0, 1e9, NULL,
-      "tokens to generate; fewer where the model's context is full" },
+      "tokens to generate; fewer where the model's context is full; with --generate 0: 200" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL, "print what the plan needs, and stop" },
     { "picture", OPTIONS_FILE, &o.picture, NULL, 0, 0, NULL,
       "with --method all: draw what each keeps in memory (SVG)" },
@@ -135,7 +138,7 @@ static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
-static const char not_kept[] = "resume save new json timeline picture plan help eval";
+static const char not_kept[] = "resume save new json timeline picture plan help eval generate";
 
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
@@ -156,7 +159,14 @@ static int check_options(void)
             2,
             "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
             "model, such as huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
-    if (lm.data == NULL && (o.new_model == NULL || lm.resume != NULL))
+    if (o.generate && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
+                       o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
+        return session_fail(2, "--generate only continues --prompt: leave --data, --resume, --save, "
+                               "--eval, --method all, --plan and --timeline out; --sample N shows "
+                               "samples beside a training");
+    if (o.generate && lm.sample == 0)
+        lm.sample = 200;
+    if (lm.data == NULL && !o.generate && (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
         return session_fail(2, lm.save == NULL
@@ -372,9 +382,12 @@ static int64_t positions_before(void)
 /* The template of chats; what it lacks is said where there are chats. */
 static int open_chat(void)
 {
-    if (chat_open(&run.chat, o.model, o.chat) != 0)
-        return session_fail(o.chat != NULL ? 2 : 1, "%s%s", o.chat != NULL ? "--chat " : "",
-                            run.chat.error);
+    const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
+    if (chat_open(&run.chat, o.model, none ? NULL : o.chat) != 0)
+        return session_fail(o.chat != NULL ? 2 : 1, "%s%s%s", o.chat != NULL ? "--chat " : "",
+                            run.chat.error, o.chat != NULL ? "; or none" : "");
+    if (none)
+        memset(&run.chat.format, 0, sizeof run.chat.format);
     for (int i = 0; i < CHAT_ROLES; i++)
         if (o.turns[i] != NULL && chat_turns(&run.chat, (chat_role)i, o.turns[i]) != 0)
             return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
@@ -453,22 +466,28 @@ static int has_biases(const model_config *c)
     return biases;
 }
 
+/* Sizes, tokenizer and chat template of --model. */
+static int open_model(model_any *m)
+{
+    if (model_read_config(m, o.model) != 0)
+        return session_fail(1, "--model: %s", m->error);
+    model_close(m);
+    if (bpe_open(&run.tokenizer, o.model) != 0)
+        return session_fail(1, "--model: %s", run.tokenizer.error);
+    run.biases = has_biases(&m->config);
+    const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
+    if (m->config.eos[0] < 0 && end != NULL)
+        m->config.eos[0] = end->id, m->config.eos[1] = -1;
+    run.end = m->config.eos[0];
+    memcpy(run.stops, m->config.eos, sizeof run.stops);
+    return open_chat();
+}
+
 /* All texts as tokens, and which rows are for what. */
 static int load_data(void)
 {
     model_any m;
-    if (model_read_config(&m, o.model) != 0)
-        return session_fail(1, "--model: %s", m.error);
-    model_close(&m);
-    if (bpe_open(&run.tokenizer, o.model) != 0)
-        return session_fail(1, "--model: %s", run.tokenizer.error);
-    run.biases = has_biases(&m.config);
-    const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
-    if (m.config.eos[0] < 0 && end != NULL)
-        m.config.eos[0] = end->id, m.config.eos[1] = -1;
-    run.end = m.config.eos[0];
-    memcpy(run.stops, m.config.eos, sizeof run.stops);
-    int status = open_chat();
+    int status = open_model(&m);
     if (status == 0)
         status = open_data("data", lm.data, &m, &run.data);
     if (status == 0)
@@ -683,20 +702,31 @@ static void free_tuning(tuning *t)
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
+static void show_token(int32_t token)
+{
+    size_t size;
+    const char *bytes = bpe_bytes(&run.tokenizer, token, &size);
+    for (size_t k = 0; k < size; k++)
+        lm_show_byte((unsigned char)bytes[k]);
+}
+
 static void show(const int32_t *tokens, int64_t n)
 {
-    for (int64_t i = 0; i < n && !generator_stops(run.stops, tokens[i]); i++) {
-        size_t size;
-        const char *bytes = bpe_bytes(&run.tokenizer, tokens[i], &size);
-        for (size_t k = 0; k < size; k++)
-            lm_show_byte((unsigned char)bytes[k]);
-    }
+    for (int64_t i = 0; i < n && !generator_stops(run.stops, tokens[i]); i++)
+        show_token(tokens[i]);
     fputc('\n', session.out);
 }
 
+/* --generate shows one text as it comes. */
 static int stop(void *user, int64_t at, const int32_t *tokens)
 {
-    return (void)user, (void)at, (void)tokens, session.interrupted != 0;
+    (void)user;
+    (void)at;
+    if (o.generate && lm.samples == 1 && !generator_stops(run.stops, tokens[0])) {
+        show_token(tokens[0]);
+        fflush(session.out);
+    }
+    return session.interrupted != 0;
 }
 
 /* What is continued: --prompt, of chats as a turn of the user, or the end of a text. */
@@ -740,19 +770,24 @@ static int sample(tuning *t, const char *when)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
         const size_t needs = g.bytes;
-        fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
-                (long long)g.capacity, needs);
+        if (!o.generate)
+            fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
+                    (long long)g.capacity, needs);
         if (lm.budget > 0 && needs > (size_t)lm.budget)
             failed = session_fail(1,
                                   "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
                                   "--sample 0, need less",
                                   (long long)lm.budget, needs);
+        if (!failed && o.generate && lm.samples == 1 && !run.chats && lm.prompt != NULL)
+            fputs(lm.prompt, session.out);
         int64_t n = failed ? 0
                            : generator_text(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
                                             run.stops, out, stop, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
-        for (int64_t i = 0; i < lm.samples && !failed; i++) {
-            fprintf(session.out, "sample %s\n%s%s", when, lm.prompt != NULL ? lm.prompt : "",
+        if (o.generate && lm.samples == 1)
+            fputc('\n', session.out);
+        for (int64_t i = 0; i < lm.samples && !failed && !(o.generate && lm.samples == 1); i++) {
+            fprintf(session.out, "sample%s\n%s%s", when, lm.prompt != NULL ? lm.prompt : "",
                     run.chats && lm.prompt != NULL ? "\n" : "");
             show(out + i * lm.sample, n);
         }
@@ -1114,13 +1149,13 @@ static int sample_after(tuning *t)
     const adapters_method method = t->adapters.options.method;
     const int full = method == ADAPTERS_FULL;
     if (t->saved || folder == NULL || file_bytes(folder, saved_name(t)) == 0)
-        return sample(t, "after");
+        return sample(t, " after");
     const tuning fresh = { .run = run.first };
     free_tuning(t);
     *t = fresh;
     fprintf(session.out, "note   samples are of what was saved, not of the last step\n");
     return load_model(t, method, full ? folder : o.model, full ? NULL : folder) ||
-           sample(t, "after");
+           sample(t, " after");
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
@@ -1144,7 +1179,7 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         failed = (folder != NULL && model_folder(&t.model, folder) != 0)
                      ? session_fail(1, "--save: %s", t.model.error)
                      : 0;
-        failed = failed || (lm.sample > 0 && lm.resume == NULL && sample(&t, "before"));
+        failed = failed || (lm.sample > 0 && lm.resume == NULL && sample(&t, " before"));
         failed = failed || lm_execs(&t.run) || begin(&t) || train(&t) ||
                  end(&t, adapters_names[t.adapters.options.method]);
         lm_free_execs(&t.run);
@@ -1156,18 +1191,37 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     return failed;
 }
 
-/* --eval. Without an adapter nothing is added to the model; LoRA that begins at 0 lets it be packed. */
-static int evaluate_only(void)
+/* What is loaded where nothing is trained: with no adapter nothing is added to the model; LoRA that
+ * begins at 0 lets it be packed. */
+static int load_alone(tuning *t)
 {
-    tuning t = { .run = run.first };
-    double loss = 0, general = 0;
     const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
                                    : o.store != 0    ? ADAPTERS_LORA
                                                      : ADAPTERS_FULL;
     session.start = session_now();
-    const int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t) ||
-                       lm_execs(&t.run) || evaluate(&t, 0, &loss) ||
-                       evaluate_general(&t, 0, &general);
+    return load_model(t, method, o.model, o.adapter);
+}
+
+static int generate(void)
+{
+    tuning t = { .run = run.first };
+    model_any m;
+    int status = open_model(&m);
+    if (status == 0 && run.chat.format.name != NULL)
+        say_chats();
+    if (status == 0)
+        status = load_alone(&t) || sample(&t, "");
+    free_tuning(&t);
+    return status;
+}
+
+/* --eval */
+static int evaluate_only(void)
+{
+    tuning t = { .run = run.first };
+    double loss = 0, general = 0;
+    const int failed = load_alone(&t) || make_plans(&t) || lm_execs(&t.run) ||
+                       evaluate(&t, 0, &loss) || evaluate_general(&t, 0, &general);
     free_tuning(&t);
     return failed;
 }
@@ -1315,7 +1369,9 @@ int main(int argc, char **argv)
         status = make_model();
     if (status == 0 && lm.data != NULL)
         status = load_data();
-    if (status == 0 && o.eval) {
+    if (status == 0 && o.generate) {
+        status = generate();
+    } else if (status == 0 && o.eval) {
         status = evaluate_only();
     } else if (status == 0 && lm.data != NULL) {
         outcome result;
