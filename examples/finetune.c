@@ -33,12 +33,15 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    int64_t special_tokens, epochs, eval, generate;
+    const char *merge;
+    int64_t special_tokens, epochs, eval, generate, export_as, keep;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
 static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", NULL };
+static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
+static const gckpt_storage exports[] = { GCKPT_STORED_F32, GCKPT_STORED_BF16, GCKPT_STORED_F16 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
 /* Learning rates to begin with, by method: what has few parameters, or new ones, takes larger steps.
@@ -62,6 +65,11 @@ static const options_row allowed[] = {
       "text of another kind: how much of it is forgotten" },
     { "save", OPTIONS_FILE, &lm.save, NULL, 0, 0, NULL,
       "folder for what evaluates best, and for training.safetensors, with which a run goes on" },
+    { "export", OPTIONS_CHOICE, &o.export_as, "f32", 0, 0, export_names,
+      "the type of a whole model that --save (--method full) or --merge writes" },
+    { "merge", OPTIONS_FILE, &o.merge, NULL, 0, 0, NULL,
+      "folder for a whole model: --model with what LoRA adds; of --adapter, without --data, or of "
+      "what a training saved" },
     { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
       "go on from a training.safetensors, with its options but for those given now" },
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
@@ -138,7 +146,7 @@ static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
-static const char not_kept[] = "resume save new json timeline picture plan help eval generate";
+static const char not_kept[] = "resume save new json timeline picture plan help eval generate merge";
 
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
@@ -164,9 +172,22 @@ static int check_options(void)
         return session_fail(2, "--generate only continues --prompt: leave --data, --resume, --save, "
                                "--eval, --method all, --plan and --timeline out; --sample N shows "
                                "samples beside a training");
+    if (o.merge != NULL && (o.store != 0 || o.map || o.eval || o.generate || lm.plan))
+        return session_fail(2, "--merge %s adds to weights as floats, and writes them: leave --store, "
+                               "--map, --eval, --generate and --plan out",
+                            o.merge);
+    if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
+        return session_fail(2, o.method != ADAPTERS_LORA
+                                   ? "--merge: only what --method lora trains adds up to weights"
+                                   : "--merge needs --adapter DIR, or --data to train one first");
+    if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
+        return session_fail(2,
+                            "--export %s is of a whole model: it needs --method full or --merge; an "
+                            "adapter is saved as f32",
+                            export_names[o.export_as]);
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
-    if (lm.data == NULL && !o.generate && (o.new_model == NULL || lm.resume != NULL))
+    if (lm.data == NULL && !o.generate && o.merge == NULL && (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
         return session_fail(2, lm.save == NULL
@@ -902,8 +923,8 @@ static const char *saved_name(const tuning *t)
                                                        : "adapter_model.safetensors";
 }
 
-/* The model, or what the method added to it, for others to load. */
-static int save_model(tuning *t)
+/* What others need beside the weights. */
+static int copy_files(model_any *m, const char *folder)
 {
     static const char *const files[] = { "vocab.json",
                                          "merges.txt",
@@ -913,15 +934,33 @@ static int save_model(tuning *t)
                                          "added_tokens.json",
                                          "chat_template.jinja",
                                          "generation_config.json" };
-    int failed = t->adapters.options.method == ADAPTERS_FULL
-                     ? model_save(&t->model, t->run.store, t->save, GCKPT_STORED_F32)
-                     : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (copy_file(m, o.model, folder, files[i]) != 0)
+            return 1;
+    return 0;
+}
+
+/* The model, or what the method added to it, for others to load. */
+static int save_model(tuning *t)
+{
+    const int full = t->adapters.options.method == ADAPTERS_FULL;
+    int failed = full ? model_save(&t->model, t->run.store, t->save, exports[o.export_as])
+                      : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", t->save, t->model.error);
-    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        if (t->adapters.options.method == ADAPTERS_FULL &&
-            copy_file(&t->model, o.model, t->save, files[i]) != 0)
-            return 1;
+    return full ? copy_files(&t->model, t->save) : 0;
+}
+
+/* --merge of what is loaded, or trained. */
+static int merge(tuning *t)
+{
+    if (adapters_merge(&t->adapters) != 0 ||
+        model_save(&t->model, t->run.store, o.merge, exports[o.export_as]) != 0)
+        return session_fail(1, "--merge %s: %s", o.merge, t->model.error);
+    if (copy_files(&t->model, o.merge) != 0)
+        return 1;
+    fprintf(session.out, "merged %s: a whole model, %zu bytes\n", o.merge,
+            file_bytes(o.merge, "model.safetensors"));
     return 0;
 }
 
@@ -1142,20 +1181,20 @@ static int note_base(tuning *t, const char *method)
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
-/* Samples of what was saved: where that is not what the last step left, it is loaded. */
-static int sample_after(tuning *t)
+/* What was saved: where that is not what the last step left, it is loaded. */
+static int load_saved(tuning *t)
 {
     const char *folder = t->save;
     const adapters_method method = t->adapters.options.method;
     const int full = method == ADAPTERS_FULL;
     if (t->saved || folder == NULL || file_bytes(folder, saved_name(t)) == 0)
-        return sample(t, " after");
+        return 0;
     const tuning fresh = { .run = run.first };
     free_tuning(t);
     *t = fresh;
-    fprintf(session.out, "note   samples are of what was saved, not of the last step\n");
-    return load_model(t, method, full ? folder : o.model, full ? NULL : folder) ||
-           sample(t, " after");
+    fprintf(session.out, "note   %s of what was saved, not of the last step\n",
+            lm.sample == 0 ? "the merged model is" : "samples are");
+    return load_model(t, method, full ? folder : o.model, full ? NULL : folder);
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
@@ -1185,8 +1224,9 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         lm_free_execs(&t.run);
     }
     *result = t.result;
-    if (!failed && !lm.plan && lm.sample > 0 && !session.interrupted)
-        failed = sample_after(&t);
+    if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL) && !session.interrupted)
+        failed = load_saved(&t) || (lm.sample > 0 && sample(&t, " after")) ||
+                 (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
 }
@@ -1213,6 +1253,15 @@ static int generate(void)
         status = load_alone(&t) || sample(&t, "");
     free_tuning(&t);
     return status;
+}
+
+/* --merge without --data */
+static int merge_only(void)
+{
+    tuning t = { .run = run.first };
+    const int failed = load_alone(&t) || merge(&t);
+    free_tuning(&t);
+    return failed;
 }
 
 /* --eval */
@@ -1332,6 +1381,9 @@ static int try_outputs(void)
     const session_file own[] = { { "general", o.general, SESSION_READS, -1 },
                                  { "picture", o.picture, SESSION_WRITES, -1 } };
     struct stat model, is;
+    if (o.merge != NULL && stat(o.model, &model) == 0 && stat(o.merge, &is) == 0 &&
+        model.st_dev == is.st_dev && model.st_ino == is.st_ino)
+        return session_fail(2, "--merge %s: it is also --model; give another folder", o.merge);
     if (lm.save != NULL && !lm.plan) {
         if (mkdir(lm.save, 0777) != 0 && errno != EEXIST)
             return session_fail(1, "--save %s: %s", lm.save, strerror(errno));
@@ -1378,6 +1430,8 @@ int main(int argc, char **argv)
         status = o.method == ADAPTERS_METHODS
                      ? compare(argc, argv)
                      : tune((adapters_method)o.method, lm.save, argc, argv, &result);
+    } else if (status == 0 && o.merge != NULL) {
+        status = merge_only();
     }
     dataset_batches_free(&run.batches);
     dataset_free(&run.data);
