@@ -40,6 +40,8 @@ static struct {
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
 static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", NULL };
+enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
+static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
 static const gckpt_storage exports[] = { GCKPT_STORED_F32, GCKPT_STORED_BF16, GCKPT_STORED_F16 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
@@ -65,6 +67,8 @@ static const options_row allowed[] = {
       "text of another kind: how much of it is forgotten" },
     { "save", OPTIONS_FILE, &lm.save, NULL, 0, 0, NULL,
       "folder for what evaluates best, and for training.safetensors, with which a run goes on" },
+    { "keep", OPTIONS_CHOICE, &o.keep, "best", 0, 0, keep_names,
+      "what --save keeps: what evaluates best, the last step's, or both: those in DIR/last" },
     { "export", OPTIONS_CHOICE, &o.export_as, "f32", 0, 0, export_names,
       "the type of a whole model that --save (--method full) or --merge writes" },
     { "merge", OPTIONS_FILE, &o.merge, NULL, 0, 0, NULL,
@@ -218,6 +222,8 @@ static int check_options(void)
         return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
                                "--timeline and --plan out; --model and --adapter take what was "
                                "saved");
+    if (o.keep != KEEP_BEST && lm.save == NULL)
+        return session_fail(2, "--keep %s needs --save DIR: where to", keep_names[o.keep]);
     const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
     if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
         (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
@@ -941,14 +947,14 @@ static int copy_files(model_any *m, const char *folder)
 }
 
 /* The model, or what the method added to it, for others to load. */
-static int save_model(tuning *t)
+static int save_model(tuning *t, const char *folder)
 {
     const int full = t->adapters.options.method == ADAPTERS_FULL;
-    int failed = full ? model_save(&t->model, t->run.store, t->save, exports[o.export_as])
-                      : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
+    int failed = full ? model_save(&t->model, t->run.store, folder, exports[o.export_as])
+                      : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
     if (failed)
-        return session_fail(1, "--save %s: %s", t->save, t->model.error);
-    return full ? copy_files(&t->model, t->save) : 0;
+        return session_fail(1, "--save %s: %s", folder, t->model.error);
+    return full ? copy_files(&t->model, folder) : 0;
 }
 
 /* --merge of what is loaded, or trained. */
@@ -1007,12 +1013,17 @@ static int save(tuning *t, double loss)
     const double best = t->result.best;
     const int waits =
         lm.resume != NULL && lm.eval_every > 0 && file_bytes(t->save, saved_name(t)) > 0;
-    if (loss > 0 ? best == 0 || loss < best : best == 0 && !waits) {
+    const int better = loss > 0 ? best == 0 || loss < best : best == 0 && !waits;
+    char last[MODEL_PATH];
+    if (better)
         t->result.best = loss;
-        if (save_model(t) != 0)
+    if (better || o.keep == KEEP_LAST) {
+        if (save_model(t, t->save) != 0)
             return 1;
         t->saved = 1;
     }
+    if (o.keep == KEEP_BOTH && save_model(t, join(last, sizeof last, t->save, "last")) != 0)
+        return 1;
     return save_training(t);
 }
 
@@ -1155,11 +1166,13 @@ static int end(tuning *t, const char *method)
     lm_report_end(&t->run);
     say_losses("loss  ", r->before, r->after);
     say_losses("general", r->general_before, r->general_after);
-    if (t->save != NULL && r->best > 0)
+    if (t->save != NULL && r->best > 0 && o.keep != KEEP_LAST)
         fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
     else if (t->save != NULL && t->saved)
         fprintf(session.out, "saved  %s: the last step's, %zu bytes\n", t->save, r->file);
+    if (t->save != NULL && o.keep == KEEP_BOTH)
+        fprintf(session.out, "saved  %s/last: the last step's\n", t->save);
     session_event(",\"method\":\"%s\",\"seconds_a_step\":%.9g,\"file_bytes\":%zu,"
                   "\"before\":%.9g,\"after\":%.9g,\"general_before\":%.9g,"
                   "\"general_after\":%.9g}\n",
