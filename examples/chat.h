@@ -26,7 +26,7 @@ typedef struct {
     size_t size;
 } chat_turn;
 
-/* What a piece of a chat is: of the template, said by somebody, or an answer with its end: learned. */
+/* What a piece of a chat is: of the template, said, or an answer with its end, which are learned. */
 typedef enum { CHAT_FRAME, CHAT_SAID, CHAT_ANSWER, CHAT_END } chat_part;
 
 enum {
@@ -37,14 +37,14 @@ enum {
     CHAT_LEADS_LAST = 16    /* `lead` only where no user follows */
 };
 
-/* In these texts \1 is the token that begins a text, \2 the one that ends it, as the folder has them. */
+/* In these texts \1 is the token that begins a text, \2 the one that ends it, by the folder. */
 typedef struct {
     const char *name, *begin;
     const char *turns[CHAT_ROLES][2]; /* before and behind; NULL: that role has no place */
     const char *lead;                 /* what an answer begins with, learned with it */
     const char *after;                /* behind the end of an answer, not learned */
-    const char *system;               /* what is said first where a chat says nothing; NULL: nothing */
-    const char *first;                /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
+    const char *system; /* what is said first where a chat says nothing; NULL: nothing */
+    const char *first;  /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
     int rules;
 } chat_format;
 
@@ -81,16 +81,17 @@ static const chat_format chat_formats[] = {
     CHAT_ML("chatml", "", NULL, "", 0),
     CHAT_ML("chatml-begin", "\1", NULL, "", 0),
     CHAT_ML("qwen2", "", "You are a helpful assistant.", "", 0),
-    CHAT_ML("qwen2.5", "", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "",
-            0),
+    CHAT_ML("qwen2.5", "", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+            "", 0),
     CHAT_ML("qwen3", "", NULL, "<think>\n\n</think>\n\n", CHAT_LEADS_LAST),
-    CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face", "",
-            0),
+    CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+            "", 0),
     CHAT_LLAMA("llama3", NULL, NULL),
     /* A clock would make each day's rows others: the date is the template's where there is none. */
-    CHAT_LLAMA("llama3.1", "",
-               "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-               "Today Date: 26 Jul 2024\n\n"),
+    CHAT_LLAMA(
+        "llama3.1", "",
+        "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+        "Today Date: 26 Jul 2024\n\n"),
     CHAT_GEMMA("gemma", 0),
     CHAT_GEMMA("gemma3", CHAT_JOINS),
     CHAT_MISTRAL("mistral", "[INST] ", " [/INST]", "", "", 0),
@@ -176,11 +177,11 @@ static const struct {
 };
 
 typedef struct {
-    chat_format format;   /* name NULL: there is none */
-    char marks[2][64];    /* what \1 and \2 stand for */
-    char own[3][2][256];  /* of chat_turns: what `format` points to, */
+    chat_format format;  /* name NULL: there is none */
+    char marks[2][64];   /* what \1 and \2 stand for */
+    char own[3][2][256]; /* of chat_turns: what `format` points to, */
     char own_after[256];
-    char found[96];       /* the file with a template, known or not; "": there is none */
+    char found[96]; /* the file with a template, known or not; "": there is none */
     char error[512];
 } chat;
 
@@ -279,8 +280,8 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
     FILE *f = fopen(path, "rb");
     if (f != NULL) {
         fclose(f);
-        const int failed = json_read_file(&d, path) != 0 ? chat_fail(c, "%s", d.error)
-                                                         : chat_read_config(c, &d);
+        const int failed =
+            json_read_file(&d, path) != 0 ? chat_fail(c, "%s", d.error) : chat_read_config(c, &d);
         json_free(&d);
         if (failed)
             return -1;
@@ -428,17 +429,19 @@ static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
             (turns[i].role == CHAT_ASSISTANT
                  ? chat_holds(&turns[i], "</think>")
                  : turns[i].role == CHAT_USER && chat_holds(&turns[i], "<tool_response>")))
-            return chat_fail(c,
-                             "turn %d has reasoning or a tool's response, which this chat template, "
-                             "%s, takes apart; that is not done here",
-                             (int)i + 1, f->name);
+            return chat_fail(
+                c,
+                "turn %d has reasoning or a tool's response, which this chat template, "
+                "%s, takes apart; that is not done here",
+                (int)i + 1, f->name);
     }
     if (count == (size_t)joined)
         return chat_fail(c, "a chat without a turn");
     return joined;
 }
 
-static inline int chat_put_answer(chat *c, const chat_turn *turn, int last, chat_put put, void *user)
+static inline int chat_put_answer(chat *c, const chat_turn *turn, int last, chat_put put,
+                                  void *user)
 {
     const chat_format *f = &c->format;
     const char *text = turn->text;
@@ -495,7 +498,8 @@ static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int
         const char *before = first ? f->first : f->turns[turn->role][0];
         if (turn->role == CHAT_ASSISTANT
                 ? chat_put_answer(c, turn, i > last_user && i + 1 == count, put, user) != 0
-                : chat_put_turn(c, turn, joined && i == 1 ? &turns[0] : NULL, before, put, user) != 0)
+                : chat_put_turn(c, turn, joined && i == 1 ? &turns[0] : NULL, before, put, user) !=
+                      0)
             return -1;
     }
     return asks ? chat_put_frame(c, CHAT_FRAME, f->turns[CHAT_ASSISTANT][0], put, user) : 0;
@@ -531,9 +535,8 @@ static inline size_t chat_spelled(const bpe *b, const char *text, size_t size)
             first[(unsigned char)*b->added[list][i].text] |=
                 (unsigned char)(b->added[list][i].special != 0);
     for (size_t i = 0; i < size; i++) {
-        const bpe_added *a = first[(unsigned char)text[i]] != 0
-                                 ? chat_special(b, text + i, size - i)
-                                 : NULL;
+        const bpe_added *a =
+            first[(unsigned char)text[i]] != 0 ? chat_special(b, text + i, size - i) : NULL;
         n += a != NULL;
         i += a != NULL ? a->size - 1 : 0;
     }
@@ -565,7 +568,8 @@ typedef struct {
 } chat_writer;
 
 /* Marks tokens up to to->count that have none. */
-static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size_t first, int learns)
+static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size_t first,
+                                   int learns)
 {
     if (to->count > marks->room) {
         const size_t room = to->room > to->count ? to->room : to->count;

@@ -150,7 +150,8 @@ static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
-static const char not_kept[] = "resume save new json timeline picture plan help eval generate merge";
+static const char not_kept[] =
+    "resume save new json timeline picture plan help eval generate merge";
 
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
@@ -164,6 +165,55 @@ static int check_steps(int argc, char **argv)
     return 0;
 }
 
+/* What does not train, and what is written. */
+static int check_modes(void)
+{
+    if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
+                   lm.timeline != NULL || lm.plan))
+        return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
+                               "--timeline and --plan out; --model and --adapter take what was "
+                               "saved");
+    if (o.generate && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
+                       o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
+        return session_fail(2,
+                            "--generate only continues --prompt: leave --data, --resume, --save, "
+                            "--eval, --method all, --plan and --timeline out; --sample N shows "
+                            "samples beside a training");
+    if (o.merge != NULL && (o.store != 0 || o.map || o.eval || o.generate || lm.plan))
+        return session_fail(2,
+                            "--merge %s adds to weights as floats, and writes them: leave --store, "
+                            "--map, --eval, --generate and --plan out",
+                            o.merge);
+    if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
+        return session_fail(2, o.method != ADAPTERS_LORA
+                                   ? "--merge: only what --method lora trains adds up to weights"
+                                   : "--merge needs --adapter DIR, or --data to train one first");
+    if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
+        return session_fail(
+            2,
+            "--export %s is of a whole model: it needs --method full or --merge; an "
+            "adapter is saved as f32",
+            export_names[o.export_as]);
+    if (o.keep != KEEP_BEST && lm.save == NULL)
+        return session_fail(2, "--keep %s needs --save DIR: where to", keep_names[o.keep]);
+    return 0;
+}
+
+static int check_chat(void)
+{
+    const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
+    if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
+        (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
+        return session_fail(2, "--user-turn and --assistant-turn make a template together, and "
+                               "--system-turn only with them");
+    if (turn != NULL && o.chat != NULL)
+        return session_fail(2,
+                            "--chat %s is a template, and so are --user-turn and "
+                            "--assistant-turn; leave one out",
+                            o.chat);
+    return 0;
+}
+
 static int check_options(void)
 {
     if (o.model == NULL)
@@ -171,27 +221,10 @@ static int check_options(void)
             2,
             "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
             "model, such as huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
-    if (o.generate && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
-                       o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
-        return session_fail(2, "--generate only continues --prompt: leave --data, --resume, --save, "
-                               "--eval, --method all, --plan and --timeline out; --sample N shows "
-                               "samples beside a training");
-    if (o.merge != NULL && (o.store != 0 || o.map || o.eval || o.generate || lm.plan))
-        return session_fail(2, "--merge %s adds to weights as floats, and writes them: leave --store, "
-                               "--map, --eval, --generate and --plan out",
-                            o.merge);
-    if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
-        return session_fail(2, o.method != ADAPTERS_LORA
-                                   ? "--merge: only what --method lora trains adds up to weights"
-                                   : "--merge needs --adapter DIR, or --data to train one first");
-    if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
-        return session_fail(2,
-                            "--export %s is of a whole model: it needs --method full or --merge; an "
-                            "adapter is saved as f32",
-                            export_names[o.export_as]);
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
-    if (lm.data == NULL && !o.generate && o.merge == NULL && (o.new_model == NULL || lm.resume != NULL))
+    if (lm.data == NULL && !o.generate && o.merge == NULL &&
+        (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
         return session_fail(2, lm.save == NULL
@@ -217,23 +250,8 @@ static int check_options(void)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
-    if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
-                   lm.timeline != NULL || lm.plan))
-        return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
-                               "--timeline and --plan out; --model and --adapter take what was "
-                               "saved");
-    if (o.keep != KEEP_BEST && lm.save == NULL)
-        return session_fail(2, "--keep %s needs --save DIR: where to", keep_names[o.keep]);
-    const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
-    if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
-        (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
-        return session_fail(2, "--user-turn and --assistant-turn make a template together, and "
-                               "--system-turn only with them");
-    if (turn != NULL && o.chat != NULL)
-        return session_fail(2, "--chat %s is a template, and so are --user-turn and "
-                               "--assistant-turn; leave one out",
-                            o.chat);
-    return lm_check_options();
+    const int status = check_modes() != 0 ? 2 : check_chat();
+    return status != 0 ? status : lm_check_options();
 }
 
 /* ---- the run: what all methods share --------------------------------------------------------- */
@@ -249,9 +267,9 @@ static struct {
     chat chat; /* the template; */
     int chats; /* 1: what is learned, or continued, is chats */
     dataset data, validation, general;
-    part train, valid, other;     /* of T tokens; count 0: there are none */
-    dataset_batches batches;      /* of what is trained, where rows of like length come together, */
-    int64_t lengths[LM_CLASSES];  /* and the T of their classes, rising; the last is the run's */
+    part train, valid, other;    /* of T tokens; count 0: there are none */
+    dataset_batches batches;     /* of what is trained, where rows of like length come together, */
+    int64_t lengths[LM_CLASSES]; /* and the T of their classes, rising; the last is the run's */
     int grouped, classes;
     double padding, unsorted;     /* computed tokens a real one, and without classes */
     int32_t end;                  /* of a text; -1: none */
@@ -383,12 +401,11 @@ static int open_data(const char *option, const char *path, const model_any *m, d
                         (int32_t)m->config.vocabulary, &desc) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
     if (d->spelled > 0)
-        fprintf(session.out,
-                "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
+        fprintf(session.out, "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
                 d->spelled, d->spelled == 1 ? " is" : "s are",
-                d->examples == NULL      ? "such"
-                : desc.specials ? "such (--special-tokens)"
-                                : "text; --special-tokens takes them as such");
+                d->examples == NULL ? "such"
+                : desc.specials     ? "such (--special-tokens)"
+                                    : "text; --special-tokens takes them as such");
     if (d->replaced > 0)
         fprintf(session.out,
                 "note   --%s: %zu byte%s no UTF-8, taken as U+FFFD: is it in another encoding?\n",
@@ -448,8 +465,16 @@ static void say_chats(void)
 /* Steps of rows of like length, and the lengths that are planned for. */
 static int group_rows(void)
 {
-    const dataset_batches b = { run.train.data,     run.train.first, run.train.count,
-                                (uint64_t)lm.batch, (uint64_t)lm.seed, run.first.T, 0, 0, NULL, NULL };
+    const dataset_batches b = { run.train.data,
+                                run.train.first,
+                                run.train.count,
+                                (uint64_t)lm.batch,
+                                (uint64_t)lm.seed,
+                                run.first.T,
+                                0,
+                                0,
+                                NULL,
+                                NULL };
     double real = 0, computed = 0;
     run.grouped = run.train.data->examples != NULL && !o.in_order;
     if (!run.grouped)
@@ -478,8 +503,7 @@ static int group_rows(void)
 /* --epochs as steps. */
 static void count_steps(void)
 {
-    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
-                   epochs = (uint64_t)o.epochs;
+    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch, epochs = (uint64_t)o.epochs;
     if (o.epochs > 0)
         lm.steps = (int64_t)(run.grouped ? epochs * dataset_steps(&run.batches)
                                          : (epochs * rows + batch - 1) / batch);
@@ -577,7 +601,10 @@ static uint64_t data_hash(void)
 {
     uint64_t h =
         session_hash(14695981039346656037u, run.data.all.ids, run.data.all.count * sizeof(int32_t));
-    return session_hash(h, run.data.examples, run.data.count * sizeof(dataset_example));
+    h = session_hash(h, run.data.examples, run.data.count * sizeof(dataset_example));
+    return run.data.lines[DATASET_CHATS] > 0
+               ? session_hash(h, run.data.learned.at, run.data.all.count)
+               : h;
 }
 
 /* Rows of a part that an evaluation reads, spread evenly. */
@@ -695,8 +722,8 @@ static void report_classes(tuning *t)
         fprintf(session.out, " %lld", (long long)run.lengths[i]);
     fprintf(session.out, "; %.3f computed tokens a real one (%.3f if all were as long)\n",
             run.padding, run.unsorted);
-    session_event(",\"classes\":%d,\"computed_a_real\":%.9g,\"computed_unsorted\":%.9g", r->classes + 1,
-                  run.padding, run.unsorted);
+    session_event(",\"classes\":%d,\"computed_a_real\":%.9g,\"computed_unsorted\":%.9g",
+                  r->classes + 1, run.padding, run.unsorted);
 }
 
 static void report_plan(tuning *t, const char *method)
@@ -869,11 +896,12 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
     if (o.eval)
         fprintf(session.out,
                 "eval   %llu row%s: loss %.4f a token, mean of rows' means %.4f, perplexity %.4g\n",
-                (unsigned long long)part_used(&run.valid), session_s((int64_t)part_used(&run.valid)),
-                *loss, of_means, perplexity(*loss));
+                (unsigned long long)part_used(&run.valid),
+                session_s((int64_t)part_used(&run.valid)), *loss, of_means, perplexity(*loss));
     else if (run.valid.data->examples != NULL)
-        session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
-                    (unsigned long long)step, *loss, of_means, perplexity(*loss));
+        session_say(
+            "step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
+            (unsigned long long)step, *loss, of_means, perplexity(*loss));
     else
         session_say("step %llu: validation loss %.4f, perplexity %.4g", (unsigned long long)step,
                     *loss, perplexity(*loss));
