@@ -561,8 +561,8 @@ typedef struct {
     bpe *b;
     bpe_tokens *to;
     chat_marks *marks;
-    char *text; /* not yet tokens */
-    size_t size, room;
+    char *text; /* since the last special token: `done` bytes are tokens, from `from` on */
+    size_t size, room, done, from;
     size_t begin; /* of the chat, in tokens */
     int learns, specials;
 } chat_writer;
@@ -584,13 +584,47 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size
     return 0;
 }
 
+/* Appends the tokens of text[done] to text[n], which goes on behind text[0] to text[done], whose tokens
+ * are those from `from` on. They are those that it has by itself, without what some tokenizers put
+ * before a text (Llama 2's "Prepend"): there they are the end of the whole's, unless that merges
+ * across the place. flags: of the text from its beginning. */
+static inline int chat_go_on(bpe *b, const char *text, size_t done, size_t n, int flags,
+                             size_t from, bpe_tokens *to)
+{
+    bpe_tokens one = { NULL, 0, 0, "" }, all = { NULL, 0, 0, "" };
+    const int inside = flags | (done > 0 ? BPE_INSIDE : 0);
+    size_t size = 0;
+    int failed = done > 0 && n > done ? bpe_encode(b, "x", 1, BPE_INSIDE, &one) : 0, behind = 0;
+    if (one.count > 0)
+        bpe_bytes(b, one.ids[0], &size);
+    if (!failed && (one.count > 1 || size > 1)) {
+        const size_t known = to->count - from;
+        failed = bpe_encode(b, text, n, flags, &all);
+        behind = !failed && all.count >= known && known > 0 &&
+                 memcmp(all.ids, to->ids + from, known * sizeof *all.ids) == 0;
+        if (behind && (failed = bpe_reserve(to, all.count - known)) == 0 && all.count > known) {
+            memcpy(to->ids + to->count, all.ids + known, (all.count - known) * sizeof *all.ids);
+            to->count += all.count - known;
+        }
+    }
+    if (failed && to->error[0] == 0)
+        memcpy(to->error, one.error[0] != 0 ? one.error : all.error, sizeof to->error);
+    bpe_tokens_free(&one);
+    bpe_tokens_free(&all);
+    return failed || behind ? failed : bpe_encode(b, text + done, n - done, inside, to);
+}
+
+/* What was pushed becomes tokens. */
 static inline int chat_flush(chat_writer *w)
 {
     const size_t first = w->to->count;
-    const int inside = first > w->begin ? BPE_INSIDE : 0;
-    if (w->size > 0 && bpe_encode(w->b, w->text, w->size, inside, w->to) != 0)
+    if (w->done == 0)
+        w->from = first;
+    const int flags = w->from > w->begin ? BPE_INSIDE : 0;
+    if (w->size > w->done &&
+        chat_go_on(w->b, w->text, w->done, w->size, flags, w->from, w->to) != 0)
         return chat_fail(w->c, "%s", w->to->error);
-    w->size = 0;
+    w->done = w->size;
     if (w->marks != NULL && chat_mark_tokens(w->to, w->marks, first, w->learns) != 0)
         return chat_fail(w->c, "out of memory for marks of %.0f tokens", (double)w->to->count);
     return 0;
@@ -632,6 +666,7 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
             continue;
         if (chat_flush(w) != 0)
             return -1;
+        w->size = w->done = 0;
         const size_t first = w->to->count;
         if (bpe_reserve(w->to, 1) != 0)
             return chat_fail(w->c, "%s", w->to->error);

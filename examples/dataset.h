@@ -232,7 +232,7 @@ typedef struct { /* what reading lines needs */
     size_t size, room;
     chat_turn *turns;
     size_t turn_room;
-    int inside; /* 1: what is encoded next goes on in a text */
+    size_t from; /* the first token of r->text */
 } dataset_reader;
 
 /* What the tokenizer's template puts before a text. */
@@ -241,19 +241,6 @@ static inline int dataset_head(dataset *d, json *line, const dataset_reader *r)
     for (int i = 0; i < r->tokenizer->head_count; i++)
         if (dataset_put(d, line, r->tokenizer->head[i], 0) != 0)
             return -1;
-    return 0;
-}
-
-static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, const char *text,
-                                 size_t n, int learns)
-{
-    const size_t first = d->all.count;
-    const int flags = (r->desc->specials ? BPE_SPECIALS : 0) | (r->inside ? BPE_INSIDE : 0);
-    d->spelled += chat_spelled(r->tokenizer, text, n);
-    if (bpe_encode(r->tokenizer, text, n, flags, &d->all) != 0)
-        return json_fail(line, line->line, "%s", d->all.error);
-    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
-        return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
     return 0;
 }
 
@@ -274,19 +261,42 @@ static inline int dataset_join(json *line, dataset_reader *r, const char *text, 
     return 0;
 }
 
+static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, const char *text,
+                                 size_t n, int learns)
+{
+    const size_t first = d->all.count;
+    const int flags = r->desc->specials ? BPE_SPECIALS : 0;
+    const size_t done = learns ? r->size : 0; /* what is learned goes on behind r->text */
+    d->spelled += chat_spelled(r->tokenizer, text, n);
+    if (done > 0 && dataset_join(line, r, text, n) != 0)
+        return -1;
+    if (chat_go_on(r->tokenizer, done > 0 ? r->text : text, done, done + n, flags, r->from,
+                   &d->all))
+        return json_fail(line, line->line, "%s", d->all.error);
+    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
+        return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
+    return 0;
+}
+
 /* A row of one text before another, which is learned with the end of text behind it. */
 static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const char *prompt,
                                size_t n, uint32_t answer)
 {
     const dataset_desc *desc = r->desc;
     const size_t begin = d->all.count;
-    r->inside = 0;
-    if (dataset_head(d, line, r) != 0 || dataset_encode(d, line, r, prompt, n, 0) != 0)
+    if (prompt != r->text) {
+        r->size = 0;
+        if (dataset_join(line, r, prompt, n) != 0)
+            return -1;
+    }
+    if (dataset_head(d, line, r) != 0)
+        return -1;
+    r->from = d->all.count;
+    if (dataset_encode(d, line, r, n > 0 ? r->text : "", n, 0) != 0)
         return -1;
     if (d->all.count == begin && desc->end >= 0 && dataset_put(d, line, desc->end, 0) != 0)
         return -1; /* something must come before */
     const size_t learned = d->all.count;
-    r->inside = n > 0;
     if (dataset_encode(d, line, r, json_text(line, answer), json_size(line, answer), 1) != 0 ||
         (desc->end >= 0 && dataset_put(d, line, desc->end, 1) != 0))
         return -1;

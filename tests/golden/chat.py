@@ -127,7 +127,7 @@ PLAIN = ["the memory", "A model, 2024!", " it's", "groß 模型 ", "1000", "\n\n
 
 
 def tokens(found):
-    """Answers begin with no white space: they are tokenised apart. What is said spells no special token."""
+    """Answers that can be tokenised apart; what is said spells no special token."""
     from tokenizers import Tokenizer
     draw = random.Random(4)
     with open("tests/golden/chat_tokens.jsonl", "w") as to:
@@ -135,19 +135,29 @@ def tokens(found):
             tokenizer = Tokenizer.from_file("tests/golden/tokenizer/%s/tokenizer.json" % folder)
             for name in names:
                 template = environment().from_string(sorted(found[name])[0])
-                for i in range(8):
-                    roles = ["user", "assistant", "user", "assistant", "user"][:1 + i % 5]
-                    if folder in ("gemma", "llama2"):  # they merge across what is before an answer
-                        roles = ["user"]
-                    messages = [{"role": r, "content": ("".join(draw.choice(PLAIN) for _ in range(draw.randint(1, 3))))}
-                                for r in roles]
-                    for m in messages:
-                        if m["role"] == "assistant":
-                            m["content"] = m["content"].lstrip() or "yes"
-                    asks = i % 2 == 0
-                    text = template.render(messages=messages, tools=None, bos_token=bos, eos_token=eos,
+                def text(messages, asks):
+                    return template.render(messages=messages, tools=None, bos_token=bos, eos_token=eos,
                                            add_generation_prompt=asks)
-                    ids = tokenizer.encode(text, add_special_tokens=False).ids
+
+                def encode(x):
+                    return tokenizer.encode(x, add_special_tokens=False).ids
+
+                def apart(messages, ids):  # no token reaches from what is before an answer into it
+                    begins = [encode(text(messages[:k], True)) for k in range(1, len(messages), 2)]
+                    return all(ids[:len(x)] == x for x in begins)
+
+                for i in range(8):
+                    tries, ids = 0, None
+                    while ids is None or not apart(messages, ids):
+                        tries += 1
+                        roles = ["user", "assistant", "user", "assistant", "user"][:1 + i % 5 if tries < 300 else 1]
+                        messages = [{"role": r, "content": "".join(draw.choice(PLAIN) for _ in range(draw.randint(1, 3)))}
+                                    for r in roles]
+                        for m in messages:
+                            if m["role"] == "assistant":
+                                m["content"] = m["content"].lstrip() or "yes"
+                        asks = i % 2 == 0
+                        ids = encode(text(messages, asks))
                     to.write(json.dumps({"folder": folder, "format": name, "bos": bos, "eos": eos, "messages": messages,
                                          "asks": asks, "ids": ids}, ensure_ascii=False) + "\n")
 
