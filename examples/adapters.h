@@ -1,5 +1,5 @@
-/* adapters.h - ways to fine-tune a language model that train few parameters, for model.h: to copy and
- * change.
+/* adapters.h - ways to fine-tune a language model that train few parameters, for model.h: to copy
+ * and change.
  *
  *     adapters_options o = { ADAPTERS_LORA };           // zeros are usual values
  *     adapters a;

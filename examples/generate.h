@@ -1,4 +1,5 @@
-/* generate.h - texts by a model_any of model.h, token by token, with keys and values cached: to copy.
+/* generate.h - texts by a model of model.h, token by token, with keys and values cached: to
+ * copy.
  *
  *     generator p;
  *     if (generator_new(&p, &m, store, NULL) != 0)
@@ -197,10 +198,10 @@ static inline int generator_stops(const int32_t *stops, int32_t token)
     return stops != NULL && *stops >= 0;
 }
 
-/* Generates up to `most` tokens after a prompt in each row of out (samples,most), until it is
- * one of `stops` (which end with -1; NULL: never), with which it is filled then; text(user, position, tokens (samples)), which
- * may be NULL, sees them as they come and ends it by returning 1. The number of tokens of the
- * longest row: fewer where its capacity is full; -1: m->error. */
+/* Generates up to `most` tokens after a prompt in each row of out (samples,most), until it is one of
+ * `stops` (which end with -1; NULL: never), with which it is filled then; text(user, position,
+ * tokens (samples)), which may be NULL, sees them as they come and ends it by returning 1. The
+ * number of tokens of the longest row: fewer where its capacity is full; -1: m->error. */
 static inline int64_t generator_text(generator *p, const int32_t *prompt, int64_t n,
                                      const sample_options *how, int64_t most, const int32_t *stops,
                                      int32_t *out,

@@ -12,8 +12,8 @@
 #error "include model.h"
 #endif
 /* ---- parameters: a table -------------------------------------------------------------------- */
-/* Of a block, then of all outside; sizes by letter: C width, 3 three of them, I inner, V vocabulary,
- * P positions, 1 a vector. */
+/* Of a block, then of all outside; sizes by letter: C width, 3 three of them, I inner, V
+ * vocabulary, P positions, 1 a vector. */
 static const struct {
     const char *name;
     char rows, columns;

@@ -34,8 +34,8 @@ static const struct {
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_HEAD = 1024 };
 
 /* ---- parameters: a table -------------------------------------------------------------------- */
-/* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1 a
- * vector. Those with a letter at the end are there where config.json has it so: q biases of
+/* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1
+ * a vector. Those with a letter at the end are there where config.json has it so: q biases of
  * queries, keys and values, o of their output, m of the MLP; n norms of heads. */
 static const struct {
     const char *name;
@@ -473,7 +473,9 @@ static inline int llama_read(model_any *m)
     if (gemma && json_bool(d, JSON_ROOT, "use_bidirectional_attention", 0))
         json_wrong(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
     if (mistral || json_bool(d, JSON_ROOT, "use_sliding_window", 0)) {
-        const int64_t window = json_int(d, JSON_ROOT, "sliding_window", c->context);
+        const int64_t usual =
+            smollm3 || json_find(d, JSON_ROOT, "sliding_window") ? c->context : 4096;
+        const int64_t window = json_int(d, JSON_ROOT, "sliding_window", usual);
         if (window < 1)
             json_fail(d, 0, "sliding_window %lld: expected 1 or more, or null", (long long)window);
         c->context = window < c->context ? window : c->context;

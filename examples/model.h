@@ -172,15 +172,25 @@ static inline double model_root(double x) /* Newton; saves a math library */
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */
+/* first + second, cut where `name` ends */
+static inline const char *model_join(char *name, const char *first, const char *second)
+{
+    size_t n = strlen(first), most = MODEL_NAME - 1;
+    memmove(name, first, n = n < most ? n : most);
+    most -= n;
+    memcpy(name + n, second, most = strlen(second) < most ? strlen(second) : most);
+    name[n + most] = 0;
+    return name;
+}
+
 /* "h.LAYER.PART", or "PART" outside of blocks (layer -1) */
 static inline const char *model_named(const model_config *c, char *name, int64_t layer,
                                       const char *part)
 {
-    if (layer < 0)
-        snprintf(name, MODEL_NAME, "%s", part);
-    else
-        snprintf(name, MODEL_NAME, "%s.%lld.%s", c->family->blocks, (long long)layer, part);
-    return name;
+    char block[48] = "";
+    if (layer >= 0)
+        snprintf(block, sizeof block, "%s.%lld.", c->family->blocks, (long long)layer);
+    return model_join(name, block, part);
 }
 
 /* How many there are. */
@@ -289,17 +299,6 @@ struct model_place { /* where a hook is called */
     const model_options *options;
     int64_t layer; /* -1: outside of blocks */
 };
-
-/* first + second, cut where `name` ends */
-static inline const char *model_join(char *name, const char *first, const char *second)
-{
-    size_t n = strlen(first), most = MODEL_NAME - 1;
-    memmove(name, first, n = n < most ? n : most);
-    most -= n;
-    memcpy(name + n, second, most = strlen(second) < most ? strlen(second) : most);
-    name[n + most] = 0;
-    return name;
-}
 
 /* Parameter PART + end, e.g. "attn.c_attn" and ".weight"; NULL: there is none. */
 static inline gckpt_tensor *model_param(gckpt_graph *g, const model_place *at, const char *part,
@@ -446,21 +445,35 @@ static inline model_activation model_read_activation(json *d, uint32_t at)
     return NULL;
 }
 
-/* eos_token_id, a number or a list of them; those that the vocabulary lacks are none: small models
- * often name those of the large one. */
+/* 1: the token ends a text. */
+static inline int model_ends(const model_config *c, int32_t token)
+{
+    const int32_t *p = c->eos;
+    while (*p >= 0 && *p != token)
+        p++;
+    return *p >= 0;
+}
+
+/* Adds eos_token_id, a number or a list of them; those that the vocabulary lacks are none: small
+ * models often name those of the large one. */
 static inline void model_read_eos(json *d, model_config *c)
 {
     const uint32_t all = json_find_set(d, JSON_ROOT, "eos_token_id");
     const int list = json_kind_of(d, all) == JSON_ARRAY;
     int n = 0;
+    while (c->eos[n] >= 0)
+        n++;
     for (uint32_t at = list ? json_first(d, all) : all; at != 0; at = list ? json_next(d, at) : 0) {
         const int64_t id = json_int_of(d, at);
-        if (id >= 0 && id < c->vocabulary && n < MODEL_EOS)
-            c->eos[n++] = (int32_t)id;
-        else if (n == MODEL_EOS)
+        if (id < 0 || id >= c->vocabulary || model_ends(c, (int32_t)id))
+            continue;
+        if (n == MODEL_EOS) {
             json_wrong(d, all, "8 numbers at most");
+            return;
+        }
+        c->eos[n++] = (int32_t)id;
+        c->eos[n] = -1;
     }
-    c->eos[n] = -1;
 }
 
 #include "gpt2.h"
@@ -496,8 +509,27 @@ static inline const model_family *model_family_of(json *d)
     return NULL;
 }
 
-/* Reads DIR/config.json; what it does not say is as transformers has it. model_close gives back what
- * it keeps. */
+static inline int model_has(model_any *m, char *path, const char *dir, const char *file)
+{
+    FILE *f = model_path(m, path, dir, file) == 0 ? fopen(path, "rb") : NULL;
+    return f != NULL && fclose(f) == 0;
+}
+
+/* What DIR/generation_config.json, if there is one, has a text end at beside config.json's. */
+static inline int model_read_ends(model_any *m, const char *dir)
+{
+    char path[MODEL_PATH];
+    json d;
+    if (!model_has(m, path, dir, "generation_config.json"))
+        return 0;
+    if (json_read_file(&d, path) == 0)
+        model_read_eos(&d, &m->config);
+    json_free(&d);
+    return d.error[0] ? model_fail(m, "%s", d.error) : 0;
+}
+
+/* Reads DIR/config.json; what it does not say is as transformers has it. model_close gives back
+ * what it keeps. */
 static inline int model_read_config(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -524,9 +556,10 @@ static inline int model_read_config(model_any *m, const char *dir)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
     }
     d->name = "config.json"; /* the path is not kept */
-    if (d->error[0] == 0)
+    if (d->error[0] == 0 && model_read_ends(m, dir) == 0)
         return 0;
-    model_fail(m, "%s", d->error);
+    if (d->error[0] != 0)
+        model_fail(m, "%s", d->error);
     json_free(d);
     return -1;
 }
@@ -619,12 +652,6 @@ static inline int model_load_file(model_loading *l, gckpt_store *store, const ch
                           (long long)l->model->config.layers,
                           l->model->config.tied ? "" : " with a head of its own");
     return 0;
-}
-
-static inline int model_has(model_any *m, char *path, const char *dir, const char *file)
-{
-    FILE *f = model_path(m, path, dir, file) == 0 ? fopen(path, "rb") : NULL;
-    return f != NULL && fclose(f) == 0;
 }
 
 /* model.safetensors, or else all files that model.safetensors.index.json names. */
@@ -720,8 +747,8 @@ static inline int model_folder(model_any *m, const char *dir)
     return (void)m, (void)dir, 0;
 }
 
-/* A file that takes DIR/NAME's place when all of it is written (model_end_file): path gets the name it
- * has until then. NULL: m->error. */
+/* A file that takes DIR/NAME's place when all of it is written (model_end_file): path gets the name
+ * it has until then. NULL: m->error. */
 static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, const char *name)
 {
     char file[MODEL_NAME];

@@ -19,8 +19,8 @@ static const char *const adapters_size_keys[] = { "token_dim", "num_transformer_
                                                   "num_attention_heads", "num_layers" };
 static const char *const adapters_bias_names[] = { "none", "all", "lora_only" };
 
-/* Of prefix tuning, as peft keeps it: a store of prompt_embeddings (P,2 layers K), K = key_heads head, keys and values
- * of a layer in turn; what an MLP made of it last. NULL: m->error. */
+/* Of prefix tuning, as peft keeps it: a store of prompt_embeddings (P,2 layers K), K = key_heads
+ * head, keys and values of a layer in turn; what an MLP made of it last. NULL: m->error. */
 static inline gckpt_store *adapters_prefix_store(adapters *a, gckpt_parameter *all)
 {
     const gckpt_init none = { 0, 0, 0 };

@@ -13,7 +13,6 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
-#include "layers.h"
 #include "options.h"
 #include "simulate.h"
 #include <errno.h>
@@ -75,40 +74,20 @@ static const options_table options = { "simulate", allowed, sizeof allowed / siz
                                        0,          NULL };
 
 /* ---- models ---------------------------------------------------------------------------------- */
-typedef struct {
-    const model *m;
-    int layer;
-} place;
-
-static gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
-{
-    const place *p = (const place *)user;
-    return layers_llama_block(x, (int)p->m->heads, p->m->inner, p->layer);
-}
-
-static gckpt_tensor *llama(const model *m, gckpt_tensor *tokens, gckpt_tensor *targets)
-{
-    const gckpt_init normal = { 0.02f, 0, 0 };
-    place p = { m, 0 };
-    gckpt_tensor *x = layers_embed(tokens, "model.embed_tokens", m->vocabulary, m->width);
-    for (; p.layer < m->layers; p.layer++)
-        x = gckpt_checkpoint(llama_block, x, &p);
-    x = layers_rmsnorm(x, "model.norm");
-    gckpt_tensor *head = layers_param(gckpt_graph_of(x), "lm_head", "weight",
-                                      gckpt_shape2(m->vocabulary, m->width), normal);
-    return gckpt_linear_cross_entropy(x, head, targets);
-}
-
 static gckpt_tensor *build(const model *m, gckpt_graph *g, int64_t n)
 {
     const gckpt_shape shape = gckpt_shape2(n, m->context);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
-    model_any gpt;
-    if (m->inner > 0)
-        return llama(m, tokens, targets);
-    gpt2_new(&gpt, m->layers, m->heads, m->width, m->context, m->vocabulary);
-    return model_loss(&gpt, model_hidden(&gpt, tokens, NULL), targets);
+    model_any built;
+    if (m->inner > 0) {
+        llama_new(&built, m->layers, m->width, m->heads, m->heads, m->context, m->vocabulary);
+        built.config.inner = m->inner;
+        built.config.tied = 0;
+    } else {
+        gpt2_new(&built, m->layers, m->heads, m->width, m->context, m->vocabulary);
+    }
+    return model_loss(&built, model_hidden(&built, tokens, NULL), targets);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------- */

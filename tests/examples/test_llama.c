@@ -171,6 +171,58 @@ static void test_files(void)
     }
 }
 
+/* generation_config.json has more tokens that end a text; one that is wrong is refused by name. */
+static void test_ends(void)
+{
+    static const tuning_edit none = { "gqa", "config.json", "\"use_cache\"", "\"use_caches\"", NULL,
+                                      0 };
+    static const char *const texts[] = { "{\"eos_token_id\": [127, 9, 500]}", "{}",
+                                         "{\"eos_token_id\": \"a\"}" };
+    for (int i = 0; i < 3; i++) {
+        char path[160];
+        model_any m;
+        const char *folder = tuning_wrong(&none);
+        snprintf(path, sizeof path, "%s/generation_config.json", folder);
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL && fputs(texts[i], f) >= 0 && fclose(f) == 0);
+        const int failed = model_read_config(&m, folder);
+        CHECK_MSG(failed ? i == 2 && strstr(m.error, "generation_config.json:1: eos_token_id")
+                         : i < 2 && m.config.eos[0] == 126 && m.config.eos[2] == 3 &&
+                               (i == 1 || m.config.eos[3] == 9) && m.config.eos[4 - i] == -1,
+                  "%s: %s", texts[i], m.error);
+        model_close(&m);
+    }
+}
+
+/* Angles of positions as transformers makes them, of real models' sizes. */
+static void test_positions(void)
+{
+    char folder[96], path[128];
+    snprintf(folder, sizeof folder, "%s/positions", tuning_folder);
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK(mkdir(folder, 0777) == 0);
+    for (size_t i = 0; i < sizeof golden_positions / sizeof golden_positions[0]; i++) {
+        float angles[LLAMA_HEAD / 2];
+        model_any m;
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL && fputs(golden_positions[i].config, f) >= 0 && fclose(f) == 0);
+        if (!CHECK_MSG(model_read_config(&m, folder) == 0, "%s", m.error))
+            continue;
+        CHECK(m.config.head == 2 * golden_positions[i].count);
+        const double scale = m.config.llama.scale / golden_positions[i].scale;
+        CHECK_MSG(scale < 1 + 1e-7 && scale > 1 - 1e-7, "%s: scale %.9g", golden_positions[i].name,
+                  m.config.llama.scale);
+        llama_frequencies(&m.config, angles);
+        for (int k = 0; k < golden_positions[i].count; k++) {
+            const double by = (double)angles[k] / golden_positions[i].angles[k];
+            CHECK_MSG(by < 1 + 1e-6 && by > 1 - 1e-6, "%s: angle %d is %.9g, not %.9g",
+                      golden_positions[i].name, k, (double)angles[k],
+                      golden_positions[i].angles[k]);
+        }
+        model_close(&m);
+    }
+}
+
 /* ---- methods ---- */
 /* Merged, the weights do what the branches did; unmerged, they are what they were. */
 static void test_merge(void)
@@ -209,74 +261,68 @@ static void test_tokens(tuned *t, const char *name)
         tuning_generate(&t->m, t->s, t->how.hooks, name, made);
 }
 
+enum { C = 32, K = 16, I = 48, L = 2, V = 128, BLOCK = 2 * C + 2 * C * C + 2 * C * K + 3 * C * I };
+static const struct {
+    adapters_options options;
+    const char *base;
+    int64_t trains;
+    int begins; /* 1: as the model, to 1e-4 */
+} methods[] = {
+    { { .method = ADAPTERS_FULL }, "gqa", V *C + L *BLOCK + C, 1 },
+    { { .method = ADAPTERS_LAST }, "gqa", BLOCK + C, 1 },
+    { { .method = ADAPTERS_HEAD }, "gqa", V *C, 1 },
+    { { .method = ADAPTERS_HEAD }, "gemma", V *C, 1 },
+    { { .method = ADAPTERS_BIAS }, "qwen2", L *(C + 2 * K), 1 },
+    { { .method = ADAPTERS_ADDED }, "gqa", BLOCK, 1 },
+    { { .method = ADAPTERS_LORA, .size = 2 }, "gqa", L * 2 * (2 * C + C + K), 1 },
+    { { .method = ADAPTERS_LORA, .size = 1, .targets = "all-linear" },
+      "gqa",
+      L *(4 * C + 2 * (C + K) + 3 * (C + I)),
+      1 },
+    { { .method = ADAPTERS_LORA,
+        .size = 1,
+        .targets = "q_proj,o_proj",
+        .bias = ADAPTERS_LORA_BIASES },
+      "qwen2",
+      L *(4 * C + C),
+      1 },
+    { { .method = ADAPTERS_HOULSBY, .size = 4 },
+      "gqa",
+      L *(2 * (2 * 4 * C + 4 + C) + 2 * C) + C,
+      0 },
+    { { .method = ADAPTERS_LLAMA, .size = 3 }, "gqa", L *(3 * C + 1), 1 },
+    { { .method = ADAPTERS_LLAMA, .size = 3 }, "mqa", L *(3 * C + 1), 0 },
+    { { .method = ADAPTERS_PREFIX, .size = 3 }, "gqa", L * 2 * 3 * K, 0 },
+    { { .method = ADAPTERS_PREFIX, .size = 3, .hidden = 5 },
+      "gqa",
+      3 * C + 5 * C + 5 + L * 2 * K * 6,
+      0 },
+    { { .method = ADAPTERS_PREFIX, .size = 3 }, "qwen3", L * 2 * 3 * 2 * K, 0 },
+    { { .method = ADAPTERS_PROMPT, .size = 3 }, "gqa", 3 * C, 0 },
+};
+
 /* Every method: how many parameters it trains, whether it begins as the model itself, that training
  * lowers the loss, that its texts are those of one call, and that its file brings back what was
  * trained. */
 static void test_methods(void)
 {
-    enum {
-        C = 32,
-        K = 16,
-        I = 48,
-        L = 2,
-        V = 128,
-        BLOCK = 2 * C + 2 * C * C + 2 * C * K + 3 * C * I
-    };
-    static const struct {
-        adapters_options options;
-        const char *base;
-        int64_t trains;
-        int begins; /* 1: as the model, to 1e-4 */
-    } all[] = {
-        { { .method = ADAPTERS_FULL }, "gqa", V * C + L * BLOCK + C, 1 },
-        { { .method = ADAPTERS_LAST }, "gqa", BLOCK + C, 1 },
-        { { .method = ADAPTERS_HEAD }, "gqa", V * C, 1 },
-        { { .method = ADAPTERS_HEAD }, "gemma", V * C, 1 },
-        { { .method = ADAPTERS_BIAS }, "qwen2", L * (C + 2 * K), 1 },
-        { { .method = ADAPTERS_ADDED }, "gqa", BLOCK, 1 },
-        { { .method = ADAPTERS_LORA, .size = 2 }, "gqa", L * 2 * (2 * C + C + K), 1 },
-        { { .method = ADAPTERS_LORA, .size = 1, .targets = "all-linear" },
-          "gqa",
-          L * (4 * C + 2 * (C + K) + 3 * (C + I)),
-          1 },
-        { { .method = ADAPTERS_LORA,
-            .size = 1,
-            .targets = "q_proj,o_proj",
-            .bias = ADAPTERS_LORA_BIASES },
-          "qwen2",
-          L * (4 * C + C),
-          1 },
-        { { .method = ADAPTERS_HOULSBY, .size = 4 },
-          "gqa",
-          L * (2 * (2 * 4 * C + 4 + C) + 2 * C) + C,
-          0 },
-        { { .method = ADAPTERS_LLAMA, .size = 3 }, "gqa", L * (3 * C + 1), 1 },
-        { { .method = ADAPTERS_LLAMA, .size = 3 }, "mqa", L * (3 * C + 1), 0 },
-        { { .method = ADAPTERS_PREFIX, .size = 3 }, "gqa", L * 2 * 3 * K, 0 },
-        { { .method = ADAPTERS_PREFIX, .size = 3, .hidden = 5 },
-          "gqa",
-          3 * C + 5 * C + 5 + L * 2 * K * 6,
-          0 },
-        { { .method = ADAPTERS_PREFIX, .size = 3 }, "qwen3", L * 2 * 3 * 2 * K, 0 },
-        { { .method = ADAPTERS_PROMPT, .size = 3 }, "gqa", 3 * C, 0 },
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const char *name = adapters_names[all[i].options.method];
-        const int full = all[i].options.method == ADAPTERS_FULL;
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        const char *name = adapters_names[methods[i].options.method];
+        const int full = methods[i].options.method == ADAPTERS_FULL;
         char folder[96];
         float before[LOGITS], after[LOGITS], again[LOGITS];
         tuned t;
         snprintf(folder, sizeof folder, "%s/method", tuning_folder);
-        open_base(&t, all[i].base, NULL);
-        if (!CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &all[i].options) == 0, "%s: %s", name,
+        open_base(&t, methods[i].base, NULL);
+        if (!CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &methods[i].options) == 0, "%s: %s", name,
                        t.m.error)) {
             end(&t);
             continue;
         }
-        CHECK_MSG(adapters_trainable(t.s) == all[i].trains, "%s: %lld parameters", name,
+        CHECK_MSG(adapters_trainable(t.s) == methods[i].trains, "%s: %lld parameters", name,
                   (long long)adapters_trainable(t.s));
-        if (all[i].begins)
-            tuning_logits(&t.m, t.s, &t.how, all[i].base, 1e-4);
+        if (methods[i].begins)
+            tuning_logits(&t.m, t.s, &t.how, methods[i].base, 1e-4);
         tuning_run(&t.m, t.s, &t.how, name, before);
         tuning_train(&t.m, t.s, &t.how, name, NULL, golden_adapter_lr, GCKPT_STORE_ALL,
                      GOLDEN_MICRO);
@@ -285,7 +331,7 @@ static void test_methods(void)
         test_tokens(&t, name);
         CHECK_MSG(adapters_save(&t.a, folder, NULL) == 0, "%s: %s", name, t.m.error);
         end(&t);
-        open_base(&t, all[i].base, NULL);
+        open_base(&t, methods[i].base, NULL);
         if (full) {
             end(&t);
             memset(&t, 0, sizeof t);
@@ -294,7 +340,7 @@ static void test_methods(void)
             CHECK_MSG(adapters_load(&t.a, &t.m, t.s, folder) == 0, "%s: %s", name, t.m.error);
         }
         tuning_run(&t.m, t.s, full ? NULL : &t.how, name, again);
-        CHECK_MSG(!memcmp(after, again, sizeof after) || all[i].options.hidden,
+        CHECK_MSG(!memcmp(after, again, sizeof after) || methods[i].options.hidden,
                   "%s: its file gives other logits", name);
         end(&t);
     }
@@ -360,101 +406,117 @@ static void test_added(void)
 /* What a changed config.json says is taken: the context ends with a window, older names of keys. */
 static void test_taken(void)
 {
-    static const tuning_edit edits[] = {
-        { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 16", NULL, 0 },
-        { "qwen2", "config.json", "\"use_sliding_window\": false",
-          "\"use_sliding_window\": true, \"sliding_window\": 20", NULL, 0 },
-        { "gqa", "config.json", "\"rope_type\"", "\"type\"", NULL, 0 },
-        { "gqa", "config.json", "126,\n    127,\n    3\n", "126, 200, 3", NULL, 0 },
-        { "gemma", "config.json", "\"hidden_act\": \"gelu_pytorch_tanh\"",
-          "\"hidden_act\": \"gelu\"", NULL, 0 },
+    static const struct {
+        tuning_edit edit;
+        int64_t context;
+    } all[] = {
+        { { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 16", NULL,
+            0 },
+          16 },
+        { { "mistral", "config.json", "\"sliding_window\": null", "\"sliding_window\": 100", NULL,
+            0 },
+          64 },
+        { { "qwen2", "config.json", "\"sliding_window\": null", "\"sliding_window\": 20", NULL, 0 },
+          64 },
+        { { "qwen2", "config.json", "\"use_sliding_window\": false", "\"use_sliding_window\": true",
+            NULL, 0 },
+          64 },
+        { { "qwen3", "config.json",
+            "\"sliding_window\": null,\n  \"tie_word_embeddings\": false,\n  "
+            "\"transformers_version\": \"5.23.0\",\n  \"use_cache\": true,\n  "
+            "\"use_sliding_window\": false",
+            "\"sliding_window\": 20, \"use_sliding_window\": true", NULL, 0 },
+          20 },
+        { { "gqa", "config.json", "\"rope_type\"", "\"type\"", NULL, 0 }, 128 },
+        { { "gqa", "config.json", "126,\n    127,\n    3\n", "126, 200, 3", NULL, 0 }, 128 },
+        { { "gemma", "config.json", "\"hidden_act\": \"gelu_pytorch_tanh\"",
+            "\"hidden_act\": \"gelu\"", NULL, 0 },
+          64 },
+        { { "mha", "config.json", "\"hidden_act\": \"silu\",", "", NULL, 0 }, 64 },
+        { { "mha", "config.json", "\"num_key_value_heads\": 4,", "", NULL, 0 }, 64 },
+        { { "mha", "config.json", "\"head_dim\": 8,", "", NULL, 0 }, 64 },
+        { { "smollm3", "config.json", "\"no_rope_layers\": [\n    1,\n    0,\n    1\n  ],", "",
+            NULL, 0 },
+          64 },
     };
-    static const int64_t contexts[] = { 16, 20, 128, 128, 64 };
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const tuning_edit *e = &all[i].edit;
         tuned t;
         memset(&t, 0, sizeof t);
-        tuning_edit e = edits[i];
-        if (i == 1) /* the key stands once only */
-            e.from = "\"sliding_window\": null,\n", e.to = "\"sliding_window\": 20,\n",
-            e.says = NULL;
-        t.s = tuning_load(&t.m, tuning_wrong(&e), NULL);
-        CHECK_MSG(t.m.config.context == (i == 1 ? 64 : contexts[i]), "%s: %lld", e.to,
+        t.s = tuning_load(&t.m, tuning_wrong(e), NULL);
+        CHECK_MSG(t.m.config.context == all[i].context, "%s: %lld", e->to,
                   (long long)t.m.config.context);
-        CHECK(i != 3 ||
+        CHECK(strcmp(e->to, "126, 200, 3") != 0 ||
               (t.m.config.eos[0] == 126 && t.m.config.eos[1] == 3 && t.m.config.eos[2] == -1));
-        if (i > 0)
-            tuning_logits(&t.m, t.s, NULL, e.name, 1e-4);
+        if (all[i].context >= GOLDEN_CONTEXT)
+            tuning_logits(&t.m, t.s, NULL, e->name, 1e-4);
         end(&t);
     }
 }
 
+static const char weights[] = "model.safetensors", config[] = "config.json";
+static const char listing[] = "model.safetensors.index.json";
+static const tuning_edit wrong[] = {
+    { "gqa", weights, NULL, NULL, "weight", 30000 },
+    { "gqa", weights, NULL, NULL, weights, 0 },
+    { "gqa", weights, "layers.1.mlp.up_proj", "layers.1.mlp.up_prjj", "layers.1.mlp.up_prjj", 0 },
+    { "gqa", weights, "layers.1.mlp.up_proj.weight", "layers..rotary_emb.inv_freq",
+      "layers.1.mlp.up_proj.weight", 0 },
+    { "gqa", weights, "\"shape\":[16,32]", "\"shape\":[32,16]", "_proj.weight", 0 },
+    { "gqa", weights, "\"BF16\"", "\"FP8X\"", "FP8X", 0 },
+    { "sharded", "model-00002-of-00004.safetensors", NULL, NULL, "00002", 0 },
+    { "sharded", "model-00003-of-00004.safetensors", NULL, NULL, "00003", 900 },
+    { "sharded", listing, "00003-of", "00033-of", "00033", 0 },
+    { "sharded", listing, "weight_map", "weight_mob", "weight_map", 0 },
+    { "gqa", config, "\"llama\"", "\"mixtral\"",
+      "model_type: expected gpt2, llama, mistral, qwen2, qwen3, smollm3, gemma", 0 },
+    { "gqa", config, "\"llama\"", "\"deepseek_v3\"", "model_type: expected gpt2, llama", 0 },
+    { "gqa", config, "\"hidden_size\"", "\"size\"", "hidden_size is missing", 0 },
+    { "gqa", config, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
+      "num_attention_heads 4 is no multiple of num_key_value_heads 3", 0 },
+    { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 7", "head_dim 7: expected an even number",
+      0 },
+    { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 12", "q_proj.weight", 0 },
+    { "gqa", config, "\"head_dim\": 8,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": 32",
+      "\"hidden_act\": \"silu\",\n  \"hidden_size\": 30", "hidden_size 30 is no multiple of", 0 },
+    { "gqa", config, "\"silu\"", "\"swiglu\"", "hidden_act", 0 },
+    { "gqa", config, "1e-05", "0.0", "rms_norm_eps 0: expected a number above 0", 0 },
+    { "gqa", config, "\"llama3\"", "\"longrope\"",
+      "rope_type: expected default, linear, llama3 or yarn", 0 },
+    { "gqa", config, "\"llama3\"", "\"dynamic\"",
+      "rope_type: expected default, linear, llama3 or yarn", 0 },
+    { "gqa", config, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 4.0",
+      "high_freq_factor 4: expected a number above 4", 0 },
+    { "gqa", config, "\"factor\": 8.0", "\"factor\": 0", "factor 0: expected", 0 },
+    { "gqa", config, "\"factor\": 8.0", "\"factor\": 8.0, \"partial_rotary_factor\": 0.5",
+      "partial_rotary_factor: expected 1", 0 },
+    { "gqa", config, "\"rope_theta\": 10000.0", "\"rope_theta\": 1", "rope_theta 1: expected", 0 },
+    { "gqa", config, "\"factor\": 8.0", "\"full_attention\": {}", "the same positions in all", 0 },
+    { "gqa", config, "\"attention_bias\": false", "\"attention_bias\": true",
+      "layers.0.self_attn.q_proj.bias", 0 },
+    { "gqa", config, "\"mlp_bias\": false", "\"mlp_bias\": true", "layers.0.mlp.gate_proj.bias",
+      0 },
+    { "gqa", config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
+      "layers.2.input_layernorm.weight", 0 },
+    { "gqa", config, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
+      "lm_head.weight", 0 },
+    { "gqa", config, "\"use_cache\"", "\"quantization_config\": {\"bits\": 4}, \"use_cache\"",
+      "quantization_config: expected weights that are not quantised", 0 },
+    { "gqa", config, "126,", "1, 2, 4, 5, 6, 7, 8, 9,", "eos_token_id: expected 8 numbers", 0 },
+    { "qwen2", config, "\"full_attention\"", "\"chunked_attention\"",
+      "expected full_attention or sliding_attention", 0 },
+    { "mistral", config, "\"sliding_window\": null", "\"sliding_window\": 0",
+      "sliding_window 0: expected 1 or more", 0 },
+    { "smollm3", config, "\"no_rope_layers\": [\n    1,", "\"no_rope_layers\": [",
+      "no_rope_layers: expected as many numbers", 0 },
+    { "gemma", config, "\"use_bidirectional_attention\": null",
+      "\"use_bidirectional_attention\": true", "use_bidirectional_attention: expected false", 0 },
+};
+
 static void test_wrong(void)
 {
-    static const char weights[] = "model.safetensors", config[] = "config.json";
-    static const char index[] = "model.safetensors.index.json";
-    static const tuning_edit edits[] = {
-        { "gqa", weights, NULL, NULL, "weight", 30000 },
-        { "gqa", weights, NULL, NULL, weights, 0 },
-        { "gqa", weights, "layers.1.mlp.up_proj", "layers.1.mlp.up_prjj", "layers.1.mlp.up_prjj",
-          0 },
-        { "gqa", weights, "layers.1.mlp.up_proj.weight", "layers..rotary_emb.inv_freq",
-          "layers.1.mlp.up_proj.weight", 0 },
-        { "gqa", weights, "\"shape\":[16,32]", "\"shape\":[32,16]", "_proj.weight", 0 },
-        { "gqa", weights, "\"BF16\"", "\"FP8X\"", "FP8X", 0 },
-        { "sharded", "model-00002-of-00004.safetensors", NULL, NULL, "00002", 0 },
-        { "sharded", "model-00003-of-00004.safetensors", NULL, NULL, "00003", 900 },
-        { "sharded", index, "00003-of", "00033-of", "00033", 0 },
-        { "sharded", index, "weight_map", "weight_mob", "weight_map", 0 },
-        { "gqa", config, "\"llama\"", "\"mixtral\"",
-          "model_type: expected gpt2, llama, mistral, qwen2, qwen3, smollm3, gemma", 0 },
-        { "gqa", config, "\"llama\"", "\"deepseek_v3\"", "model_type: expected gpt2, llama", 0 },
-        { "gqa", config, "\"hidden_size\"", "\"size\"", "hidden_size is missing", 0 },
-        { "gqa", config, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
-          "num_attention_heads 4 is no multiple of num_key_value_heads 3", 0 },
-        { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 7",
-          "head_dim 7: expected an even number", 0 },
-        { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 12", "q_proj.weight", 0 },
-        { "gqa", config, "\"head_dim\": 8,\n  \"hidden_act\": \"silu\",\n  \"hidden_size\": 32",
-          "\"hidden_act\": \"silu\",\n  \"hidden_size\": 30", "hidden_size 30 is no multiple of",
-          0 },
-        { "gqa", config, "\"silu\"", "\"swiglu\"", "hidden_act", 0 },
-        { "gqa", config, "1e-05", "0.0", "rms_norm_eps 0: expected a number above 0", 0 },
-        { "gqa", config, "\"llama3\"", "\"longrope\"",
-          "rope_type: expected default, linear, llama3 or yarn", 0 },
-        { "gqa", config, "\"llama3\"", "\"dynamic\"",
-          "rope_type: expected default, linear, llama3 or yarn", 0 },
-        { "gqa", config, "\"low_freq_factor\": 1.0", "\"low_freq_factor\": 4.0",
-          "high_freq_factor 4: expected a number above 4", 0 },
-        { "gqa", config, "\"factor\": 8.0", "\"factor\": 0", "factor 0: expected", 0 },
-        { "gqa", config, "\"factor\": 8.0", "\"factor\": 8.0, \"partial_rotary_factor\": 0.5",
-          "partial_rotary_factor: expected 1", 0 },
-        { "gqa", config, "\"rope_theta\": 10000.0", "\"rope_theta\": 1", "rope_theta 1: expected",
-          0 },
-        { "gqa", config, "\"factor\": 8.0", "\"full_attention\": {}", "the same positions in all",
-          0 },
-        { "gqa", config, "\"attention_bias\": false", "\"attention_bias\": true",
-          "layers.0.self_attn.q_proj.bias", 0 },
-        { "gqa", config, "\"mlp_bias\": false", "\"mlp_bias\": true", "layers.0.mlp.gate_proj.bias",
-          0 },
-        { "gqa", config, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
-          "layers.2.input_layernorm.weight", 0 },
-        { "gqa", config, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
-          "lm_head.weight", 0 },
-        { "gqa", config, "\"use_cache\"", "\"quantization_config\": {\"bits\": 4}, \"use_cache\"",
-          "quantization_config: expected weights that are not quantised", 0 },
-        { "gqa", config, "126,", "1, 2, 4, 5, 6, 7, 8, 9,", "eos_token_id: expected 8 numbers", 0 },
-        { "qwen2", config, "\"full_attention\"", "\"chunked_attention\"",
-          "expected full_attention or sliding_attention", 0 },
-        { "mistral", config, "\"sliding_window\": null", "\"sliding_window\": 0",
-          "sliding_window 0: expected 1 or more", 0 },
-        { "smollm3", config, "\"no_rope_layers\": [\n    1,", "\"no_rope_layers\": [",
-          "no_rope_layers: expected as many numbers", 0 },
-        { "gemma", config, "\"use_bidirectional_attention\": null",
-          "\"use_bidirectional_attention\": true", "use_bidirectional_attention: expected false",
-          0 },
-    };
-    for (size_t i = 0; i < 2 * (sizeof edits / sizeof edits[0]); i++) {
-        const tuning_edit *e = &edits[i / 2];
+    for (size_t i = 0; i < 2 * (sizeof wrong / sizeof wrong[0]); i++) {
+        const tuning_edit *e = &wrong[i / 2];
         tuned t;
         memset(&t, 0, sizeof t);
         t.s = gckpt_store_new(NULL);
@@ -514,6 +576,8 @@ int main(int argc, char **argv)
             test_golden_adapter(i);
     if (argc == 1) {
         test_files();
+        test_ends();
+        test_positions();
         test_merge();
         test_methods();
         test_packed();

@@ -1,6 +1,6 @@
-/* tuning.h - what test_gpt2.c, test_llama.c and test_adapters.c share: golden/gpt2's models, or those
- * of GOLDEN, run, trained and sampled as golden/gpt2.py did, and wrong copies of its files. Tests run
- * in the repository's root. Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
+/* tuning.h - what test_gpt2.c, test_llama.c and test_adapters.c share: golden/gpt2's models, or
+ * those of GOLDEN, run, trained and sampled as golden/gpt2.py did, and wrong copies of its files.
+ * Tests run in the repository's root. Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
 #ifndef TESTS_TUNING_H
 #define TESTS_TUNING_H
 #include "check.h"

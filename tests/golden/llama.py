@@ -9,7 +9,7 @@ real names, types and files: most are BF16, mha is F32, bare is LlamaModel in F1
 frequencies that old files carry, sharded is gqa in several files. expected.safetensors has logits
 and, of each parameter's gradient, the sum of squares and a sum with signs; llama.h losses of
 trainings and generated tokens. Everything is computed in float64: also norms, the softmax of
-attention and the angles of positions, which transformers asks for in float32 (wide, below). Angles a
+attention and the angles of positions, which transformers asks for in float32 (wide, below). Angles
 position are made in float32, as there."""
 import contextlib
 import importlib
@@ -68,6 +68,23 @@ ADAPTERS = {  # the model they are of, what peft is given
                                                           num_virtual_tokens=5)),
     "adaption": ("mistral", lambda: peft.AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=5,
                                                               adapter_layers=1)),
+}
+POSITIONS = {  # of real models: what llama_frequencies makes of it
+    "Llama 3.2": dict(head_dim=64, max_position_embeddings=131072, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
+    "Qwen 2.5, yarn": dict(head_dim=128, max_position_embeddings=131072, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0,
+        "original_max_position_embeddings": 32768}),
+    "yarn, all that it has": dict(head_dim=64, max_position_embeddings=65536, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "beta_fast": 24, "beta_slow": 2,
+        "mscale": 0.8, "mscale_all_dim": 0.5, "truncate": False,
+        "original_max_position_embeddings": 4096}),
+    "yarn, attention factor": dict(head_dim=32, max_position_embeddings=4096, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "attention_factor": 1.5,
+        "original_max_position_embeddings": 2048}),
+    "linear": dict(head_dim=16, rope_parameters={
+        "rope_type": "linear", "rope_theta": 50000.0, "factor": 3.0}),
 }
 random = torch.Generator().manual_seed(20261123)
 
@@ -239,6 +256,23 @@ def gradients(model, tokens, targets):
     return torch.tensor(rows)
 
 
+def write_positions(out):
+    """config.json, and what transformers makes of it."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    rows = ""
+    for i, (name, differs) in enumerate(POSITIONS.items()):
+        config = {**SIZES, "model_type": "llama", "num_key_value_heads": 2, **differs}
+        rotary = LlamaRotaryEmbedding(transformers.LlamaConfig(**config))
+        print_array(out, "double", f"llama_frequencies_{i}", rotary.inv_freq.tolist())
+        text = json.dumps(config)
+        chunks = [text[k:k + 64].replace('"', '\\"') for k in range(0, len(text), 64)]
+        lines = "\n".join(f'      "{chunk}"' for chunk in chunks)
+        rows += (f'    {{ "{name}",\n{lines},\n      llama_frequencies_{i}, '
+                 f'{rotary.inv_freq.numel()}, {rotary.attention_scaling:.9g} }},\n')
+    out.write("static const struct {\n    const char *name, *config;\n    const double *angles;\n"
+              "    int count;\n    double scale;\n} golden_positions[] = {\n" + rows + "};\n")
+
+
 def main():
     shutil.rmtree(FOLDER, ignore_errors=True)
     torch.set_num_threads(1)
@@ -275,7 +309,9 @@ def main():
         for name in losses:
             base = f'"{ADAPTERS[name][0]}"' if name in ADAPTERS else "NULL"
             out.write(f"    {{ \"{name}\", {base}, llama_losses_{name}, llama_generated_{name} }},\n")
-        out.write("};\n#endif\n")
+        out.write("};\n")
+        write_positions(out)
+        out.write("#endif\n")
 
 
 if __name__ == "__main__":
