@@ -316,7 +316,7 @@ static inline int bpe_compose(const char *s, size_t n, char **to, size_t *size)
 static inline int bpe_normalize(const bpe *b, const char **s, size_t *n, char **own)
 {
     *own = NULL;
-    for (int i = 0; i<b->normalizers && * n> 0; i++) {
+    for (int i = 0; i < b->normalizers && n[0] != 0; i++) {
         const bpe_step *p = &b->steps[i];
         char *to = NULL;
         size_t size = *n;
@@ -490,7 +490,7 @@ static inline int bpe_by_first(const void *a, const void *b)
     int m = (unsigned char)*p->text, n = (unsigned char)*q->text;
     return m != n               ? m - n
            : p->size != q->size ? (p->size < q->size ? 1 : -1)
-                                : q->special - p->special; /* of one text: a special one */
+                                : q->special - p->special; /* of one text */
 }
 
 /* Enters the names of `vocabulary` (an object) and `added` (an array of objects, or 0). */
@@ -763,7 +763,8 @@ static inline int bpe_load_merges_text(bpe_loader *l, const char *path)
     uint32_t rank = 0, line = 0;
     const char *s = json_read_text(&in, path, &size), *end = s != NULL ? s + size : s;
     const int mark = s != NULL ? json_mark(&in, s, size) : 0;
-    s += mark > 0 ? mark : 0;
+    if (mark > 0)
+        s += mark;
     for (const char *p = s; p != NULL && p < end; p++)
         count += *p == '\n';
     if (s != NULL)
@@ -963,9 +964,8 @@ static inline void bpe_load_metaspace(bpe_loader *l, uint32_t object)
     if (!json_bool(d, object, "add_prefix_space", 1) && p.when != BPE_NEVER)
         json_wrong(d, json_find(d, object, "add_prefix_space"),
                    "true, or \"never\" as prepend_scheme");
-    for (int i = 0; p.when == BPE_FIRST && i < l->b->normalizers; i++)
-        if (l->b->steps[i].kind != BPE_NFC) /* where a text starts is another matter then */
-            json_wrong(d, scheme, "always or never, with Prepend or Replace as a normalizer");
+    if (p.when == BPE_FIRST && l->b->normalizers > 0) /* more than one piece may start the text */
+        json_wrong(d, scheme, "always or never, with a normalizer");
     bpe_load_step(l, &p);
     if (json_bool(d, object, "split", 1)) {
         bpe_step split = { BPE_BEFORE, "", "", p.to_size, 0, BPE_NEVER };
@@ -1125,6 +1125,8 @@ static inline void bpe_load_rest(bpe_loader *l, uint32_t model)
     b->unknown = unknown && !d->error[0] ? bpe_find(l, name, size) : -1;
     if (unknown && b->unknown < 0 && !whole)
         json_wrong(d, unknown, "a token of the vocabulary");
+    if (d->error[0])
+        return;
     if (b->byte_level || b->whole || l->across || bpe_find(l, BPE_SPACE, 3) < 0 ||
         (size >= 3 && memcmp(name + size - 3, BPE_SPACE, 3) == 0) || b->step_count == BPE_STEPS)
         return;

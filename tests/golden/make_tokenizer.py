@@ -4,8 +4,8 @@ and merges.txt, and cases.jsonl: what the tokenizers package (0.23 was used) mak
 in folders the same of small tokenizers in the form of each family of models.
 
     python3 tests/golden/make_tokenizer.py
-    python3 tests/golden/make_tokenizer.py DIR N    the families in DIR, and 40 of random form: N texts each
-                                                    (then build/test_tokenizer DIR/*)
+    python3 tests/golden/make_tokenizer.py DIR N [SEED]    all of them in DIR, and 40 of random form: N texts
+                                                           each (then build/test_tokenizer DIR/*)
 
 A line of cases.jsonl is one of
     {"text" or "hex": .., "ids": [..], "plain": [..], "files": [..]}
@@ -13,6 +13,7 @@ A line of cases.jsonl is one of
         files (where these differ from "ids"). Bytes that are no UTF-8 stand in hexadecimal.
     {"text": .., "ids": [..], "template": [..]}    with the tokens of the template as well
     {"decode": [..], "text": ..}    the text of tokens, with U+FFFD for what is no UTF-8
+    {"step": I, "sizes": [..], "text": ..}    the bytes of each piece that pre-tokenizer I makes of a text
     {"classes": [..], "hash": ..}   letters, numbers and spaces of all code points; FNV-1a of the classes
     {"composed": N, "hash": ..}     code points that NFC changes; FNV-1a of the code points that each becomes"""
 import json
@@ -22,7 +23,7 @@ import sys
 from tokenizers import (AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
                         trainers)
 
-HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizer")
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizer") if len(sys.argv) < 3 else sys.argv[1]
 TEXT = """A model that is too large for the memory is trained by keeping some activations and computing
 the others again. It's what checkpointing does: we've fewer bytes, they're paid for in time, and you'll
 see that the gradient isn't changed. The planner keeps what is dear and recomputes what is cheap. Don't
@@ -46,6 +47,7 @@ hf.post_processor = processors.ByteLevel(trim_offsets=False)
 hf.train_from_iterator([TEXT], trainers.BpeTrainer(
     vocab_size=600, min_frequency=1, special_tokens=["<|endoftext|>"], show_progress=False,
     initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+HERE += "/gpt2" if len(sys.argv) > 2 else ""
 os.makedirs(HERE, exist_ok=True)
 hf.model.save(HERE)
 files = Tokenizer(models.BPE.from_file(HERE + "/vocab.json", HERE + "/merges.txt"))
@@ -132,6 +134,35 @@ with open(HERE + "/cases.jsonl", "w", encoding="utf-8") as out:
         hashed = (hashed ^ kind) * 0x100000001b3 % 2**64
     line({"classes": counts, "hash": f"{hashed:016x}"})
 
+# == hostile texts =================================================================================
+SPACES = [" ", "  ", "   ", "\t", "\n", "\r", "\r\n", "\n\n", "\n\r\n", "\v", "\f", "\x1c", "\x85", "\u00a0", "\u1680",
+          "\u180e", "\u2003", "\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\ufeff", "▁", "▁▁"]
+WORDS = ["'s", "'S", "'ll", "'LL", "'lL", "'Re", "'re", "'ve", "'VE", "'d", "'M", "'t", "'\u017f", "'x", "''s", "\u2019s",
+         "the", " the", "Don't", "DON'T", "memory", " память", "内存", "モデル", "größer", "0", "12", "123", "1234", " 7",
+         "٣٤٥", "५६", "½", "²", "Ⅷ", "\U0001d7d8", "\U00011de1", "\U00016ff4", "!", "...", "(", ")\n", "\"\r\n",
+         "<0x0A>", "<0xE2>", "<unk>", "\x00", "\x7f", "\ufffd", "\uffff", "\U0010ffff"]
+MARKS = ["e\u0301", "e\u0301t", "\u00e9", "A\u030a", "\u212b", "\u00c5", "a\u0323\u0302", "a\u0305\u0301", "\u1100\u0301\u1161", "a\u0302\u0323", "\u1ead", "\u0344",
+         "\u0340", "\u0374", "\u037e", "\u0387", "q\u0307\u0323", "\u0301", "\u0323", "\u0345", "\u03b1\u0345\u0313", "\u0958",
+         "\u0928\u093c", "\u09c7\u09be", "\u0b47\u0b56", "\u0f71\u0f72\u0f74", "\u1100\u1161", "\u1100\u1161\u11a8", "\uac00\u11a8",
+         "\uac01\u11a8", "\u1161\u11a8", "\u1112\u1175\u11c2", "가", "모델", "\u2126", "\uf900", "\ufb1f", "\ufb2c", "\u2adc",
+         "\U0001d15e", "\U0001d160", "\U00011099\U000110ba", "\U0002f800", "か\u3099", "は\u309a", "ガ", "\u0cc6\u0cc2\u0cd5",
+         "👨\u200d👩\u200d👧", "👍🏽", "🇩🇪🇫🇷", "❤\ufe0f", "1\ufe0f\u20e3", "\U0001f600"]
+
+
+def hostile(specials):
+    lists = [SPACES, WORDS, MARKS, specials, "abcdeithno", [character(*random.choice(blocks)) for _ in range(3)]]
+    chosen = random.sample(lists, random.randint(1, 4))
+    text = "".join(random.choice(random.choice(chosen)) for _ in range(random.choice([3, 3, 6, 6, 12])))
+    text = text * random.choice([1, 1, 1, 1, 1, 1, 1, 1, 1, 3])
+    if random.random() < 0.02:  # more marks in a row than are sorted by insertion
+        text += "".join(chr(random.choice([0x301, 0x323, 0x345, 0x31b, 0x5b0, 0x3099, 0x334])) for _ in range(24))
+    data = text.encode()
+    if random.random() < 0.1 and data:
+        at = random.randrange(len(data))
+        data = data[:at] + bytes([random.randrange(128, 256)]) + data[at + random.randint(0, 2):]
+    return data
+
+
 # == the families ==================================================================================
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -174,17 +205,20 @@ def template(ids, before, behind=()):
 
 
 def design(size, first, added, normalizer, splitter, decoder, after, alphabet=None, model=None, unlike=None):
-    """A tokenizer.json: trained with `splitter` (or what is `unlike` it) to `size` tokens, the first of them
-    given; added: tokens as of token(), those that are not in the vocabulary behind it."""
+    """A tokenizer.json: trained to `size` tokens, the first of them given, with a splitter of another kind, so
+    that it matters where the own one splits; added: tokens as of token(), those that are not in the vocabulary
+    behind it."""
     trained = Tokenizer(models.BPE())
     helper = Tokenizer.from_str(json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": unlike or splitter, "post_processor": None, "decoder": None,
+        "pre_tokenizer": unlike or LINES, "post_processor": None, "decoder": None,
         "model": {"type": "BPE", "vocab": {}, "merges": []}}))
     trained.pre_tokenizer = helper.pre_tokenizer
-    trained.train_from_iterator([TEXT], trainers.BpeTrainer(
+    random.seed(len(added))
+    texts = [hostile(["1234", "x = 20;\n"]).decode("utf-8", errors="replace") for _ in range(500)]
+    trained.train_from_iterator([TEXT] + texts, trainers.BpeTrainer(
         vocab_size=size, min_frequency=1, special_tokens=first, show_progress=False,
-        initial_alphabet=alphabet or []))
+        initial_alphabet=alphabet or [], limit_alphabet=len(alphabet or "") or 110))
     of = json.loads(trained.to_str())["model"]
     ids = dict(of["vocab"])
     for one in added:
@@ -201,6 +235,8 @@ def drop_merges(made, every):
     return made
 
 
+LINES = sequence("pretokenizers", {"type": "Split", "pattern": {"String": "."}, "behavior": "Isolated", "invert": False},
+                 byte_level(False, False))
 LETTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 KNOWN = [c for c in LETTERS if c not in "ÀÁõö÷øùúûüýþÿ"]  # without the bytes that UTF-8 has not
 SPM = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
@@ -209,7 +245,7 @@ STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 BEFORE = ["<unk>", "<s>", "</s>"]
 families = {
     "llama3": drop_merges(design(
-        420, [], [token("<|begin_of_text|>"), token("<|eot_id|>"), token("<|reserved_special_token_0|>"),
+        420, ["学"], [token("<|begin_of_text|>"), token("<|eot_id|>"), token("<|reserved_special_token_0|>"),
                   token("<|start_header_id|>")], None,
         sequence("pretokenizers", split(LLAMA3), byte_level(regex=False)), byte_level(True),
         lambda ids: sequence("processors", byte_level(True), template(ids, ["<|begin_of_text|>"])),
@@ -243,35 +279,23 @@ families = {
         sequence("decoders", *SPM_DECODER), lambda ids: template(ids, ["<bos>"]), None, SPM,
         metaspace("never", False)),
 }
+families["odd"] = drop_merges(design(  # all that the others have not
+    440, BEFORE + BYTES[:0xc3] + BYTES[0xd0:0xe2],
+    [token("<s>", True, False, True, True), token("ab", False, False, False, True), token("n", False, True, True),
+                         token("e\u0301", True, True), token("☃")],
+    sequence("normalizers", {"type": "NFC"}, replace("th", "x y"), {"type": "Prepend", "prepend": "e"}),
+    sequence("pretokenizers", metaspace("always", False), {"type": "Digits", "individual_digits": False},
+             {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False},
+             {"type": "Split", "pattern": {"String": "e"}, "behavior": "MergedWithNext", "invert": False}),
+    sequence("decoders", *SPM_DECODER[:2]), lambda ids: template(ids, ["<s>", "<unk>"], ["</s>", "<s>"]), None,
+    SPM | {"fuse_unk": False}, metaspace("always", True)), 9)
+families["prefix"] = design(
+    400, BEFORE, [token("<s>", True, False, True, True), token("ab", False, True)], None,
+    sequence("pretokenizers", {"type": "Digits", "individual_digits": False}, split(GPT2), byte_level(True, True)),
+    byte_level(), None, KNOWN[5:], {"unk_token": "<unk>", "fuse_unk": True})
 families["mistral"]["model"]["merges"] = [" ".join(m) for m in families["mistral"]["model"]["merges"]]
 
-# == hostile texts =================================================================================
-SPACES = [" ", "  ", "   ", "\t", "\n", "\r", "\r\n", "\n\n", "\n\r\n", "\v", "\f", "\x1c", "\x85", "\u00a0", "\u1680",
-          "\u180e", "\u2003", "\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\ufeff", "▁", "▁▁"]
-WORDS = ["'s", "'S", "'ll", "'LL", "'lL", "'Re", "'re", "'ve", "'VE", "'d", "'M", "'t", "'\u017f", "'x", "''s", "\u2019s",
-         "the", " the", "Don't", "DON'T", "memory", " память", "内存", "モデル", "größer", "0", "12", "123", "1234", " 7",
-         "٣٤٥", "५६", "½", "²", "Ⅷ", "\U0001d7d8", "\U00011de1", "\U00016ff4", "!", "...", "(", ")\n", "\"\r\n",
-         "<0x0A>", "<0xE2>", "<unk>", "\x00", "\x7f", "\ufffd", "\uffff", "\U0010ffff"]
-MARKS = ["e\u0301", "e\u0301t", "\u00e9", "A\u030a", "\u212b", "\u00c5", "a\u0323\u0302", "a\u0302\u0323", "\u1ead", "\u0344",
-         "\u0340", "\u0374", "\u037e", "\u0387", "q\u0307\u0323", "\u0301", "\u0323", "\u0345", "\u03b1\u0345\u0313", "\u0958",
-         "\u0928\u093c", "\u09c7\u09be", "\u0b47\u0b56", "\u0f71\u0f72\u0f74", "\u1100\u1161", "\u1100\u1161\u11a8", "\uac00\u11a8",
-         "\uac01\u11a8", "\u1161\u11a8", "\u1112\u1175\u11c2", "가", "모델", "\u2126", "\uf900", "\ufb1f", "\ufb2c", "\u2adc",
-         "\U0001d15e", "\U0001d160", "\U00011099\U000110ba", "\U0002f800", "か\u3099", "は\u309a", "ガ", "\u0cc6\u0cc2\u0cd5",
-         "👨\u200d👩\u200d👧", "👍🏽", "🇩🇪🇫🇷", "❤\ufe0f", "1\ufe0f\u20e3", "\U0001f600"]
-
-
-def hostile(specials):
-    lists = [SPACES, WORDS, MARKS, specials, "abcdeithno", [character(*random.choice(blocks)) for _ in range(3)]]
-    chosen = random.sample(lists, random.randint(1, 4))
-    text = "".join(random.choice(random.choice(chosen)) for _ in range(random.choice([3, 3, 6, 6, 12])))
-    text = text * random.choice([1, 1, 1, 1, 1, 1, 1, 1, 1, 3])
-    data = text.encode()
-    if random.random() < 0.1 and data:
-        at = random.randrange(len(data))
-        data = data[:at] + bytes([random.randrange(128, 256)]) + data[at + random.randint(0, 2):]
-    return data
-
-
+# == random forms ===================================================================================
 def random_design():
     """A tokenizer of any form that is known."""
     def some(choices, most):
@@ -280,7 +304,7 @@ def random_design():
     patterns = [" ", "a", "th", "▁", "e\u0301", "  ", "\n"]
     normal = some([{"type": "NFC"}, {"type": "Prepend", "prepend": random.choice(["▁", " ", "a"])},
                    replace(random.choice(patterns), random.choice(["▁", "", " ", "x y", "e"]))], 3)
-    schemes = ["never", "always", *(["first"] if all(one["type"] == "NFC" for one in normal) else [])]
+    schemes = ["never", "always", *([] if normal else ["first"])]
     splits = some([split(GPT2), split(LLAMA3), split(QWEN2), {"type": "Digits", "individual_digits": True},
                    {"type": "Digits", "individual_digits": False}, metaspace(random.choice(schemes), random.random() < 0.5),
                    {"type": "Split", "pattern": {"String": random.choice(patterns)}, "invert": False,
@@ -288,7 +312,7 @@ def random_design():
     spm = random.random() < 0.6
     if not spm:
         splits.append(byte_level(random.random() < 0.5, random.random() < 0.5))
-    odd = [token(random.choice(["the", "<s>", "ab", "e\u0301", "▁a", " a", "\n", "é", "n"]), random.random() < 0.5,
+    odd = [token(random.choice(["the", "<s>", "ab", "e\u0301", "▁a", " a", "\n", "n"]), random.random() < 0.5,
                  random.random() < 0.5, random.random() < 0.3, random.random() < 0.3) for _ in range(2)]
     for one in odd:  # no token may become nothing
         one["normalized"] &= not any(step.get("content") == "" for step in normal)
@@ -304,7 +328,7 @@ def random_design():
         made = design(400, BEFORE, odd, None, None, byte_level(),
                       random.choice([None, lambda ids: template(ids, ["<s>"], ["</s>", "<s>"])]),
                       [c for c in LETTERS if random.random() < random.choice([1, 0.97])], {"unk_token": random.choice(["<unk>", None])},
-                      random.choice([byte_level(), byte_level(False, False)]))
+                      random.choice([byte_level(), LINES]))
     made["model"]["ignore_merges"] = random.random() < 0.3
     made["normalizer"] = sequence("normalizers", *normal) if len(normal) != 1 else normal[0]
     made["pre_tokenizer"] = splits[0] if len(splits) == 1 else sequence("pretokenizers", *splits) if splits else None
@@ -339,6 +363,15 @@ def put_design(folder, made, count):
             line(case | {key: ids for key, ids in others.items() if ids != case["ids"]})
             if random.random() < 0.1 or not data:
                 line({"decode": case["ids"], "text": of.decode(case["ids"], skip_special_tokens=False)})
+        steps = made["pre_tokenizer"] or {}
+        for i, step in enumerate(steps.get("pretokenizers", [steps])):
+            if step.get("type") not in ("Split", "Digits"):
+                continue
+            by = Tokenizer.from_str(json.dumps(made | {"pre_tokenizer": step})).pre_tokenizer
+            for _ in range(count // 3):
+                string = hostile(["ab", " a", "\ra", "\na", "'\u017fa", "e"]).decode("utf-8", errors="replace")
+                sizes = [len(string[at:end].encode()) for _, (at, end) in by.pre_tokenize_str(string)]
+                line({"step": i, "sizes": sizes, "text": string})
         for _ in range(count // 7):
             ids = [random.choice([random.randrange(of.get_vocab_size()), random.randrange(3, 259)])
                    for _ in range(random.randint(1, 8))]
@@ -346,7 +379,7 @@ def put_design(folder, made, count):
 
 
 if len(sys.argv) > 2:
-    random.seed(int.from_bytes(os.urandom(4), "little") if len(sys.argv) < 4 else int(sys.argv[3]))
+    random.seed(int(sys.argv[3]) if len(sys.argv) > 3 else None)
     for name, made in families.items():
         put_design(f"{sys.argv[1]}/{name}", made, int(sys.argv[2]))
     for k in range(40):
@@ -354,7 +387,7 @@ if len(sys.argv) > 2:
 else:
     random.seed(32)
     for name, made in families.items():
-        put_design(HERE + "/" + name, made, 185)
+        put_design(HERE + "/" + name, made, 130)
     with open(HERE + "/qwen2/cases.jsonl", "a", encoding="utf-8") as out:
         hashed, changed = 0xcbf29ce484222325, 0
         for code in range(0x110000):
