@@ -209,13 +209,16 @@
  *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
  *       norm > clip. The optimisers' formulas stand in num/formulas.
  *    h. Attention: causal, query t of T sees keys 0..S-T+t of S; where some come from caches, S is
- *       what is there by then. Scores are chains over the head size from +0, then times 1/sqrt(head
- *       size); what a query does not see does not count, whatever it holds. Keys are taken in tiles
- *       of 64: new maximum, rescale of sum and output by exp(old - new), sum of the tile by d.,
- *       output chains over keys ascending. At the end output / sum. The backward uses exp(s -
- *       (maximum + log(sum))); its chains run over keys (queries) ascending. While the maximum is
- *       -inf, 0 is subtracted instead; a sum that is 0 in the end counts as 1 and its maximum as 0:
- *       where all scores are -inf, all probabilities are 0. So too in softmax and i.
+ *       what is there by then; of a row with a length, those behind it are not seen. Scores are
+ *       chains over the head size from +0, then times 1/sqrt(head size); what a query does not see
+ *       does not count, whatever it holds. Keys are taken in tiles of 64: new maximum, rescale of
+ *       sum and output by exp(old - new), sum of the tile by d., output chains over keys ascending.
+ *       At the end output / sum. The backward uses exp(s - (maximum + log(sum))); its chains run
+ *       over keys (queries) ascending, those of keys that heads share over one head's queries after
+ *       the other's (in l., too: blocks are cut anew at each head; only the last result is
+ *       rounded). While the maximum is -inf, 0 is subtracted instead; a sum that is 0 in the end
+ *       counts as 1 and its maximum as 0: where all scores are -inf, or there are no keys, all
+ *       probabilities are 0. So too in softmax and i.
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
  *       log(sum)); the linear + cross-entropy op returns the same bits. With s_j that loss for
@@ -388,18 +391,18 @@
  *    Build the model, gckpt_store_freeze what is not trained, gckpt_store_pack it if it is to take
  *    fewer bytes, then load (gckpt_store_load_as, with the names of the other program; or
  *    gckpt_store_map before building, to use weights where they lie). Frozen parameters have no
- *    gradient and no state, the input of a frozen linear layer is not kept for it, and the
- *    backward ends at the lowest tensor that needs a gradient. fp32 inference plans of the
- *    processor read packed matrices where they are, if all that reads them is linear, matmul,
- *    embed, positions or a slice of rows; else packed ones come into the arena as floats when
- *    something reads them. There, without a budget nothing is computed or unpacked twice, so all
- *    of them stay as floats: give one. To keep only what was trained, save with a rename that
- *    returns NULL for the rest, and load that with `partial`; notes (gckpt_store_set_note) go into
- *    the file, for options and the position in the data. To generate, build the model twice, for
- *    the T tokens of a prompt's chunk and for one, with keys and values through gckpt_cache and
- *    positions by gckpt_positions_at or gckpt_rotary_at, and give the second executor caches_of
- *    the first: logits are those of one call, bit for bit. A last chunk that is short is filled up
- *    with anything, and what was too much rewound. examples/model.h, adapters.h, generate.h and
+ *    gradient and no state, the input of a frozen linear layer is not kept for it, and the backward
+ *    ends at the lowest tensor that needs a gradient. Plans of the processor, training or not, read
+ *    packed matrices where they are, if all that reads them is linear, matmul, embed,
+ *    linear_cross_entropy, positions or a slice of rows; else, and on backends, packed ones come
+ *    into the arena as floats when something reads them, and without a budget stay there for the
+ *    backward: give one. To keep only what was trained, save with a rename that returns NULL for
+ *    the rest, and load that with `partial`; notes (gckpt_store_set_note) go into the file, for
+ *    options and the position in the data. To generate, build the model twice, for the T tokens of
+ *    a prompt's chunk and for one, with keys and values through gckpt_cache and positions by
+ *    gckpt_positions_at or gckpt_rotary_at, and give the second executor caches_of the first:
+ *    logits are those of one call, bit for bit. A last chunk that is short is filled up with
+ *    anything, and what was too much rewound. examples/model.h, adapters.h, generate.h and
  *    finetune.c do all this for GPT-2 and Llama-like models.
  *
  * 13. What may run at once, what outlives what, what is accepted
@@ -650,15 +653,14 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
 /* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes: all of them or
  * none. Values that are not made yet will be made so, piece by piece; those that are need memory
  * for both for a moment. What ops see is what was stored, so results depend on the storage, never
- * on the plan: a FORWARD of the parameter brings it into the arena as floats, planned like any
- * value (gckpt_plan_desc.stage_parameters), but where products of an inference plan read it as it
- * is (manual, 12). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond 65504, infinite
- * too, is an error (E_DATA); I8 stands for value / scale, scale being the row's greatest |value| /
- * 127, and with it vectors stay F32. Packed parameters have no optimiser state (what they had is
- * given back), and stay frozen until they are packed as F32 again, which brings no digits back.
- * External ones become the store's own. Pointers to values and state of before are no longer valid;
- * plans made before are refused, and steps that are under way are over. Make plans with a budget:
- * without one, all that is read again in the backward stays unpacked. */
+ * on the plan: ops read it as it is stored, or, where one of them cannot (manual, 12), a FORWARD of
+ * the parameter brings it into the arena as floats, planned like any value
+ * (gckpt_plan_desc.stage_parameters). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
+ * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
+ * greatest |value| / 127, and with it vectors stay F32. Packed parameters have no optimiser state
+ * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
+ * no digits back. External ones become the store's own. Pointers to values and state of before are
+ * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
 /* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
@@ -1270,10 +1272,10 @@ typedef struct {
     uint64_t link_work;
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it, as
-     * mostly where it is packed (manual, 12). It is planned like any value: it has bytes, work (10
-     * x bytes read and written, + 16384; or its entry in costs), may be let go and brought again;
-     * pins hold for it; a schedule may say when, else it comes before its first reader. Updates act
-     * on the parameter itself. */
+     * those packed ones that somebody reads as floats (manual, 12). It is planned like any value:
+     * it has bytes, work (10 x bytes read and written, + 16384; or its entry in costs), may be let
+     * go and brought again; pins hold for it; a schedule may say when, else it comes before its
+     * first reader. Updates act on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */

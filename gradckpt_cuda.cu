@@ -18,11 +18,11 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           590
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3083
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3126
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
  *                 attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1273
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1302
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            274
  *                 find, self_test, open
@@ -3760,12 +3760,29 @@ struct Attention {
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t c; /* columns of all heads */
-    int t, s, heads, d, slices;
+    int64_t c, kc;                     /* columns of all heads, of all of keys */
+    int t, s, heads, d, slices, group; /* group: heads that share one of keys */
     Keys keys;
-    bool wide; /* rows of a head begin at multiples of 16 bytes */
+    const int32_t *lengths; /* NULL: none */
+    bool wide;              /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
+
+/* As what stands in rows of keys: strides, heads. */
+__device__ inline Attention of_keys(const Attention &a)
+{
+    Attention k = a;
+    k.c = a.kc;
+    k.heads = a.heads / a.group;
+    return k;
+}
+
+__device__ inline Keys keys_of_row(const Keys &k, const int32_t *lengths, int64_t row)
+{
+    Keys now = by_now(k);
+    now.there = lengths ? lengths[row] : now.there;
+    return now;
+}
 
 /* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
 struct HeadTile {
@@ -4025,14 +4042,15 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    const Attention of = of_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
-    const float *qs = a.q + at.row * a.t * a.c + column;
-    const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const Keys sight = by_now(a.keys);
+    const int64_t key = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
+    const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
+    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     const int seen = min(sight.there, first + sight.ahead + TILE);
-    float o[R][N] = {}, max[R], sum[R];
+    float o[R][N] = {}, max[R] = {}, sum[R] = {};
     for (int j0 = 0; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
         float x[R][4] = {};
@@ -4040,9 +4058,9 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             __syncthreads();
             if (j0 == 0 || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0, seen, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, seen, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0, seen, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
@@ -4131,7 +4149,15 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
     }
 }
 
-/* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
+/* Rows of q and of g. */
+template <int R, int WIDTH, bool MIXED>
+__device__ void fetch_queries(float *q, float *g, const Attention &a, int64_t at, int first, int e0)
+{
+    fetch_tile<R, WIDTH, MIXED>(q, a.q + at, a, first, a.t, e0);
+    fetch_tile<R, WIDTH, MIXED>(g, a.g + at, a, first, a.t, e0);
+}
+
+/* dq of 64 queries: chains over keys ascending; ds takes the place of v. What sees no key stays. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
 {
@@ -4140,11 +4166,13 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *ds = v;
     const int ty = (int)threadIdx.x / 16;
+    const Attention of = of_keys(a);
     const HeadTile at = head_tile_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
-    const int64_t column = (int64_t)at.head * a.d;
-    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int ahead = first + a.keys.ahead, seen = min(a.keys.there, ahead + TILE);
+    const int64_t queries = at.row * a.t * a.c + (int64_t)at.head * a.d;
+    const int64_t keys = at.row * a.s * a.kc + (int64_t)(at.head / a.group) * a.d;
+    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
+    const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
@@ -4153,12 +4181,10 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            if (j0 == 0 || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, first, a.t, e0);
-                fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, first, a.t, e0);
-            }
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, e0);
-            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, j0, a.s, e0);
+            if (j0 == 0 || a.d > WIDTH)
+                fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, j0, seen, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
             if (e0 + WIDTH >= a.d)
@@ -4167,45 +4193,58 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
         }
         __syncthreads();
         if (a.d > WIDTH)
-            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, at.slice * WIDTH);
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
         links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0);
     }
-    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
+    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, seen || !a.accumulate[0] ? a.t : 0,
+                         at.slice * WIDTH);
 }
 
-/* dk and dv of 64 keys: chains over queries ascending. */
+/* Keys from `there` on, which no query sees, have no links. */
+template <int R, int N> __device__ void clear_unseen(float (&o)[R][N], int first, int there)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            o[r][n] = first + r < there ? o[r][n] : 0.0f;
+}
+
+/* dk and dv of 64 keys: chains over queries ascending, one of the heads that share them after the
+ * other. */
 template <int R, int WIDTH, bool MIXED>
 __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
 {
-    constexpr int N = WIDTH / 16, ROW = WIDTH + 4;
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, LONG = TILE * ROW;
     DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
-    float *scores = v + TILE * ROW;
-    const int ty = (int)threadIdx.x / 16;
-    const HeadTile at = head_tile_of(a, (a.s + TILE - 1) / TILE, false);
-    const int first = at.tile * TILE;
-    const int64_t column = (int64_t)at.head * a.d;
-    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
-    const int slice = at.slice * WIDTH;
+    float *q = (float *)room, *k = q + LONG, *g = k + LONG, *v = g + LONG, *scores = v + LONG;
+    const Attention of = of_keys(a);
+    const HeadTile at = head_tile_of(of, (a.s + TILE - 1) / TILE, false);
+    const int first = at.tile * TILE, slice = at.slice * WIDTH;
+    const int ty = (int)threadIdx.x / 16, own = first + R * ty; /* the thread's first row */
+    const int64_t keys = at.row * a.s * a.kc + (int64_t)at.head * a.d;
+    const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     float dk[R][N], dv[R][N];
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
-    begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
-    begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
-    const int begin = max(first - a.keys.ahead, 0) / TILE * TILE; /* the first that see one */
-    for (int i0 = begin; i0 < a.t; i0 += TILE) {
-        const int n = min(a.t - i0, (int)TILE), sight = i0 + a.keys.ahead - first;
+    begin_rows<R, N, 1, MIXED>(dk, to_k, of, own, a.s, slice, a.accumulate[1]);
+    begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
+    const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
+    const int tiles = first < sight.there ? (a.t - begin + TILE - 1) / TILE : 0; /* of a head */
+    for (int step = 0; step < tiles * a.group; step++) {
+        const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
+        const int n = min(a.t - i0, (int)TILE), ahead = i0 + sight.ahead - first;
+        const int64_t queries = at.row * a.t * a.c + (int64_t)head * a.d;
+        const int64_t of_head = (at.row * a.heads + head) * a.t;
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, e0);
-            if (i0 == begin || a.d > WIDTH) {
-                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, first, a.s, e0);
-                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, first, a.s, e0);
+            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, e0);
+            if (step == 0 || a.d > WIDTH) {
+                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, first, sight.there, e0);
+                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, first, sight.there, e0);
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
@@ -4216,33 +4255,34 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         }
         if (a.d > WIDTH) {
             __syncthreads();
-            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, slice);
-            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, slice);
+            fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
         }
         put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
-            links_of_queries<R, N, MIXED>(dv, scores, g, n, sight);
+            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead);
         if (!a.dk)
             continue;
         __syncthreads();
         score_gradients<R>(y, x, a, of_head, i0 + ty);
         put_scores<R, MIXED>(scores, y);
         __syncthreads();
-        links_of_queries<R, N, MIXED>(dk, scores, q, n, sight);
+        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead);
     }
+    clear_unseen(dk, own, sight.there);
+    clear_unseen(dv, own, sight.there);
     if (a.dk)
-        end_rows<R, N, 1>(dk, to_k, a, first + R * ty, a.s, slice);
+        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? sight.there : a.s, slice);
     if (a.dv)
-        end_rows<R, N, 1>(dv, to_v, a, first + R * ty, a.s, slice);
+        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? sight.there : a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys a head; shared memory for `tiles` tiles of WIDTH columns and
- * `more` floats. */
-#define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
+/* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
+ * WIDTH columns and `more` floats. */
+#define RUN_TILES(call, kernel, rows, heads, tiles, more)                                          \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * (heads) * a.slices;     \
         RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
     } while (0)
 
@@ -4250,11 +4290,12 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
 {
     a.slices = (a.d + WIDTH - 1) / WIDTH;
     if (!a.g)
-        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, 3, 0);
+        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, a.heads, 3, 0);
     if (a.g && a.dq)
-        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, 4, 0);
+        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, a.heads, 4, 0);
     if (a.g && (a.dk || a.dv))
-        RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, 4, TILE * SCORES);
+        RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
+                  TILE * SCORES);
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
@@ -4278,6 +4319,8 @@ void attention_both(const gckpt_call *call)
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
     a.heads = o->heads, a.d = (int)(a.c / a.heads);
+    a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
+    a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
     a.keys = keys_of(call);
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
@@ -4712,7 +4755,8 @@ gckpt_result linear_room(gckpt_call *call)
  * for dq and for dk and dv, so that each sum has one owner and one order. */
 struct MmaAttention {
     const uint16_t *q, *k, *v, *g;
-    int t, s, c, d, heads;
+    int t, s, c, d, heads, kc, group; /* as Attention's */
+    const int32_t *lengths;
     bool wide; /* rows of a head begin at multiples of 16 bytes */
     Keys keys;
     float scale;
@@ -4721,6 +4765,13 @@ struct MmaAttention {
     float *aux;         /* (B,heads,T): max + log(sum) */
     const float *delta; /* (B,heads,T): dot(g, out) */
 };
+
+__device__ inline MmaAttention of_keys(const MmaAttention &p)
+{
+    MmaAttention k = p;
+    k.c = p.kc;
+    return k;
+}
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor; 0 from line `end` on. */
 template <int D, int n>
@@ -4858,7 +4909,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
-    const Keys sight = by_now(p.keys);
+    const MmaAttention of = of_keys(p);
+    const Keys sight = keys_of_row(p.keys, p.lengths, b);
     int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
     clear<D>(o);
@@ -4866,8 +4918,8 @@ template <int D> __global__ void __launch_bounds__(128) mma_attention_forward_ke
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, sight.there, k + to);
-            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, sight.there, v + to);
+            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4940,7 +4992,9 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
     int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
     int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
-    int ahead = q0 + p.keys.ahead, steps = (min(p.keys.there, ahead + 64) + 63) / 64;
+    const MmaAttention of = of_keys(p);
+    const Keys sight = keys_of_row(p.keys, p.lengths, b);
+    int ahead = q0 + sight.ahead, steps = (min(sight.there, ahead + 64) + 63) / 64;
     float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
     const float once[2] = { 1.0f, 1.0f };
 #pragma unroll
@@ -4955,8 +5009,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
             int to = (step + 1) % 2 * SIZE;
-            bring_head<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, p.keys.there, k + to);
-            bring_head<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, p.keys.there, v + to);
+            bring_head<D, 64>(of, p.k, b, h / p.group, (step + 1) * 64, p.s, sight.there, k + to);
+            bring_head<D, 64>(of, p.v, b, h / p.group, (step + 1) * 64, p.s, sight.there, v + to);
         }
         gckpti_cp_async_commit();
         if (step < 0)
@@ -4968,7 +5022,7 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
 #pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
-            int here = j < p.keys.there && j <= i + half * 8 + p.keys.ahead;
+            int here = j < sight.there && j <= i + half * 8 + sight.ahead;
             slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
         }
         add_lines<D, 8, false>(d, k + step % 2 * SIZE, o, ahead + row - step * 64);
@@ -4977,8 +5031,17 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dq_kernel(
     store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
 }
 
-/* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
- * rows are keys. */
+/* Rows line + lane / 4 and 8 further are keys; those that no query sees are 0. */
+template <int D> __device__ inline void clear_unseen(float o[D / 8][4], int line, int there)
+{
+#pragma unroll
+    for (int x = 0; x < D / 2; x++)
+        if (line + (int)threadIdx.x % 32 / 4 + x / 2 % 2 * 8 >= there)
+            o[x / 4][x % 4] = 0.0f;
+}
+
+/* dk and dv, of 64 keys over all queries that see them, n at a time, of one of the heads that share
+ * them after the other. Scores stand on their side: rows are keys. */
 template <int D, int n>
 __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel(MmaAttention p)
 {
@@ -4988,29 +5051,33 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
     SHARED(float, aux, [2][n]);
     SHARED(float, delta, [2][n]);
     int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
-    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
-    int k0 = (int)(blockIdx.x % blocks) * 64, first = max(k0 - p.keys.ahead, 0) / n;
-    int steps = (p.t + n - 1) / n;
+    int shared = (int)(blockIdx.x / blocks), all = p.heads / p.group, b = shared / all;
+    int k0 = (int)(blockIdx.x % blocks) * 64;
+    const MmaAttention of = of_keys(p);
+    const Keys sight = keys_of_row(p.keys, p.lengths, b);
+    int first = max(k0 - sight.ahead, 0) / n, tiles = (p.t + n - 1) / n - first;
+    int steps = k0 < sight.there ? tiles * p.group : 0;
     float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
-    const float once[2] = { 1.0f, 1.0f };
     clear<D>(dk);
     clear<D>(dv);
-    bring_head<D, 64>(p, p.k, b, h, k0, p.s, p.keys.there, k);
-    bring_head<D, 64>(p, p.v, b, h, k0, p.s, p.keys.there, v);
-    for (int step = first - 1; step < steps; step++) {
+    bring_head<D, 64>(of, p.k, b, shared % all, k0, p.s, sight.there, k);
+    bring_head<D, 64>(of, p.v, b, shared % all, k0, p.s, sight.there, v);
+    for (int step = -1; step < steps; step++) {
         if (step + 1 < steps) {
-            int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
-            bring_head<D, n>(p, p.q, b, h, (step + 1) * n, p.t, p.t, q + to * PART);
-            bring_head<D, n>(p, p.g, b, h, (step + 1) * n, p.t, p.t, g + to * PART);
+            int to = (step + 1) % 2, i0 = (first + (step + 1) % tiles) * n;
+            int i = i0 + (int)threadIdx.x, h = shared % all * p.group + (step + 1) / tiles;
+            int64_t at = ((int64_t)b * p.heads + h) * p.t + i;
+            bring_head<D, n>(p, p.q, b, h, i0, p.t, p.t, q + to * PART);
+            bring_head<D, n>(p, p.g, b, h, i0, p.t, p.t, g + to * PART);
             if (threadIdx.x < n) {
-                aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
-                delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
+                aux[to][threadIdx.x] = i < p.t ? p.aux[at] : INFINITY;
+                delta[to][threadIdx.x] = i < p.t ? p.delta[at] : 0.0f;
             }
         }
         gckpti_cp_async_commit();
-        if (step < first)
+        if (step < 0)
             continue;
-        int now = step % 2;
+        int now = step % 2, ahead = (first + step % tiles) * n + sight.ahead;
         gckpti_cp_async_wait<1>();
         __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
@@ -5018,17 +5085,20 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) mma_attention_dkv_kernel
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], j <= step * n + i + p.keys.ahead, &s[x / 4][x % 4],
+            slope(p, aux[now][i], delta[now][i], j <= ahead + i, &s[x / 4][x % 4],
                   &d[x / 4][x % 4]);
         }
-        add_lines<D, n / 8, true>(s, g + now * PART, dv, step * n + p.keys.ahead - k0 - row);
-        add_lines<D, n / 8, true>(d, q + now * PART, dk, step * n + p.keys.ahead - k0 - row);
+        add_lines<D, n / 8, true>(s, g + now * PART, dv, ahead - k0 - row);
+        add_lines<D, n / 8, true>(d, q + now * PART, dk, ahead - k0 - row);
         __syncthreads();
     }
+    const float once[2] = { 1.0f, 1.0f };
+    clear_unseen<D>(dk, k0 + row, sight.there);
+    clear_unseen<D>(dv, k0 + row, sight.there);
     if (wanted(p.dk))
-        store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
+        store_lines<D>(of, p.dk, p.accumulate[1], b, shared % all, k0 + row, p.s, dk, once);
     if (wanted(p.dv))
-        store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
+        store_lines<D>(of, p.dv, p.accumulate[2], b, shared % all, k0 + row, p.s, dv, once);
 }
 
 /* The factors, copied where they are not bf16 (backward: the output's gradient, too), and what is
@@ -5042,6 +5112,8 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
     p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
     p.heads = o->heads, p.d = p.c / p.heads;
+    p.kc = (int)in[1].shape.d[2], p.group = p.c / p.kc;
+    p.lengths = call->inputs == 4 ? in[3].index : NULL;
     p.scale = 1.0f / gckpti_sqrt((float)p.d);
     p.q = factor(call, room, value_of(in[0]), queries);
     p.k = factor(call, room, value_of(in[1]), keys);
@@ -5056,24 +5128,24 @@ MmaAttention attention_of(const gckpt_call *call, Room &room, bool backward)
     return p;
 }
 
-#define HEADS(call, kernel, tiles, shared, p)                                                      \
+#define HEADS(call, kernel, of, tiles, shared, p)                                                  \
     do {                                                                                           \
-        int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
+        int64_t heads = (call)->in[0].shape.d[0] * (of);                                           \
         RUN_SHARING(call, kernel, dim3((unsigned)(heads * (tiles))), 128, shared, p);              \
     } while (0)
 
 template <int D> void run_attention(const gckpt_call *call, const MmaAttention &p)
 {
-    HEADS(call, (mma_attention_forward_kernel<D>), (p.t + 63) / 64, 5 * 64 * D * 2, p);
+    HEADS(call, (mma_attention_forward_kernel<D>), p.heads, (p.t + 63) / 64, 5 * 64 * D * 2, p);
 }
 
 template <int D> void run_gradients(const gckpt_call *call, const MmaAttention &p)
 {
     enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
     if (wanted(call->in[0]))
-        HEADS(call, (mma_attention_dq_kernel<D>), (p.t + 63) / 64, 6 * 64 * D * 2, p);
+        HEADS(call, (mma_attention_dq_kernel<D>), p.heads, (p.t + 63) / 64, 6 * 64 * D * 2, p);
     if (wanted(call->in[1]) || wanted(call->in[2]))
-        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+        HEADS(call, (mma_attention_dkv_kernel<D, QUERIES>), p.heads / p.group, (p.s + 63) / 64,
               (2 * 64 + 4 * QUERIES) * D * 2, p);
 }
 

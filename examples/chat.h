@@ -26,7 +26,7 @@ typedef struct {
     size_t size;
 } chat_turn;
 
-/* What a piece of a chat is: of the template, said by somebody, or an answer with its end: learned. */
+/* What a piece of a chat is: of the template, said, or an answer with its end, which are learned. */
 typedef enum { CHAT_FRAME, CHAT_SAID, CHAT_ANSWER, CHAT_END } chat_part;
 
 enum {
@@ -37,14 +37,14 @@ enum {
     CHAT_LEADS_LAST = 16    /* `lead` only where no user follows */
 };
 
-/* In these texts \1 is the token that begins a text, \2 the one that ends it, as the folder has them. */
+/* In these texts \1 is the token that begins a text, \2 the one that ends it, by the folder. */
 typedef struct {
     const char *name, *begin;
     const char *turns[CHAT_ROLES][2]; /* before and behind; NULL: that role has no place */
     const char *lead;                 /* what an answer begins with, learned with it */
     const char *after;                /* behind the end of an answer, not learned */
-    const char *system;               /* what is said first where a chat says nothing; NULL: nothing */
-    const char *first;                /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
+    const char *system; /* what is said first where a chat says nothing; NULL: nothing */
+    const char *first;  /* before that turn instead of turns[CHAT_SYSTEM][0], or NULL */
     int rules;
 } chat_format;
 
@@ -81,16 +81,17 @@ static const chat_format chat_formats[] = {
     CHAT_ML("chatml", "", NULL, "", 0),
     CHAT_ML("chatml-begin", "\1", NULL, "", 0),
     CHAT_ML("qwen2", "", "You are a helpful assistant.", "", 0),
-    CHAT_ML("qwen2.5", "", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "",
-            0),
+    CHAT_ML("qwen2.5", "", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+            "", 0),
     CHAT_ML("qwen3", "", NULL, "<think>\n\n</think>\n\n", CHAT_LEADS_LAST),
-    CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face", "",
-            0),
+    CHAT_ML("smollm2", "", "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+            "", 0),
     CHAT_LLAMA("llama3", NULL, NULL),
     /* A clock would make each day's rows others: the date is the template's where there is none. */
-    CHAT_LLAMA("llama3.1", "",
-               "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
-               "Today Date: 26 Jul 2024\n\n"),
+    CHAT_LLAMA(
+        "llama3.1", "",
+        "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n"
+        "Today Date: 26 Jul 2024\n\n"),
     CHAT_GEMMA("gemma", 0),
     CHAT_GEMMA("gemma3", CHAT_JOINS),
     CHAT_MISTRAL("mistral", "[INST] ", " [/INST]", "", "", 0),
@@ -176,11 +177,11 @@ static const struct {
 };
 
 typedef struct {
-    chat_format format;   /* name NULL: there is none */
-    char marks[2][64];    /* what \1 and \2 stand for */
-    char own[3][2][256];  /* of chat_turns: what `format` points to, */
+    chat_format format;  /* name NULL: there is none */
+    char marks[2][64];   /* what \1 and \2 stand for */
+    char own[3][2][256]; /* of chat_turns: what `format` points to, */
     char own_after[256];
-    char found[96];       /* the file with a template, known or not; "": there is none */
+    char found[96]; /* the file with a template, known or not; "": there is none */
     char error[512];
 } chat;
 
@@ -279,8 +280,8 @@ static inline int chat_open(chat *c, const char *folder, const char *name)
     FILE *f = fopen(path, "rb");
     if (f != NULL) {
         fclose(f);
-        const int failed = json_read_file(&d, path) != 0 ? chat_fail(c, "%s", d.error)
-                                                         : chat_read_config(c, &d);
+        const int failed =
+            json_read_file(&d, path) != 0 ? chat_fail(c, "%s", d.error) : chat_read_config(c, &d);
         json_free(&d);
         if (failed)
             return -1;
@@ -428,17 +429,19 @@ static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
             (turns[i].role == CHAT_ASSISTANT
                  ? chat_holds(&turns[i], "</think>")
                  : turns[i].role == CHAT_USER && chat_holds(&turns[i], "<tool_response>")))
-            return chat_fail(c,
-                             "turn %d has reasoning or a tool's response, which this chat template, "
-                             "%s, takes apart; that is not done here",
-                             (int)i + 1, f->name);
+            return chat_fail(
+                c,
+                "turn %d has reasoning or a tool's response, which this chat template, "
+                "%s, takes apart; that is not done here",
+                (int)i + 1, f->name);
     }
     if (count == (size_t)joined)
         return chat_fail(c, "a chat without a turn");
     return joined;
 }
 
-static inline int chat_put_answer(chat *c, const chat_turn *turn, int last, chat_put put, void *user)
+static inline int chat_put_answer(chat *c, const chat_turn *turn, int last, chat_put put,
+                                  void *user)
 {
     const chat_format *f = &c->format;
     const char *text = turn->text;
@@ -495,7 +498,8 @@ static inline int chat_render(chat *c, const chat_turn *turns, size_t count, int
         const char *before = first ? f->first : f->turns[turn->role][0];
         if (turn->role == CHAT_ASSISTANT
                 ? chat_put_answer(c, turn, i > last_user && i + 1 == count, put, user) != 0
-                : chat_put_turn(c, turn, joined && i == 1 ? &turns[0] : NULL, before, put, user) != 0)
+                : chat_put_turn(c, turn, joined && i == 1 ? &turns[0] : NULL, before, put, user) !=
+                      0)
             return -1;
     }
     return asks ? chat_put_frame(c, CHAT_FRAME, f->turns[CHAT_ASSISTANT][0], put, user) : 0;
@@ -531,9 +535,8 @@ static inline size_t chat_spelled(const bpe *b, const char *text, size_t size)
             first[(unsigned char)*b->added[list][i].text] |=
                 (unsigned char)(b->added[list][i].special != 0);
     for (size_t i = 0; i < size; i++) {
-        const bpe_added *a = first[(unsigned char)text[i]] != 0
-                                 ? chat_special(b, text + i, size - i)
-                                 : NULL;
+        const bpe_added *a =
+            first[(unsigned char)text[i]] != 0 ? chat_special(b, text + i, size - i) : NULL;
         n += a != NULL;
         i += a != NULL ? a->size - 1 : 0;
     }
@@ -558,14 +561,15 @@ typedef struct {
     bpe *b;
     bpe_tokens *to;
     chat_marks *marks;
-    char *text; /* not yet tokens */
-    size_t size, room;
+    char *text; /* since the last special token: `done` bytes are tokens, from `from` on */
+    size_t size, room, done, from;
     size_t begin; /* of the chat, in tokens */
     int learns, specials;
 } chat_writer;
 
 /* Marks tokens up to to->count that have none. */
-static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size_t first, int learns)
+static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size_t first,
+                                   int learns)
 {
     if (to->count > marks->room) {
         const size_t room = to->room > to->count ? to->room : to->count;
@@ -580,13 +584,47 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size
     return 0;
 }
 
+/* Appends the tokens of text[done] to text[n], which goes on behind text[0] to text[done], whose tokens
+ * are those from `from` on. They are those that it has by itself, without what some tokenizers put
+ * before a text (Llama 2's "Prepend"): there they are the end of the whole's, unless that merges
+ * across the place. flags: of the text from its beginning. */
+static inline int chat_go_on(bpe *b, const char *text, size_t done, size_t n, int flags,
+                             size_t from, bpe_tokens *to)
+{
+    bpe_tokens one = { NULL, 0, 0, "" }, all = { NULL, 0, 0, "" };
+    const int inside = flags | (done > 0 ? BPE_INSIDE : 0);
+    size_t size = 0;
+    int failed = done > 0 && n > done ? bpe_encode(b, "x", 1, BPE_INSIDE, &one) : 0, behind = 0;
+    if (one.count > 0)
+        bpe_bytes(b, one.ids[0], &size);
+    if (!failed && (one.count > 1 || size > 1)) {
+        const size_t known = to->count - from;
+        failed = bpe_encode(b, text, n, flags, &all);
+        behind = !failed && all.count >= known && known > 0 &&
+                 memcmp(all.ids, to->ids + from, known * sizeof *all.ids) == 0;
+        if (behind && (failed = bpe_reserve(to, all.count - known)) == 0 && all.count > known) {
+            memcpy(to->ids + to->count, all.ids + known, (all.count - known) * sizeof *all.ids);
+            to->count += all.count - known;
+        }
+    }
+    if (failed && to->error[0] == 0)
+        memcpy(to->error, one.error[0] != 0 ? one.error : all.error, sizeof to->error);
+    bpe_tokens_free(&one);
+    bpe_tokens_free(&all);
+    return failed || behind ? failed : bpe_encode(b, text + done, n - done, inside, to);
+}
+
+/* What was pushed becomes tokens. */
 static inline int chat_flush(chat_writer *w)
 {
     const size_t first = w->to->count;
-    const int inside = first > w->begin ? BPE_INSIDE : 0;
-    if (w->size > 0 && bpe_encode(w->b, w->text, w->size, inside, w->to) != 0)
+    if (w->done == 0)
+        w->from = first;
+    const int flags = w->from > w->begin ? BPE_INSIDE : 0;
+    if (w->size > w->done &&
+        chat_go_on(w->b, w->text, w->done, w->size, flags, w->from, w->to) != 0)
         return chat_fail(w->c, "%s", w->to->error);
-    w->size = 0;
+    w->done = w->size;
     if (w->marks != NULL && chat_mark_tokens(w->to, w->marks, first, w->learns) != 0)
         return chat_fail(w->c, "out of memory for marks of %.0f tokens", (double)w->to->count);
     return 0;
@@ -628,6 +666,7 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
             continue;
         if (chat_flush(w) != 0)
             return -1;
+        w->size = w->done = 0;
         const size_t first = w->to->count;
         if (bpe_reserve(w->to, 1) != 0)
             return chat_fail(w->c, "%s", w->to->error);

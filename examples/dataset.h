@@ -38,7 +38,8 @@ enum { DATASET_CHATS, DATASET_PROMPTS, DATASET_INSTRUCTIONS, DATASET_TEXTS, DATA
 typedef struct {
     int32_t end;  /* of a text; -1: there is none */
     int specials; /* special tokens count in lines, too; else they are text there */
-    chat *chats;  /* of messages and instructions; NULL, or its format without a name: there is none */
+    chat *
+        chats; /* of messages and instructions; NULL, or its format without a name: there is none */
 } dataset_desc;
 
 typedef struct {
@@ -46,9 +47,9 @@ typedef struct {
     dataset_example *examples; /* NULL: windows */
     size_t count, room;        /* of examples */
     size_t lines[DATASET_KINDS];
-    chat_marks learned;        /* of examples: which tokens are targets */
-    size_t replaced;           /* bytes of a text that are no UTF-8: learned as U+FFFD */
-    size_t spelled;            /* special tokens that are spelled out */
+    chat_marks learned; /* of examples: which tokens are targets */
+    size_t replaced;    /* bytes of a text that are no UTF-8: learned as U+FFFD */
+    size_t spelled;     /* special tokens that are spelled out */
     int32_t padding;
     char error[512];
 } dataset;
@@ -231,6 +232,7 @@ typedef struct { /* what reading lines needs */
     size_t size, room;
     chat_turn *turns;
     size_t turn_room;
+    size_t from; /* the first token of r->text */
 } dataset_reader;
 
 /* What the tokenizer's template puts before a text. */
@@ -239,19 +241,6 @@ static inline int dataset_head(dataset *d, json *line, const dataset_reader *r)
     for (int i = 0; i < r->tokenizer->head_count; i++)
         if (dataset_put(d, line, r->tokenizer->head[i], 0) != 0)
             return -1;
-    return 0;
-}
-
-static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, const char *text,
-                                 size_t n, int learns)
-{
-    const size_t first = d->all.count;
-    const int flags = (r->desc->specials ? BPE_SPECIALS : 0) | (learns ? BPE_INSIDE : 0);
-    d->spelled += chat_spelled(r->tokenizer, text, n);
-    if (bpe_encode(r->tokenizer, text, n, flags, &d->all) != 0)
-        return json_fail(line, line->line, "%s", d->all.error);
-    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
-        return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
     return 0;
 }
 
@@ -272,13 +261,38 @@ static inline int dataset_join(json *line, dataset_reader *r, const char *text, 
     return 0;
 }
 
+static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, const char *text,
+                                 size_t n, int learns)
+{
+    const size_t first = d->all.count;
+    const int flags = r->desc->specials ? BPE_SPECIALS : 0;
+    const size_t done = learns ? r->size : 0; /* what is learned goes on behind r->text */
+    d->spelled += chat_spelled(r->tokenizer, text, n);
+    if (done > 0 && dataset_join(line, r, text, n) != 0)
+        return -1;
+    if (chat_go_on(r->tokenizer, done > 0 ? r->text : text, done, done + n, flags, r->from,
+                   &d->all))
+        return json_fail(line, line->line, "%s", d->all.error);
+    if (chat_mark_tokens(&d->all, &d->learned, first, learns) != 0)
+        return json_fail(line, line->line, "out of memory for marks of %.0f tokens", (double)first);
+    return 0;
+}
+
 /* A row of one text before another, which is learned with the end of text behind it. */
 static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const char *prompt,
                                size_t n, uint32_t answer)
 {
     const dataset_desc *desc = r->desc;
     const size_t begin = d->all.count;
-    if (dataset_head(d, line, r) != 0 || dataset_encode(d, line, r, prompt, n, 0) != 0)
+    if (prompt != r->text) {
+        r->size = 0;
+        if (dataset_join(line, r, prompt, n) != 0)
+            return -1;
+    }
+    if (dataset_head(d, line, r) != 0)
+        return -1;
+    r->from = d->all.count;
+    if (dataset_encode(d, line, r, n > 0 ? r->text : "", n, 0) != 0)
         return -1;
     if (d->all.count == begin && desc->end >= 0 && dataset_put(d, line, desc->end, 0) != 0)
         return -1; /* something must come before */
@@ -287,7 +301,8 @@ static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const 
         (desc->end >= 0 && dataset_put(d, line, desc->end, 1) != 0))
         return -1;
     if (d->all.count == learned || d->all.count - begin < 2)
-        return json_fail(line, line->line, "an answer without a token: the model has no end of text");
+        return json_fail(line, line->line,
+                         "an answer without a token: the model has no end of text");
     return 0;
 }
 
@@ -342,7 +357,8 @@ static inline int dataset_instruction(dataset *d, json *line, dataset_reader *r)
         return dataset_join(line, r, heads[2], strlen(heads[2])) != 0 ||
                dataset_pair(d, line, r, r->text, r->size, output) != 0;
     const chat_turn user = { CHAT_USER, r->text, r->size };
-    const chat_turn assistant = { CHAT_ASSISTANT, json_text(line, output), json_size(line, output) };
+    const chat_turn assistant = { CHAT_ASSISTANT, json_text(line, output),
+                                  json_size(line, output) };
     r->turns[0] = user;
     r->turns[1] = assistant;
     return dataset_chat(d, line, r, 2);
@@ -377,13 +393,14 @@ static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
     if (line->error[0] != 0)
         return -1;
     if (!dataset_has_chat(r->desc))
-        return json_fail(line, line->line,
-                         "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
-                         "--assistant-turn say what is around a turn",
-                         c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
-                         c != NULL ? c->found : "",
-                         c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
-                         chat_names(names, sizeof names));
+        return json_fail(
+            line, line->line,
+            "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
+            "--assistant-turn say what is around a turn",
+            c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
+            c != NULL ? c->found : "",
+            c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
+            chat_names(names, sizeof names));
     if (json_size(line, messages) + 2 > r->turn_room) {
         const size_t room = 2 * (size_t)json_size(line, messages) + 2;
         chat_turn *more = (chat_turn *)realloc(r->turns, room * sizeof *more);
@@ -402,9 +419,10 @@ static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
         if (line->error[0] != 0)
             return -1;
         if (k == CHAT_ROLES || json_size(line, calls) > 0)
-            return json_fail(line, line->line,
-                             "message %d: expected \"role\" system, user or assistant, and no tools",
-                             (int)n + 1);
+            return json_fail(
+                line, line->line,
+                "message %d: expected \"role\" system, user or assistant, and no tools",
+                (int)n + 1);
         const size_t first = r->size;
         if (dataset_content(line, r, json_find(line, i, "content")) != 0)
             return -1;
@@ -436,8 +454,8 @@ static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
     const char *key = json_find(line, JSON_ROOT, "completion") != 0 ? "completion" : "answer";
     prompt = json_need(line, JSON_ROOT, "prompt", JSON_STRING);
     answer = json_need(line, JSON_ROOT, key, JSON_STRING);
-    return line->error[0] != 0 || dataset_pair(d, line, r, json_text(line, prompt),
-                                               json_size(line, prompt), answer) != 0;
+    return line->error[0] != 0 ||
+           dataset_pair(d, line, r, json_text(line, prompt), json_size(line, prompt), answer) != 0;
 }
 
 /* A place for an example, which begins where the tokens end. */
@@ -654,8 +672,7 @@ static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
 
 static inline int dataset_shorter(const void *a, const void *b)
 {
-    const dataset_place *x = (const dataset_place *)a,
-                               *y = (const dataset_place *)b;
+    const dataset_place *x = (const dataset_place *)a, *y = (const dataset_place *)b;
     return x->length != y->length ? (x->length > y->length) - (x->length < y->length)
                                   : (x->place > y->place) - (x->place < y->place);
 }
@@ -680,8 +697,8 @@ static inline void dataset_sort(dataset_batches *b, uint64_t window, uint64_t wi
 static inline uint64_t dataset_batch(dataset_batches *b, uint64_t position)
 {
     const uint64_t whole = b->rows / b->batch, over = b->rows % b->batch;
-    const uint64_t windows = whole > DATASET_WINDOW ? (whole + DATASET_WINDOW - 1) / DATASET_WINDOW
-                                                    : 1;
+    const uint64_t windows =
+        whole > DATASET_WINDOW ? (whole + DATASET_WINDOW - 1) / DATASET_WINDOW : 1;
     const uint64_t step = position % b->rows / b->batch; /* of the epoch */
     const uint64_t last = step / DATASET_WINDOW < windows ? step / DATASET_WINDOW : windows - 1;
     const uint64_t window = position / b->rows * windows + last;
@@ -761,7 +778,8 @@ static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths
         n = dataset_batch(b, p);
         weights[(dataset_batch_length(b, n) + unit - 1) / unit] += n;
     }
-    for (int64_t i = 1; weights != NULL && cost != NULL && from != NULL && i <= b->T / unit + 1; i++)
+    for (int64_t i = 1; weights != NULL && cost != NULL && from != NULL && i <= b->T / unit + 1;
+         i++)
         if (weights[i] > 0) {
             at[count] = i * unit < longest ? i * unit : longest;
             rows += weights[i];
@@ -771,8 +789,7 @@ static inline int dataset_classes(dataset_batches *b, int most, int64_t *lengths
     if (count > 0) {
         at[count - 1] = longest;
         dataset_cut_classes(at, sums, count, (size_t)most, cost, from);
-        while (++classes < most &&
-               100 * cost[(size_t)classes * (count + 1) - 1] > 101 * ideal)
+        while (++classes < most && 100 * cost[(size_t)classes * (count + 1) - 1] > 101 * ideal)
             continue;
         size_t end = count;
         for (int k = classes; k-- > 0; end = from[(size_t)k * (count + 1) + end])

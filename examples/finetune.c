@@ -33,12 +33,17 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    int64_t special_tokens, epochs, eval;
+    const char *merge;
+    int64_t special_tokens, epochs, eval, generate, export_as, keep;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
 static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", NULL };
+enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
+static const char *const keep_names[] = { "best", "last", "both", NULL };
+static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
+static const gckpt_storage exports[] = { GCKPT_STORED_F32, GCKPT_STORED_BF16, GCKPT_STORED_F16 };
 static const char *const bias_names[] = { "none", "all", "lora_only", NULL };
 
 /* Learning rates to begin with, by method: what has few parameters, or new ones, takes larger steps.
@@ -62,6 +67,13 @@ static const options_row allowed[] = {
       "text of another kind: how much of it is forgotten" },
     { "save", OPTIONS_FILE, &lm.save, NULL, 0, 0, NULL,
       "folder for what evaluates best, and for training.safetensors, with which a run goes on" },
+    { "keep", OPTIONS_CHOICE, &o.keep, "best", 0, 0, keep_names,
+      "what --save keeps: what evaluates best, the last step's, or both: those in DIR/last" },
+    { "export", OPTIONS_CHOICE, &o.export_as, "f32", 0, 0, export_names,
+      "the type of a whole model that --save (--method full) or --merge writes" },
+    { "merge", OPTIONS_FILE, &o.merge, NULL, 0, 0, NULL,
+      "folder for a whole model: --model with what LoRA adds; of --adapter, without --data, or of "
+      "what a training saved" },
     { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
       "go on from a training.safetensors, with its options but for those given now" },
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
@@ -116,11 +128,14 @@ static const options_row allowed[] = {
       "steps between evaluations; also before the first and behind the last; 0: none" },
     { "eval", OPTIONS_FLAG, &o.eval, NULL, 0, 0, NULL,
       "no training: the loss of --validation, or of all of --data, by --model and --adapter" },
+    { "generate", OPTIONS_FLAG, &o.generate, NULL, 0, 0, NULL,
+      "no training: --model, with --adapter, continues --prompt; with a chat template it answers "
+      "(--chat none: continues)" },
     { "prompt", OPTIONS_TEXT, &lm.prompt, NULL, 0, 0, NULL,
       "text that samples continue, before and after; -: standard input; not given: the end of a "
       "text" },
     { "sample", OPTIONS_WHOLE, &lm.sample, "0", 0, 1e9, NULL,
-      "tokens to generate; fewer where the model's context is full" },
+      "tokens to generate; fewer where the model's context is full; with --generate 0: 200" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL, "print what the plan needs, and stop" },
     { "picture", OPTIONS_FILE, &o.picture, NULL, 0, 0, NULL,
       "with --method all: draw what each keeps in memory (SVG)" },
@@ -134,7 +149,8 @@ static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
-static const char not_kept[] = "resume save new json timeline picture plan help eval";
+static const char not_kept[] =
+    "resume save new json timeline picture plan help eval generate merge";
 
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
@@ -148,6 +164,55 @@ static int check_steps(int argc, char **argv)
     return 0;
 }
 
+/* What does not train, and what is written. */
+static int check_modes(void)
+{
+    if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
+                   lm.timeline != NULL || lm.plan))
+        return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
+                               "--timeline and --plan out; --model and --adapter take what was "
+                               "saved");
+    if (o.generate && (lm.data != NULL || lm.resume != NULL || lm.save != NULL || o.eval ||
+                       o.method == ADAPTERS_METHODS || lm.plan || lm.timeline != NULL))
+        return session_fail(2,
+                            "--generate only continues --prompt: leave --data, --resume, --save, "
+                            "--eval, --method all, --plan and --timeline out; --sample N shows "
+                            "samples beside a training");
+    if (o.merge != NULL && (o.store != 0 || o.map || o.eval || o.generate || lm.plan))
+        return session_fail(2,
+                            "--merge %s adds to weights as floats, and writes them: leave --store, "
+                            "--map, --eval, --generate and --plan out",
+                            o.merge);
+    if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
+        return session_fail(2, o.method != ADAPTERS_LORA
+                                   ? "--merge: only what --method lora trains adds up to weights"
+                                   : "--merge needs --adapter DIR, or --data to train one first");
+    if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
+        return session_fail(
+            2,
+            "--export %s is of a whole model: it needs --method full or --merge; an "
+            "adapter is saved as f32",
+            export_names[o.export_as]);
+    if (o.keep != KEEP_BEST && lm.save == NULL)
+        return session_fail(2, "--keep %s needs --save DIR: where to", keep_names[o.keep]);
+    return 0;
+}
+
+static int check_chat(void)
+{
+    const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
+    if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
+        (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
+        return session_fail(2, "--user-turn and --assistant-turn make a template together, and "
+                               "--system-turn only with them");
+    if (turn != NULL && o.chat != NULL)
+        return session_fail(2,
+                            "--chat %s is a template, and so are --user-turn and "
+                            "--assistant-turn; leave one out",
+                            o.chat);
+    return 0;
+}
+
 static int check_options(void)
 {
     if (o.model == NULL)
@@ -155,7 +220,10 @@ static int check_options(void)
             2,
             "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
             "model, such as huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
-    if (lm.data == NULL && (o.new_model == NULL || lm.resume != NULL))
+    if (o.generate && lm.sample == 0)
+        lm.sample = 200;
+    if (lm.data == NULL && !o.generate && o.merge == NULL &&
+        (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
         return session_fail(2, lm.save == NULL
@@ -181,21 +249,8 @@ static int check_options(void)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
-    if (o.eval && (lm.resume != NULL || lm.save != NULL || o.method == ADAPTERS_METHODS ||
-                   lm.timeline != NULL || lm.plan))
-        return session_fail(2, "--eval does not train: leave --resume, --save, --method all, "
-                               "--timeline and --plan out; --model and --adapter take what was "
-                               "saved");
-    const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
-    if ((turn != NULL || o.turns[CHAT_SYSTEM] != NULL) &&
-        (o.turns[CHAT_USER] == NULL || o.turns[CHAT_ASSISTANT] == NULL))
-        return session_fail(2, "--user-turn and --assistant-turn make a template together, and "
-                               "--system-turn only with them");
-    if (turn != NULL && o.chat != NULL)
-        return session_fail(2, "--chat %s is a template, and so are --user-turn and "
-                               "--assistant-turn; leave one out",
-                            o.chat);
-    return lm_check_options();
+    const int status = check_modes() != 0 ? 2 : check_chat();
+    return status != 0 ? status : lm_check_options();
 }
 
 /* ---- the run: what all methods share --------------------------------------------------------- */
@@ -211,9 +266,9 @@ static struct {
     chat chat; /* the template; */
     int chats; /* 1: what is learned, or continued, is chats */
     dataset data, validation, general;
-    part train, valid, other;     /* of T tokens; count 0: there are none */
-    dataset_batches batches;      /* of what is trained, where rows of like length come together, */
-    int64_t lengths[LM_CLASSES];  /* and the T of their classes, rising; the last is the run's */
+    part train, valid, other;    /* of T tokens; count 0: there are none */
+    dataset_batches batches;     /* of what is trained, where rows of like length come together, */
+    int64_t lengths[LM_CLASSES]; /* and the T of their classes, rising; the last is the run's */
     int grouped, classes;
     double padding, unsorted;     /* computed tokens a real one, and without classes */
     int32_t end;                  /* of a text; -1: none */
@@ -345,12 +400,11 @@ static int open_data(const char *option, const char *path, const model_any *m, d
                         (int32_t)m->config.vocabulary, &desc) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
     if (d->spelled > 0)
-        fprintf(session.out,
-                "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
+        fprintf(session.out, "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
                 d->spelled, d->spelled == 1 ? " is" : "s are",
-                d->examples == NULL      ? "such"
-                : desc.specials ? "such (--special-tokens)"
-                                : "text; --special-tokens takes them as such");
+                d->examples == NULL ? "such"
+                : desc.specials     ? "such (--special-tokens)"
+                                    : "text; --special-tokens takes them as such");
     if (d->replaced > 0)
         fprintf(session.out,
                 "note   --%s: %zu byte%s no UTF-8, taken as U+FFFD: is it in another encoding?\n",
@@ -371,9 +425,12 @@ static int64_t positions_before(void)
 /* The template of chats; what it lacks is said where there are chats. */
 static int open_chat(void)
 {
-    if (chat_open(&run.chat, o.model, o.chat) != 0)
-        return session_fail(o.chat != NULL ? 2 : 1, "%s%s", o.chat != NULL ? "--chat " : "",
-                            run.chat.error);
+    const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
+    if (chat_open(&run.chat, o.model, none ? NULL : o.chat) != 0)
+        return session_fail(o.chat != NULL ? 2 : 1, "%s%s%s", o.chat != NULL ? "--chat " : "",
+                            run.chat.error, o.chat != NULL ? "; or none" : "");
+    if (none)
+        memset(&run.chat.format, 0, sizeof run.chat.format);
     for (int i = 0; i < CHAT_ROLES; i++)
         if (o.turns[i] != NULL && chat_turns(&run.chat, (chat_role)i, o.turns[i]) != 0)
             return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);
@@ -407,8 +464,16 @@ static void say_chats(void)
 /* Steps of rows of like length, and the lengths that are planned for. */
 static int group_rows(void)
 {
-    const dataset_batches b = { run.train.data,     run.train.first, run.train.count,
-                                (uint64_t)lm.batch, (uint64_t)lm.seed, run.first.T, 0, 0, NULL, NULL };
+    const dataset_batches b = { run.train.data,
+                                run.train.first,
+                                run.train.count,
+                                (uint64_t)lm.batch,
+                                (uint64_t)lm.seed,
+                                run.first.T,
+                                0,
+                                0,
+                                NULL,
+                                NULL };
     double real = 0, computed = 0;
     run.grouped = run.train.data->examples != NULL && !o.in_order;
     if (!run.grouped)
@@ -437,8 +502,7 @@ static int group_rows(void)
 /* --epochs as steps. */
 static void count_steps(void)
 {
-    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
-                   epochs = (uint64_t)o.epochs;
+    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch, epochs = (uint64_t)o.epochs;
     if (o.epochs > 0)
         lm.steps = (int64_t)(run.grouped ? epochs * dataset_steps(&run.batches)
                                          : (epochs * rows + batch - 1) / batch);
@@ -452,22 +516,28 @@ static int has_biases(const model_config *c)
     return biases;
 }
 
+/* Sizes, tokenizer and chat template of --model. */
+static int open_model(model_any *m)
+{
+    if (model_read_config(m, o.model) != 0)
+        return session_fail(1, "--model: %s", m->error);
+    model_close(m);
+    if (bpe_open(&run.tokenizer, o.model) != 0)
+        return session_fail(1, "--model: %s", run.tokenizer.error);
+    run.biases = has_biases(&m->config);
+    const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
+    if (m->config.eos[0] < 0 && end != NULL)
+        m->config.eos[0] = end->id, m->config.eos[1] = -1;
+    run.end = m->config.eos[0];
+    memcpy(run.stops, m->config.eos, sizeof run.stops);
+    return open_chat();
+}
+
 /* All texts as tokens, and which rows are for what. */
 static int load_data(void)
 {
     model_any m;
-    if (model_read_config(&m, o.model) != 0)
-        return session_fail(1, "--model: %s", m.error);
-    model_close(&m);
-    if (bpe_open(&run.tokenizer, o.model) != 0)
-        return session_fail(1, "--model: %s", run.tokenizer.error);
-    run.biases = has_biases(&m.config);
-    const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
-    if (m.config.eos[0] < 0 && end != NULL)
-        m.config.eos[0] = end->id, m.config.eos[1] = -1;
-    run.end = m.config.eos[0];
-    memcpy(run.stops, m.config.eos, sizeof run.stops);
-    int status = open_chat();
+    int status = open_model(&m);
     if (status == 0)
         status = open_data("data", lm.data, &m, &run.data);
     if (status == 0)
@@ -530,7 +600,10 @@ static uint64_t data_hash(void)
 {
     uint64_t h =
         session_hash(14695981039346656037u, run.data.all.ids, run.data.all.count * sizeof(int32_t));
-    return session_hash(h, run.data.examples, run.data.count * sizeof(dataset_example));
+    h = session_hash(h, run.data.examples, run.data.count * sizeof(dataset_example));
+    return run.data.lines[DATASET_CHATS] > 0
+               ? session_hash(h, run.data.learned.at, run.data.all.count)
+               : h;
 }
 
 /* Rows of a part that an evaluation reads, spread evenly. */
@@ -648,8 +721,8 @@ static void report_classes(tuning *t)
         fprintf(session.out, " %lld", (long long)run.lengths[i]);
     fprintf(session.out, "; %.3f computed tokens a real one (%.3f if all were as long)\n",
             run.padding, run.unsorted);
-    session_event(",\"classes\":%d,\"computed_a_real\":%.9g,\"computed_unsorted\":%.9g", r->classes + 1,
-                  run.padding, run.unsorted);
+    session_event(",\"classes\":%d,\"computed_a_real\":%.9g,\"computed_unsorted\":%.9g",
+                  r->classes + 1, run.padding, run.unsorted);
 }
 
 static void report_plan(tuning *t, const char *method)
@@ -679,20 +752,31 @@ static void free_tuning(tuning *t)
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
+static void show_token(int32_t token)
+{
+    size_t size;
+    const char *bytes = bpe_bytes(&run.tokenizer, token, &size);
+    for (size_t k = 0; k < size; k++)
+        lm_show_byte((unsigned char)bytes[k]);
+}
+
 static void show(const int32_t *tokens, int64_t n)
 {
-    for (int64_t i = 0; i < n && !generator_stops(run.stops, tokens[i]); i++) {
-        size_t size;
-        const char *bytes = bpe_bytes(&run.tokenizer, tokens[i], &size);
-        for (size_t k = 0; k < size; k++)
-            lm_show_byte((unsigned char)bytes[k]);
-    }
+    for (int64_t i = 0; i < n && !generator_stops(run.stops, tokens[i]); i++)
+        show_token(tokens[i]);
     fputc('\n', session.out);
 }
 
+/* --generate shows one text as it comes. */
 static int stop(void *user, int64_t at, const int32_t *tokens)
 {
-    return (void)user, (void)at, (void)tokens, session.interrupted != 0;
+    (void)user;
+    (void)at;
+    if (o.generate && lm.samples == 1 && !generator_stops(run.stops, tokens[0])) {
+        show_token(tokens[0]);
+        fflush(session.out);
+    }
+    return session.interrupted != 0;
 }
 
 /* What is continued: --prompt, of chats as a turn of the user, or the end of a text. */
@@ -736,19 +820,24 @@ static int sample(tuning *t, const char *when)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
         const size_t needs = g.bytes;
-        fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
-                (long long)g.capacity, needs);
+        if (!o.generate)
+            fprintf(session.out, "cache  %lld tokens, %zu bytes with the model\n",
+                    (long long)g.capacity, needs);
         if (lm.budget > 0 && needs > (size_t)lm.budget)
             failed = session_fail(1,
                                   "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
                                   "--sample 0, need less",
                                   (long long)lm.budget, needs);
+        if (!failed && o.generate && lm.samples == 1 && !run.chats && lm.prompt != NULL)
+            fputs(lm.prompt, session.out);
         int64_t n = failed ? 0
                            : generator_text(&g, prompt.ids, (int64_t)prompt.count, &how, lm.sample,
                                             run.stops, out, stop, NULL);
         failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
-        for (int64_t i = 0; i < lm.samples && !failed; i++) {
-            fprintf(session.out, "sample %s\n%s%s", when, lm.prompt != NULL ? lm.prompt : "",
+        if (o.generate && lm.samples == 1)
+            fputc('\n', session.out);
+        for (int64_t i = 0; i < lm.samples && !failed && !(o.generate && lm.samples == 1); i++) {
+            fprintf(session.out, "sample%s\n%s%s", when, lm.prompt != NULL ? lm.prompt : "",
                     run.chats && lm.prompt != NULL ? "\n" : "");
             show(out + i * lm.sample, n);
         }
@@ -803,11 +892,12 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
     if (o.eval)
         fprintf(session.out,
                 "eval   %llu row%s: loss %.4f a token, mean of rows' means %.4f, perplexity %.4g\n",
-                (unsigned long long)part_used(&run.valid), session_s((int64_t)part_used(&run.valid)),
-                *loss, of_means, perplexity(*loss));
+                (unsigned long long)part_used(&run.valid),
+                session_s((int64_t)part_used(&run.valid)), *loss, of_means, perplexity(*loss));
     else if (run.valid.data->examples != NULL)
-        session_say("step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
-                    (unsigned long long)step, *loss, of_means, perplexity(*loss));
+        session_say(
+            "step %llu: validation loss %.4f a token, mean of rows' means %.4f, perplexity %.4g",
+            (unsigned long long)step, *loss, of_means, perplexity(*loss));
     else
         session_say("step %llu: validation loss %.4f, perplexity %.4g", (unsigned long long)step,
                     *loss, perplexity(*loss));
@@ -863,8 +953,8 @@ static const char *saved_name(const tuning *t)
                                                        : "adapter_model.safetensors";
 }
 
-/* The model, or what the method added to it, for others to load. */
-static int save_model(tuning *t)
+/* What others need beside the weights. */
+static int copy_files(model_any *m, const char *folder)
 {
     static const char *const files[] = { "vocab.json",
                                          "merges.txt",
@@ -874,15 +964,33 @@ static int save_model(tuning *t)
                                          "added_tokens.json",
                                          "chat_template.jinja",
                                          "generation_config.json" };
-    int failed = t->adapters.options.method == ADAPTERS_FULL
-                     ? model_save(&t->model, t->run.store, t->save, GCKPT_STORED_F32)
-                     : adapters_save(&t->adapters, t->save, gckpt_store_note(t->notes, "base"));
-    if (failed)
-        return session_fail(1, "--save %s: %s", t->save, t->model.error);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
-        if (t->adapters.options.method == ADAPTERS_FULL &&
-            copy_file(&t->model, o.model, t->save, files[i]) != 0)
+        if (copy_file(m, o.model, folder, files[i]) != 0)
             return 1;
+    return 0;
+}
+
+/* The model, or what the method added to it, for others to load. */
+static int save_model(tuning *t, const char *folder)
+{
+    const int full = t->adapters.options.method == ADAPTERS_FULL;
+    int failed = full ? model_save(&t->model, t->run.store, folder, exports[o.export_as])
+                      : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
+    if (failed)
+        return session_fail(1, "--save %s: %s", folder, t->model.error);
+    return full ? copy_files(&t->model, folder) : 0;
+}
+
+/* --merge of what is loaded, or trained. */
+static int merge(tuning *t)
+{
+    if (adapters_merge(&t->adapters) != 0 ||
+        model_save(&t->model, t->run.store, o.merge, exports[o.export_as]) != 0)
+        return session_fail(1, "--merge %s: %s", o.merge, t->model.error);
+    if (copy_files(&t->model, o.merge) != 0)
+        return 1;
+    fprintf(session.out, "merged %s: a whole model, %zu bytes\n", o.merge,
+            file_bytes(o.merge, "model.safetensors"));
     return 0;
 }
 
@@ -929,12 +1037,17 @@ static int save(tuning *t, double loss)
     const double best = t->result.best;
     const int waits =
         lm.resume != NULL && lm.eval_every > 0 && file_bytes(t->save, saved_name(t)) > 0;
-    if (loss > 0 ? best == 0 || loss < best : best == 0 && !waits) {
+    const int better = loss > 0 ? best == 0 || loss < best : best == 0 && !waits;
+    char last[MODEL_PATH];
+    if (better)
         t->result.best = loss;
-        if (save_model(t) != 0)
+    if (better || o.keep == KEEP_LAST) {
+        if (save_model(t, t->save) != 0)
             return 1;
         t->saved = 1;
     }
+    if (o.keep == KEEP_BOTH && save_model(t, join(last, sizeof last, t->save, "last")) != 0)
+        return 1;
     return save_training(t);
 }
 
@@ -1077,11 +1190,13 @@ static int end(tuning *t, const char *method)
     lm_report_end(&t->run);
     say_losses("loss  ", r->before, r->after);
     say_losses("general", r->general_before, r->general_after);
-    if (t->save != NULL && r->best > 0)
+    if (t->save != NULL && r->best > 0 && o.keep != KEEP_LAST)
         fprintf(session.out, "saved  %s: what evaluated best, loss %.4f, %zu bytes\n", t->save,
                 r->best, r->file);
     else if (t->save != NULL && t->saved)
         fprintf(session.out, "saved  %s: the last step's, %zu bytes\n", t->save, r->file);
+    if (t->save != NULL && o.keep == KEEP_BOTH)
+        fprintf(session.out, "saved  %s/last: the last step's\n", t->save);
     session_event(",\"method\":\"%s\",\"seconds_a_step\":%.9g,\"file_bytes\":%zu,"
                   "\"before\":%.9g,\"after\":%.9g,\"general_before\":%.9g,"
                   "\"general_after\":%.9g}\n",
@@ -1103,20 +1218,20 @@ static int note_base(tuning *t, const char *method)
     return session_fail(1, "%s", gckpt_error_text(t->notes));
 }
 
-/* Samples of what was saved: where that is not what the last step left, it is loaded. */
-static int sample_after(tuning *t)
+/* What was saved: where that is not what the last step left, it is loaded. */
+static int load_saved(tuning *t)
 {
     const char *folder = t->save;
     const adapters_method method = t->adapters.options.method;
     const int full = method == ADAPTERS_FULL;
     if (t->saved || folder == NULL || file_bytes(folder, saved_name(t)) == 0)
-        return sample(t, "after");
+        return 0;
     const tuning fresh = { .run = run.first };
     free_tuning(t);
     *t = fresh;
-    fprintf(session.out, "note   samples are of what was saved, not of the last step\n");
-    return load_model(t, method, full ? folder : o.model, full ? NULL : folder) ||
-           sample(t, "after");
+    fprintf(session.out, "note   %s of what was saved, not of the last step\n",
+            lm.sample == 0 ? "the merged model is" : "samples are");
+    return load_model(t, method, full ? folder : o.model, full ? NULL : folder);
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
@@ -1140,30 +1255,59 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         failed = (folder != NULL && model_folder(&t.model, folder) != 0)
                      ? session_fail(1, "--save: %s", t.model.error)
                      : 0;
-        failed = failed || (lm.sample > 0 && lm.resume == NULL && sample(&t, "before"));
+        failed = failed || (lm.sample > 0 && lm.resume == NULL && sample(&t, " before"));
         failed = failed || lm_execs(&t.run) || begin(&t) || train(&t) ||
                  end(&t, adapters_names[t.adapters.options.method]);
         lm_free_execs(&t.run);
     }
     *result = t.result;
-    if (!failed && !lm.plan && lm.sample > 0 && !session.interrupted)
-        failed = sample_after(&t);
+    if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL) && !session.interrupted)
+        failed = load_saved(&t) || (lm.sample > 0 && sample(&t, " after")) ||
+                 (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
 }
 
-/* --eval. Without an adapter nothing is added to the model; LoRA that begins at 0 lets it be packed. */
-static int evaluate_only(void)
+/* What is loaded where nothing is trained: with no adapter nothing is added to the model; LoRA that
+ * begins at 0 lets it be packed. */
+static int load_alone(tuning *t)
 {
-    tuning t = { .run = run.first };
-    double loss = 0, general = 0;
     const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
                                    : o.store != 0    ? ADAPTERS_LORA
                                                      : ADAPTERS_FULL;
     session.start = session_now();
-    const int failed = load_model(&t, method, o.model, o.adapter) || make_plans(&t) ||
-                       lm_execs(&t.run) || evaluate(&t, 0, &loss) ||
-                       evaluate_general(&t, 0, &general);
+    return load_model(t, method, o.model, o.adapter);
+}
+
+static int generate(void)
+{
+    tuning t = { .run = run.first };
+    model_any m;
+    int status = open_model(&m);
+    if (status == 0 && run.chat.format.name != NULL)
+        say_chats();
+    if (status == 0)
+        status = load_alone(&t) || sample(&t, "");
+    free_tuning(&t);
+    return status;
+}
+
+/* --merge without --data */
+static int merge_only(void)
+{
+    tuning t = { .run = run.first };
+    const int failed = load_alone(&t) || merge(&t);
+    free_tuning(&t);
+    return failed;
+}
+
+/* --eval */
+static int evaluate_only(void)
+{
+    tuning t = { .run = run.first };
+    double loss = 0, general = 0;
+    const int failed = load_alone(&t) || make_plans(&t) || lm_execs(&t.run) ||
+                       evaluate(&t, 0, &loss) || evaluate_general(&t, 0, &general);
     free_tuning(&t);
     return failed;
 }
@@ -1274,6 +1418,9 @@ static int try_outputs(void)
     const session_file own[] = { { "general", o.general, SESSION_READS, -1 },
                                  { "picture", o.picture, SESSION_WRITES, -1 } };
     struct stat model, is;
+    if (o.merge != NULL && stat(o.model, &model) == 0 && stat(o.merge, &is) == 0 &&
+        model.st_dev == is.st_dev && model.st_ino == is.st_ino)
+        return session_fail(2, "--merge %s: it is also --model; give another folder", o.merge);
     if (lm.save != NULL && !lm.plan) {
         if (mkdir(lm.save, 0777) != 0 && errno != EEXIST)
             return session_fail(1, "--save %s: %s", lm.save, strerror(errno));
@@ -1311,13 +1458,17 @@ int main(int argc, char **argv)
         status = make_model();
     if (status == 0 && lm.data != NULL)
         status = load_data();
-    if (status == 0 && o.eval) {
+    if (status == 0 && o.generate) {
+        status = generate();
+    } else if (status == 0 && o.eval) {
         status = evaluate_only();
     } else if (status == 0 && lm.data != NULL) {
         outcome result;
         status = o.method == ADAPTERS_METHODS
                      ? compare(argc, argv)
                      : tune((adapters_method)o.method, lm.save, argc, argv, &result);
+    } else if (status == 0 && o.merge != NULL) {
+        status = merge_only();
     }
     dataset_batches_free(&run.batches);
     dataset_free(&run.data);

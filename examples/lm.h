@@ -160,9 +160,9 @@ struct lm_run {
     lm_model models[LM_PURPOSES];
     lm_model shorter[LM_CLASSES][LM_SAMPLING]; /* of rows shorter than T, the shortest first: */
     int classes;                               /* so many */
-    const gckpt_backend *device; /* NULL: the processor */
-    const gckpt_ranks *ranks;    /* NULL: this process alone */
-    void *arena;                 /* one for all of them, which take turns: the device's */
+    const gckpt_backend *device;               /* NULL: the processor */
+    const gckpt_ranks *ranks;                  /* NULL: this process alone */
+    void *arena; /* one for all of them, which take turns: the device's */
     size_t arena_bytes;
     int32_t *tokens, *targets;  /* (batch,T) feeds, */
     int64_t T, first, rows;     /* of which this rank has so many rows, from `first` on */
@@ -238,9 +238,9 @@ static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build build, gckpt_tim
 static lm_model *lm_each(lm_run *r, int i)
 {
     const int k = i - LM_PURPOSES;
-    return k < 0                            ? &r->models[i]
+    return k < 0                          ? &r->models[i]
            : k < LM_SAMPLING * r->classes ? &r->shorter[k / LM_SAMPLING][k % LM_SAMPLING]
-                                            : NULL;
+                                          : NULL;
 }
 
 static int lm_purpose(int i) { return i < LM_PURPOSES ? i : (i - LM_PURPOSES) % LM_SAMPLING; }
@@ -277,8 +277,7 @@ static int lm_execs(lm_run *r)
             bytes = gckpt_plan_arena(m->plan);
     const size_t total = gckpt_plan_bytes(p) - gckpt_plan_arena(p) + bytes;
     if (lm.budget > 0 && total > (size_t)lm.budget)
-        return session_fail(1,
-                            "--budget %lld: %sevaluation or sampling need %zu bytes%s",
+        return session_fail(1, "--budget %lld: %sevaluation or sampling need %zu bytes%s",
                             (long long)lm.budget, training != NULL ? "training fits, but " : "",
                             total,
                             training != NULL ? "; --eval-every 0 and --sample 0 go without" : "");
@@ -394,8 +393,8 @@ static void lm_report_plan(lm_run *r)
         precisions[lm.precision == GCKPT_FP32   ? 0
                    : lm.precision == GCKPT_BF16 ? 1
                                                 : 2],
-        (long long)lm.threads, session_s(lm.threads), lm_bytes(r),
-        100 * gckpt_plan_overhead(p), (double)gckpt_plan_step_work(p));
+        (long long)lm.threads, session_s(lm.threads), lm_bytes(r), 100 * gckpt_plan_overhead(p),
+        (double)gckpt_plan_step_work(p));
     fprintf(session.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
             "activations %zu, workspace %zu)\n",
@@ -411,10 +410,10 @@ static void lm_report_plan(lm_run *r)
                   "\"parameter_bytes\":%zu,\"state_bytes\":%zu,\"gradient_bytes\":%zu,"
                   "\"activation_bytes\":%zu,\"workspace_bytes\":%zu,\"tree_bytes\":%zu,"
                   "\"gathered_bytes\":%zu,\"padding_bytes\":%zu",
-                  lm_bytes(r), (unsigned long long)gckpt_plan_step_work(p),
-                  gckpt_plan_overhead(p), gckpt_plan_recompute(p), name,
-                  (long long)gckpt_plan_rows(p), (long long)lm_parameters(r->store),
-                  (long long)lm.budget, kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
+                  lm_bytes(r), (unsigned long long)gckpt_plan_step_work(p), gckpt_plan_overhead(p),
+                  gckpt_plan_recompute(p), name, (long long)gckpt_plan_rows(p),
+                  (long long)lm_parameters(r->store), (long long)lm.budget,
+                  kinds[GCKPT_BYTES_PARAMETERS], kinds[GCKPT_BYTES_STATE],
                   kinds[GCKPT_BYTES_GRADIENTS], kinds[GCKPT_BYTES_ACTIVATIONS],
                   kinds[GCKPT_BYTES_WORKSPACE], kinds[GCKPT_BYTES_TREE],
                   kinds[GCKPT_BYTES_GATHERED], kinds[GCKPT_BYTES_PADDING]);

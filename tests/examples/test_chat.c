@@ -205,6 +205,50 @@ static void test_tokens(void)
     bpe_tokens_free(&t);
 }
 
+/* The tokens that the tokenizers package gives, by tokenizers of each family. */
+static void test_families(void)
+{
+    static chat c;
+    static chat_turn turns[TURNS];
+    static char folder[256], opened[256];
+    bpe family = { 0 };
+    int lines = 0;
+    json d;
+    FILE *f = fopen("tests/golden/chat_tokens.jsonl", "rb");
+    CHECK(f != NULL);
+    json_init(&d, "chat_tokens.jsonl");
+    while (f != NULL && json_read_line(&d, f) == 1) {
+        const char *name = json_text(&d, json_find(&d, JSON_ROOT, "format"));
+        snprintf(folder, sizeof folder, "tests/golden/tokenizer/%s", json_text(&d, json_find(&d, JSON_ROOT, "folder")));
+        if (strcmp(folder, opened) != 0) {
+            bpe_free(&family);
+            CHECK_MSG(bpe_open(&family, folder) == 0, "%s", family.error);
+            strcpy(opened, folder);
+        }
+        memset(&c, 0, sizeof c);
+        CHECK(chat_named(&c, name) == 0);
+        strcpy(c.marks[0], json_text(&d, json_find(&d, JSON_ROOT, "bos")));
+        strcpy(c.marks[1], json_text(&d, json_find(&d, JSON_ROOT, "eos")));
+        const size_t n = turns_of(&d, turns);
+        bpe_tokens t = { 0 };
+        CHECK_MSG(chat_encode(&c, &family, turns, n, json_bool(&d, JSON_ROOT, "asks", 0), 0, &t, NULL) == 0, "%s", c.error);
+        size_t i = 0;
+        const uint32_t ids = json_find(&d, JSON_ROOT, "ids");
+        for (uint32_t k = json_first(&d, ids); k != 0; k = json_next(&d, k), i++)
+            if (i >= t.count || t.ids[i] != (int32_t)json_int_of(&d, k))
+                break;
+        CHECK_MSG(i == t.count && i == json_size(&d, ids), "%s, %s, line %d: token %d of %d", folder, name, lines + 1, (int)i,
+                  (int)json_size(&d, ids));
+        bpe_tokens_free(&t);
+        lines++;
+    }
+    CHECK_MSG(d.error[0] == 0 && lines > 50, "%s: %d lines", d.error, lines);
+    bpe_free(&family);
+    json_free(&d);
+    if (f != NULL)
+        fclose(f);
+}
+
 /* chat_template.jinja before tokenizer_config.json, which has a string or several with names; its tokens. */
 static void test_folders(void)
 {
@@ -307,6 +351,7 @@ int main(int argc, char **argv)
     compare(argc > 1 ? argv[1] : "tests/golden/chat.jsonl");
     CHECK(bpe_open(&tokenizer, "tests/golden/tokenizer") == 0);
     test_tokens();
+    test_families();
     test_folders();
     test_refusals();
     test_memory();

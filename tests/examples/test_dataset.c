@@ -244,16 +244,16 @@ static void test_batches(void)
     int64_t lengths[DATASET_MOST_CLASSES];
     write_ragged();
     CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, END) == 0, "%s", d.error);
-    const int64_t T = dataset_longest(&d);
+    const int64_t most = dataset_longest(&d);
     for (uint64_t batch = 1; batch < 300; batch = batch < 10 ? batch + 1 : 2 * batch - 3) {
         const uint64_t first = batch % 2 == 0 ? 0 : 7, rows = 120 - first;
-        dataset_batches b = { &d, first, rows, batch, batch, T, 0, 0, NULL, NULL }, other = b;
+        dataset_batches b = { &d, first, rows, batch, batch, most, 0, 0, NULL, NULL }, other = b;
         unsigned char seen[120];
         double real = 0, computed = 0, padded = 0;
         uint64_t same = 0, steps = 0;
         CHECK(dataset_batches_new(&b) == 0 && dataset_batches_new(&other) == 0);
         const int classes = dataset_classes(&b, DATASET_MOST_CLASSES, lengths);
-        CHECK(classes > 0 && classes <= DATASET_MOST_CLASSES && lengths[classes - 1] == T);
+        CHECK(classes > 0 && classes <= DATASET_MOST_CLASSES && lengths[classes - 1] == most);
         for (int i = 1; i < classes; i++)
             CHECK(lengths[i - 1] < lengths[i] && lengths[i - 1] > 0);
         for (uint64_t p = 0, n; p < 3 * rows; p += n, steps++) {
@@ -269,12 +269,12 @@ static void test_batches(void)
                 k++;
             for (uint64_t i = 0; i < n; i++) {
                 CHECK(b.now[i] >= first && b.now[i] < 120 && !seen[b.now[i]]++);
-                CHECK(dataset_length(&d, b.now[i], T) <= lengths[k]);
-                real += (double)dataset_length(&d, b.now[i], T);
+                CHECK(dataset_length(&d, b.now[i], most) <= lengths[k]);
+                real += (double)dataset_length(&d, b.now[i], most);
                 same += p >= rows && b.now[i] == first + p % rows + i;
             }
             computed += (double)(n * (uint64_t)lengths[k]);
-            padded += (double)(n * (uint64_t)T);
+            padded += (double)(n * (uint64_t)most);
         }
         CHECK(steps == 3 * dataset_steps(&b) && (batch > 8 || same < rows / 4));
         if (batch == 8) {

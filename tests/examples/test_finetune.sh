@@ -293,6 +293,110 @@ check "an answer of nothing, with no end of text behind it" fails_with 1 "bad.js
 printf '{"prompt": "a", "answer"\n' > "$work/bad.jsonl"
 check "what is not JSON" fails_with 1 "bad.jsonl:1: " build/finetune $model --data "$work/bad.jsonl"
 
+# ---- chats, kinds of lines, what is learned of them ---------------------------------------------------------
+awk 'BEGIN { for (i = 0; i < 60; i++) printf("{\"messages\": [{\"role\": \"user\", \"content\": \"%d+%d\"}, {\"role\": \"assistant\", \"content\": \"%d%s\"}]}\n",
+    i, i % 7, i + i % 7, i % 9 ? "" : ", which is a longer answer"); for (i = 0; i < 9; i++) {
+    printf("{\"instruction\": \"add\", \"input\": \"%d %d\", \"output\": \"%d\"}\n{\"text\": \"abc %d\"}\n", i, i, 2 * i, i)
+    printf("{\"prompt\": \"a\", \"completion\": \"b <|endoftext|>\"}\n") } }' > "$work/chats.jsonl"
+chats="$model --threads 1 --batch 4 --lr 1e-2 --warmup 2 --json - --context 40 --data $work/chats.jsonl --eval-every 0"
+own="--user-turn U:{}\\n --assistant-turn A:{}<|endoftext|>\\n"
+check "a chat without a template: both remedies" fails_with 1 "chats.jsonl:1: a chat, but the model has no template; --chat NAME .*; or --user-turn" \
+    build/finetune $chats
+cp -r "$work/tiny" "$work/chatty"
+cp tests/golden/chat_template.jinja "$work/chatty"
+build/finetune $chats --model "$work/chatty" --plan > "$work/stdout" 2> "$work/stderr"
+check "the folder's template is known" grep -q "^chats  chatml, by the model's chat_template.jinja" "$work/stderr"
+echo x >> "$work/chatty/chat_template.jinja"
+check "another one is not" fails_with 1 "the model's chat_template.jinja is none that is known here; --chat" \
+    build/finetune $chats --model "$work/chatty"
+check "--chat names one" sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; no token'"
+check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
+check "--user-turn alone" fails_with 2 "make a template together" build/finetune $chats --user-turn '{}'
+check "--user-turn and --chat" fails_with 2 "leave one out" build/finetune $chats $own --chat gemma
+check "--user-turn without a place" fails_with 2 "expected {} where it is said" build/finetune $chats --user-turn x --assistant-turn '{}'
+check "special tokens that are spelled out are counted" sh -c "build/finetune $chats '--user-turn=U:{}\\n' \
+    '--assistant-turn=A:{}<|endoftext|>\\n' --plan 2>&1 | grep -q '^note   --data: 9 special tokens are spelled out, taken as text'"
+check "--special-tokens takes them" sh -c "build/finetune $chats --chat chatml --special-tokens --plan 2>&1 | grep -q 'taken as such (--special'"
+build/finetune $chats $own --steps 30 --sample 6 --prompt 1+1 --save "$work/chat.a" > "$work/chat.json" 2> "$work/chat.out"
+check "a prompt is a turn of the user: $(tail -n 1 "$work/chat.out")" sh -c "grep -aq '^chats  own\$' $work/chat.out &&
+    grep -aqx '1+1' $work/chat.out && test -n '$(field "$work/chat.json" end weights_hash)'"
+check "its cache is as long as prompt and sample" grep -aq '^cache  14 tokens' "$work/chat.out"
+printf '{"conversations": []}\n' > "$work/bad.jsonl"
+check "another kind of line" fails_with 1 'bad.jsonl:1: expected {"prompt": "..", "completion": ".."}, {"messages"' build/finetune $model \
+    --data "$work/bad.jsonl"
+
+# ---- rows of like length: bits, epochs ----------------------------------------------------------------------
+build/finetune $chats $own --steps 11 --save "$work/chat.b" > "$work/stdout" 2> "$work/stderr"
+build/finetune --resume "$work/chat.b" --steps 30 --sample 0 --json - > "$work/chatb.json" 2> "$work/stderr"
+check "rows of like length: resumed to the same bits" sh -c "cmp $work/chat.a/adapter_model.safetensors $work/chat.b/adapter_model.safetensors &&
+    test '$(field "$work/chat.json" end weights_hash)' = '$(field "$work/chatb.json" end weights_hash)'"
+awk 'BEGIN { srand(1); for (i = 0; i < 120; i++) { n = i == 77 ? 90 : int(5 - 19 * log(1 - rand() * 0.98)); printf("{\"prompt\": \"q\", \"answer\": \"")
+    for (k = 0; k < n - 1; k++) printf("%c", 97 + (i + k) % 20); printf("\"}\n") } }' > "$work/ragged.jsonl"
+check "--new with more context" build/finetune --new 1x16x2x96 --model "$work/wide"
+ragged="--model $work/wide --threads 1 --method full --batch 4 --clip 0 --data $work/ragged.jsonl --eval-every 0 --json -"
+build/finetune $ragged --validation "$work/sums.jsonl" --epochs 1 --lr 1e-9 > "$work/grouped.json" 2> "$work/grouped.out"
+build/finetune $ragged --validation "$work/sums.jsonl" --epochs 1 --lr 1e-9 --in-order > "$work/padded.json" 2> "$work/stderr"
+less_work=$(field "$work/grouped.json" plan computed_a_real)
+check "computed tokens a real one: $less_work, $(field "$work/grouped.json" plan computed_unsorted) padded to the longest" \
+    less "${less_work:-9}" 1.15
+check "padded to the longest there are many more" less 3 "$(field "$work/grouped.json" plan computed_unsorted)"
+check "--in-order has one plan" sh -c "! grep -q computed_a_real $work/padded.json && grep -q '^rows   of like length together, [1-9][0-9]* plans' $work/grouped.out"
+whole() # FILE: steps, targets, the sum of their losses
+{
+    sed -n 's/^{"event":"step".*"loss":\([^,]*\).*"targets":\([0-9]*\).*/\1 \2/p' "$1" |
+        awk '{ n += $2; sum += $1 * $2 } END { printf("%d %d %.3f\n", NR, n, sum) }'
+}
+check "an epoch has every row once: $(whole "$work/grouped.json")" test "$(whole "$work/grouped.json")" = "$(whole "$work/padded.json")"
+build/finetune $ragged --batch 16 --micro-batch 4 --budget 1 > "$work/stdout" 2> "$work/stderr"
+least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr")
+build/finetune $ragged --batch 16 --budget "${least:-1}" --epochs 1 > "$work/plan.json" 2> "$work/stderr"
+check "each class within the budget" test "$(field "$work/plan.json" end bytes_measured)" -le "${least:-0}"
+check "of $least bytes" test "$(field "$work/plan.json" plan bytes)" -le "${least:-0}"
+build/finetune $ragged --batch 7 --epochs 2 > "$work/two.json" 2> "$work/stderr"
+check "--epochs: the last step of each is smaller" test "$(grep -c '"event":"step"' "$work/two.json")" -eq 36
+check "--epochs and --steps" fails_with 2 "give one of them" build/finetune $ragged --epochs 2 --steps 3
+build/finetune $ragged --batch 7 --epochs 1 --save "$work/epoch" > "$work/stdout" 2> "$work/stderr"
+build/finetune --resume "$work/epoch" --epochs 2 --json - > "$work/more.json" 2> "$work/stderr"
+check "another epoch" test "$(field "$work/more.json" end weights_hash)" = "$(field "$work/two.json" end weights_hash)"
+
+# ---- --eval, --generate, --merge, --export, --keep ----------------------------------------------------------
+evaluated() { field "$1" eval val_loss; }
+on="--threads 1 --data $work/sums.jsonl --context 24"
+build/finetune $model $on --eval --json - > "$work/eval.json" 2> "$work/eval.out"
+check "--eval: $(cat "$work/eval.out")" grep -q "^eval   120 rows: loss [0-9.]* a token, mean of rows' means [0-9.]*, perplexity [0-9]" "$work/eval.out"
+check "perplexity is e to the loss" sh -c "awk 'BEGIN { x = $(field "$work/eval.json" eval perplexity) / exp($(evaluated "$work/eval.json")); exit !(x > 0.9999 && x < 1.0001) }'"
+build/finetune $model $on --eval --in-order --json - > "$work/evalp.json" 2> "$work/stderr"
+check "--eval: padded to the longest the same" test "$(evaluated "$work/eval.json")" = "$(evaluated "$work/evalp.json")"
+build/finetune $model $on --batch 8 --lr 3e-2 --eval-every 5 --steps 15 --save "$work/kept" --keep both --merge "$work/merged" --json - \
+    > "$work/kept.json" 2> "$work/kept.out"
+check "perplexity beside validation losses" grep -q '^step 5: validation loss .*, perplexity [0-9]' "$work/kept.out"
+check "--keep both: the last beside the best" sh -c "test -s $work/kept/last/adapter_model.safetensors -a -s $work/kept/adapter_model.safetensors &&
+    grep -q '^saved  .*kept/last: the last' $work/kept.out"
+build/finetune $model $on --batch 8 --lr 3e-2 --eval-every 5 --steps 15 --save "$work/lasting" --keep last > "$work/stdout" 2> "$work/stderr"
+check "--keep last" cmp "$work/lasting/adapter_model.safetensors" "$work/kept/last/adapter_model.safetensors"
+check "--keep without --save" fails_with 2 "needs --save DIR" build/finetune $text --keep last
+build/finetune $model $on --eval --adapter "$work/kept" --json - > "$work/eval1.json" 2> "$work/stderr"
+build/finetune --model "$work/merged" $on --eval --json - > "$work/eval2.json" 2> "$work/stderr"
+check "--merge: the merged model's loss $(evaluated "$work/eval2.json")" sh -c "awk 'BEGIN { x = $(evaluated "$work/eval1.json") - $(evaluated "$work/eval2.json"); exit !(x < 1e-5 && x > -1e-5) }' &&
+    test '$(evaluated "$work/eval1.json")' != '$(evaluated "$work/eval.json")'"
+check "--merge of an adapter" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged2 &&
+    cmp $work/merged/model.safetensors $work/merged2/model.safetensors && test -s $work/merged2/vocab.json"
+check "--export bf16" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged3 --export bf16 &&
+    grep -aq BF16 $work/merged3/model.safetensors && build/finetune --model $work/merged3 --generate --sample 3"
+check "--export of an adapter" fails_with 2 "it needs --method full or --merge" build/finetune $text --export bf16
+check "--merge of nothing" fails_with 2 "needs --adapter DIR" build/finetune $model --merge "$work/x"
+check "--merge of packed weights" fails_with 2 "leave --store" build/finetune $model --adapter "$work/kept" --merge "$work/x" --store int8
+check "--merge of another method" fails_with 2 "only what --method lora" build/finetune $text --merge "$work/x" --method bias
+check "--merge over the model" fails_with 2 "it is also --model" build/finetune $model --adapter "$work/kept" --merge "$work/tiny"
+build/finetune $model --generate --prompt 'The ' --sample 9 --threads 1 > "$work/generated" 2>&1
+check "--generate continues" grep -aq '^The ' "$work/generated"
+cp tests/golden/chat_template.jinja "$work/chatty"
+build/finetune --model "$work/chatty" --generate --prompt 'The ' --sample 9 --threads 1 > "$work/generated" 2>&1
+check "--generate answers by a template" sh -c "grep -aq '^chats  chatml' $work/generated && ! grep -aq '^The ' $work/generated"
+check "--chat none: it continues" sh -c "build/finetune --model $work/chatty --generate --prompt 'The ' --sample 9 --chat none | grep -aq '^The '"
+check "--generate with --data" fails_with 2 "only continues --prompt" build/finetune $text --generate
+check "--eval with --save" fails_with 2 "--eval does not train" build/finetune $text --eval --save "$work/x"
+
 # ---- tokens in order: a .bin file of the same bytes is the same training ----------------------------------
 head -c 4000 "$work/text" | od -An -v -to1 | awk '{ for (i = 1; i <= NF; i++) printf("\\%s\\000", $i) }' > "$work/octal"
 printf "$(cat "$work/octal")" > "$work/tokens.bin"

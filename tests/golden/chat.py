@@ -5,6 +5,9 @@
     python3 tests/golden/chat.py FOLDER              which are known, and the table for chat.h
     python3 tests/golden/chat.py FOLDER golden       writes tests/golden/chat.jsonl: what Jinja renders
     python3 tests/golden/chat.py FOLDER wide > FILE  the same of 200 random chats, for build/test_chat FILE
+    python3 tests/golden/chat.py tokens              writes tests/golden/chat_tokens.jsonl: what the tokenizers
+                                                     package makes of such texts (by build/test_chat: no FOLDER)
+                                                     with tests/golden/tokenizer/*, when those have changed
 
 A template has the format whose rendering is Jinja's for all of many random chats: with and without a
 system's turn, with turns out of order, odd white space and special tokens in them. Where Jinja drops a
@@ -115,7 +118,49 @@ def known(folder):
     return found
 
 
+TOKENS = [("smollm2", ["chatml", "smollm2", "qwen2.5"], "<|endoftext|>", "<|endoftext|>"),
+          ("qwen2", ["qwen2", "qwen3"], "<|endoftext|>", "<|endoftext|>"),
+          ("llama3", ["llama3", "llama3.1"], "<|begin_of_text|>", "<|eot_id|>"),
+          ("gemma", ["gemma", "gemma3"], "<bos>", "<eos>"),
+          ("mistral", ["mistral", "mistral-v1", "mistral-v3", "mistral-nemo"], "<s>", "</s>"),
+          ("llama2", ["zephyr", "chatml"], "<s>", "</s>")]
+PLAIN = ["the memory", "A model, 2024!", " it's", "groß 模型 ", "1000", "\n\nfour", "память", "  two", "x\n", "user"]
+
+
+def tokens():
+    """Answers that can be tokenised apart; what is said spells no special token."""
+    from tokenizers import Tokenizer
+    draw = random.Random(4)
+    with open("tests/golden/chat_tokens.jsonl", "w") as to:
+        for folder, names, bos, eos in TOKENS:
+            tokenizer = Tokenizer.from_file("tests/golden/tokenizer/%s/tokenizer.json" % folder)
+            for name in names:
+                def encode(chats):
+                    texts = [t.replace("<BOS>", bos).replace("<EOS>", eos) for t in ours(name, chats)]
+                    return [tokenizer.encode(t, add_special_tokens=False).ids for t in texts]
+
+                for i in range(8):
+                    tries, apart = 0, False
+                    while not apart:  # until no token reaches from what is before an answer into it
+                        tries += 1
+                        roles = ["user", "assistant", "user", "assistant", "user"][:1 + i % 5 if tries < 300 else 1]
+                        messages = [{"role": r, "content": "".join(draw.choice(PLAIN) for _ in range(draw.randint(1, 3)))}
+                                    for r in roles]
+                        for m in messages:
+                            if m["role"] == "assistant":
+                                m["content"] = m["content"].lstrip() or "yes"
+                        asks = i % 2 == 0
+                        begins = [(messages[:k], True) for k in range(1, len(messages), 2)]
+                        ids, *before = encode([(messages, asks)] + begins)
+                        apart = all(ids[:len(x)] == x for x in before)
+                    to.write(json.dumps({"folder": folder, "format": name, "bos": bos, "eos": eos, "messages": messages,
+                                         "asks": asks, "ids": ids}, ensure_ascii=False) + "\n")
+
+
 def main():
+    if sys.argv[1:] == ["tokens"]:
+        tokens()
+        return
     found = known(sys.argv[1])
     if len(sys.argv) == 2:
         for name in FORMATS:
