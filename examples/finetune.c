@@ -575,9 +575,12 @@ static int load_data(void)
     run.other = other;
     if (train.count == 0 || ((lm.eval_every > 0 || o.eval) && run.valid.count == 0))
         return session_fail(1,
-                            "%s has %llu rows of %lld tokens, too few to learn from and to "
-                            "evaluate with; a smaller --context makes more",
-                            lm.data, (unsigned long long)rows, (long long)run.first.T);
+                            "%s has %llu row%s of %lld token%s, too few to learn from and to "
+                            "evaluate with; %s",
+                            lm.data, (unsigned long long)rows, session_s((int64_t)rows),
+                            (long long)run.first.T, session_s(run.first.T),
+                            longest > 0 ? "--validation FILE or --eval-every 0 leaves all to learn"
+                                        : "a smaller --context makes more");
     if (lm_make_batch(&run.first, run.first.T) != 0 || group_rows() != 0)
         return 1;
     count_steps();
@@ -1249,6 +1252,10 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     failed = failed || make_plans(&t);
     if (!failed)
         report_plan(&t, adapters_names[t.adapters.options.method]);
+    if (!failed && !lm.plan && lm.resume != NULL && (int64_t)run.resumed_at >= lm.steps)
+        fprintf(session.out,
+                "note   %lld steps are done, and %lld are asked for: more --steps or --epochs go on\n",
+                (long long)run.resumed_at, (long long)lm.steps);
     if (!failed && lm.timeline != NULL)
         failed = lm_draw_plan(t.run.models[LM_TRAINING].plan);
     if (!failed && !lm.plan) {
