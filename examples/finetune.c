@@ -224,7 +224,8 @@ static int check_options(void)
         lm.sample = 200;
     if (lm.data == NULL && !o.generate && o.merge == NULL &&
         (o.new_model == NULL || lm.resume != NULL))
-        return session_fail(2, "--data FILE is missing: what to learn");
+        return session_fail(2, "--data FILE is missing: %s",
+                            o.eval ? "what to evaluate with" : "what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
         return session_fail(2, lm.save == NULL
                                    ? "--method all needs --save DIR: each goes to DIR/METHOD"
@@ -519,8 +520,13 @@ static int has_biases(const model_config *c)
 /* Sizes, tokenizer and chat template of --model. */
 static int open_model(model_any *m)
 {
+    struct stat is;
     if (model_read_config(m, o.model) != 0)
-        return session_fail(1, "--model: %s", m->error);
+        return session_fail(1, "--model: %s%s", m->error,
+                            stat(o.model, &is) == 0 || o.model[0] == '/' || o.model[0] == '.'
+                                ? ""
+                                : "; a folder is expected: hf download NAME --local-dir DIR makes "
+                                  "one of a model on Hugging Face");
     model_close(m);
     if (bpe_open(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s", run.tokenizer.error);
@@ -674,8 +680,8 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
     if (!failed && t->adapters.options.method != method)
-        failed = model_fail(&t->model, "--adapter %s: it is of --method %s", adapter,
-                            adapters_names[t->adapters.options.method]);
+        failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
+                            adapter, adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
     t->run.lr = lm.lr > 0 ? lm.lr : usual_lr[method];
@@ -1279,9 +1285,9 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
  * begins at 0 lets it be packed. */
 static int load_alone(tuning *t)
 {
-    const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
-                                   : o.store != 0    ? ADAPTERS_LORA
-                                                     : ADAPTERS_FULL;
+    const adapters_method method = o.adapter != NULL        ? (adapters_method)o.method
+                                   : o.store != 0 || o.map ? ADAPTERS_LORA
+                                                           : ADAPTERS_FULL;
     session.start = session_now();
     return load_model(t, method, o.model, o.adapter);
 }
