@@ -2190,7 +2190,7 @@ __global__ void rotary_rest_kernel(const float *x, float *y, int64_t n, int d, i
     }
 }
 
-/* A thread N pairs x_i, x_(i + half) of one head of d. `packs` of them in half of what is turned. */
+/* A thread N pairs x_i, x_(i + half) of a head of d; `packs` of them in half of what is turned. */
 template <int N>
 __global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
                               int heads, int packs, int d, int accumulate)

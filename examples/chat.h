@@ -519,8 +519,9 @@ static inline const bpe_added *chat_special(const bpe *b, const char *s, size_t 
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++) {
             const bpe_added *a = &b->added[list][i];
-            if (*s == *a->text && a->special && n >= a->size && memcmp(s, a->text, a->size) == 0 &&
-                (best == NULL || a->size > best->size))
+            if (*s == *a->name && a->special && n >= a->name_size &&
+                memcmp(s, a->name, a->name_size) == 0 &&
+                (best == NULL || a->name_size > best->name_size))
                 best = a;
         }
     return best;
@@ -533,13 +534,13 @@ static inline size_t chat_spelled(const bpe *b, const char *text, size_t size)
     size_t n = 0;
     for (int list = 0; list < 2; list++)
         for (uint32_t i = 0; i < b->added_count[list]; i++)
-            first[(unsigned char)*b->added[list][i].text] |=
+            first[(unsigned char)*b->added[list][i].name] |=
                 (unsigned char)(b->added[list][i].special != 0);
     for (size_t i = 0; i < size; i++) {
         const bpe_added *a =
             first[(unsigned char)text[i]] != 0 ? chat_special(b, text + i, size - i) : NULL;
         n += a != NULL;
-        i += a != NULL ? a->size - 1 : 0;
+        i += a != NULL ? a->name_size - 1 : 0;
     }
     return n;
 }
@@ -698,7 +699,7 @@ static inline int chat_write(void *user, chat_part part, const char *text, size_
         return chat_push(w, text, n);
     for (size_t i = 0, size; i < n; i += size) {
         const bpe_added *a = chat_special(w->b, text + i, n - i);
-        size = a != NULL ? a->size : 1;
+        size = a != NULL ? a->name_size : 1;
         if (a == NULL && chat_push(w, text + i, 1) != 0)
             return -1;
         if (a == NULL)

@@ -47,22 +47,6 @@ static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, in
     return gckpt_add(y, gckpt_linear(a, weight(p, name, 0, rank, out), NULL));
 }
 
-/* Each head of keys or values serves as many neighbours: heads of k, repeated. */
-static gckpt_tensor *spread(gckpt_tensor *k, const spot *s)
-{
-    static const float zeros[64];
-    const int64_t each = s->model->heads / s->model->key_heads,
-                  width = s->model->dim / s->model->heads;
-    char name[32];
-    if (each == 1)
-        return k;
-    snprintf(name, sizeof name, "zeros.%d", gckpt_id(k));
-    const gckpt_shape apart = { 5, { 1, TOKENS, s->model->key_heads, 1, width } };
-    k = gckpt_add(gckpt_reshape(k, apart),
-                  gckpt_constant(s->at.n->graph, name, GCKPT_F32, gckpt_shape2(each, 1), zeros));
-    return gckpt_reshape(k, gckpt_shape3(1, TOKENS, s->model->dim));
-}
-
 /* A block of Llama: RMSNorm (its gain is in the next product), rotary attention, SwiGLU. */
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
@@ -74,7 +58,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *q = gckpt_rotary(dense(p, "q", h, dim, dim, RANK), heads, 0);
     gckpt_tensor *k = gckpt_rotary(dense(p, "k", h, dim, keys, 0), s->model->key_heads, 0);
     gckpt_tensor *v = dense(p, "v", h, dim, keys, RANK);
-    h = gckpt_attention(q, spread(k, s), spread(v, s), heads, 1);
+    const gckpt_attention_desc causal = { heads, s->model->key_heads, 1, NULL };
+    h = gckpt_attention_with(q, k, v, &causal);
     x = gckpt_add(x, dense(p, "o", h, dim, dim, 0));
     h = gckpt_rmsnorm(x, NULL);
     gckpt_tensor *gate = gckpt_silu(dense(p, "gate", h, dim, inner, 0));

@@ -247,7 +247,7 @@ STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 BEFORE = ["<unk>", "<s>", "</s>"]
 families = {
     "llama3": drop_merges(design(
-        420, ["学"], [token("<|begin_of_text|>"), token("<|eot_id|>"), token("<|reserved_special_token_0|>"),
+        420, ["♞"], [token("<|begin_of_text|>"), token("<|eot_id|>"), token("<|reserved_special_token_0|>"),
                   token("<|start_header_id|>")], None,
         sequence("pretokenizers", split(LLAMA3), byte_level(regex=False)), byte_level(True),
         lambda ids: sequence("processors", byte_level(True), template(ids, ["<|begin_of_text|>"])),
@@ -346,7 +346,7 @@ def put_design(folder, made, count):
     of = Tokenizer.from_str(text)
     specials = [one["content"] for one in made["added_tokens"]]
     specials += [part for one in specials for part in (" " + one, one + " ", one[:-1])]
-    cases = [b"", b" ", b"a", "\u200b".encode(), "学".encode(), b"!...!", TEXT[:100].encode()] + [hostile(specials) for _ in range(count)]
+    cases = [b"", b" ", b"a", "\u200b".encode(), "♞".encode(), b"!...!", TEXT[:100].encode()] + [hostile(specials) for _ in range(count)]
     with open(folder + "/cases.jsonl", "w", encoding="utf-8") as out:
         def line(value):
             out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
@@ -391,7 +391,7 @@ if len(sys.argv) > 2:
 else:
     random.seed(32)
     for name, made in families.items():
-        put_design(HERE + "/" + name, made, 125)
+        put_design(HERE + "/" + name, made, 118)
     with open(HERE + "/qwen2/cases.jsonl", "a", encoding="utf-8") as out:
         hashed, changed = 0xcbf29ce484222325, 0
         for code in range(0x110000):
