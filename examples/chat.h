@@ -595,8 +595,7 @@ static inline int chat_tail(bpe *b, const char *text, size_t n, int flags, const
     int status = bpe_encode(b, text, n, flags, &all) != 0 ? -1 : 0;
     if (status < 0)
         memcpy(to->error, all.error, sizeof to->error);
-    else if (all.count >= count && count > 0 &&
-             memcmp(all.ids, known, count * sizeof *known) == 0)
+    else if (all.count >= count && count > 0 && memcmp(all.ids, known, count * sizeof *known) == 0)
         status = bpe_reserve(to, all.count - count) != 0 ? -1 : 1;
     if (status == 1 && all.count > count) {
         memcpy(to->ids + to->count, all.ids + count, (all.count - count) * sizeof *all.ids);

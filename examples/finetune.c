@@ -185,7 +185,8 @@ static int check_modes(void)
                             o.merge);
     if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
         return session_fail(2, o.method != ADAPTERS_LORA
-                                   ? "--merge: only what --method lora trains adds up to weights"
+                                   ? "--merge: only what --method lora trains adds up to weights "
+                                     "(of --method full, --save has a whole model)"
                                    : "--merge needs --adapter DIR, or --data to train one first");
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
@@ -444,6 +445,16 @@ static int open_chat(void)
     return 0;
 }
 
+/* A folder has a template, but none that is known, and the user chose none. */
+static void note_unknown_template(const char *what)
+{
+    if (run.chat.format.name == NULL && run.chat.found[0] != 0 && o.chat == NULL)
+        fprintf(session.out,
+                "note   the model's %s is none that is known: %s; --chat NAME, or --user-turn and "
+                "--assistant-turn, say what it is, and --chat none hides this note\n",
+                run.chat.found, what);
+}
+
 /* What is learned are chats: their end stops samples, too. */
 static void say_chats(void)
 {
@@ -555,6 +566,8 @@ static int load_data(void)
     if (run.data.lines[DATASET_CHATS] > 0 ||
         (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.format.name != NULL))
         say_chats();
+    else if (run.data.lines[DATASET_INSTRUCTIONS] > 0)
+        note_unknown_template("instructions stand behind ### Instruction:");
     const int64_t room = m.config.context - positions_before();
     run.first.T = o.context > 0 ? o.context : room < USUAL_CONTEXT ? room : USUAL_CONTEXT;
     int64_t longest = dataset_longest(&run.data);
@@ -1259,9 +1272,10 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     if (!failed)
         report_plan(&t, adapters_names[t.adapters.options.method]);
     if (!failed && !lm.plan && lm.resume != NULL && (int64_t)run.resumed_at >= lm.steps)
-        fprintf(session.out,
-                "note   %lld steps are done, and %lld are asked for: more --steps or --epochs go on\n",
-                (long long)run.resumed_at, (long long)lm.steps);
+        fprintf(
+            session.out,
+            "note   %lld steps are done, and %lld are asked for: more --steps or --epochs go on\n",
+            (long long)run.resumed_at, (long long)lm.steps);
     if (!failed && lm.timeline != NULL)
         failed = lm_draw_plan(t.run.models[LM_TRAINING].plan);
     if (!failed && !lm.plan) {
@@ -1285,7 +1299,7 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
  * begins at 0 lets it be packed. */
 static int load_alone(tuning *t)
 {
-    const adapters_method method = o.adapter != NULL        ? (adapters_method)o.method
+    const adapters_method method = o.adapter != NULL       ? (adapters_method)o.method
                                    : o.store != 0 || o.map ? ADAPTERS_LORA
                                                            : ADAPTERS_FULL;
     session.start = session_now();
@@ -1299,6 +1313,8 @@ static int generate(void)
     int status = open_model(&m);
     if (status == 0 && run.chat.format.name != NULL)
         say_chats();
+    if (status == 0)
+        note_unknown_template("--prompt is continued, not answered");
     if (status == 0)
         status = load_alone(&t) || sample(&t, "");
     free_tuning(&t);
