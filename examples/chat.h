@@ -202,7 +202,8 @@ chat_fail(chat *c, const char *format, ...)
 static inline uint64_t chat_hash(const char *text, size_t size, uint64_t hash)
 {
     for (size_t i = 0; i < size; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
+        if (text[i] != '\r' || i + 1 == size || text[i + 1] != '\n')
+            hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
     return hash;
 }
 
@@ -225,14 +226,19 @@ static inline const char *chat_names(char *to, size_t size)
     return to;
 }
 
-/* The format that a template renders, if it is known. Jinja drops a newline at its end. */
+/* The format that a template renders, if it is known. Jinja drops a newline at its end, and reads
+ * those of Windows as newlines. */
 static inline void chat_recognise(chat *c, const char *text, size_t size)
 {
     size -= size > 0 && text[size - 1] == '\n';
+    size -= size > 0 && text[size - 1] == '\r';
+    size_t bytes = size;
+    for (size_t i = 0; i + 1 < size; i++)
+        bytes -= text[i] == '\r' && text[i + 1] == '\n';
     const uint64_t a = chat_hash(text, size, 14695981039346656037u),
                    b = chat_hash(text, size, 0x9e3779b97f4a7c15u);
     for (size_t i = 0; i < sizeof chat_known / sizeof chat_known[0]; i++)
-        if (chat_known[i].size == size && chat_known[i].hash[0] == a && chat_known[i].hash[1] == b)
+        if (chat_known[i].size == bytes && chat_known[i].hash[0] == a && chat_known[i].hash[1] == b)
             chat_named(c, chat_known[i].format);
 }
 
