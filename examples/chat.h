@@ -202,7 +202,8 @@ chat_fail(chat *c, const char *format, ...)
 static inline uint64_t chat_hash(const char *text, size_t size, uint64_t hash)
 {
     for (size_t i = 0; i < size; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
+        if (text[i] != '\r' || i + 1 == size || text[i + 1] != '\n')
+            hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
     return hash;
 }
 
@@ -225,14 +226,19 @@ static inline const char *chat_names(char *to, size_t size)
     return to;
 }
 
-/* The format that a template renders, if it is known. Jinja drops a newline at its end. */
+/* The format that a template renders, if it is known. Jinja drops a newline at its end, and reads
+ * those of Windows as newlines. */
 static inline void chat_recognise(chat *c, const char *text, size_t size)
 {
     size -= size > 0 && text[size - 1] == '\n';
+    size -= size > 0 && text[size - 1] == '\r';
+    size_t bytes = size;
+    for (size_t i = 0; i + 1 < size; i++)
+        bytes -= text[i] == '\r' && text[i + 1] == '\n';
     const uint64_t a = chat_hash(text, size, 14695981039346656037u),
                    b = chat_hash(text, size, 0x9e3779b97f4a7c15u);
     for (size_t i = 0; i < sizeof chat_known / sizeof chat_known[0]; i++)
-        if (chat_known[i].size == size && chat_known[i].hash[0] == a && chat_known[i].hash[1] == b)
+        if (chat_known[i].size == bytes && chat_known[i].hash[0] == a && chat_known[i].hash[1] == b)
             chat_named(c, chat_known[i].format);
 }
 
@@ -418,7 +424,8 @@ static inline int chat_check(chat *c, const chat_turn *turns, size_t count)
         if (f->turns[turns[i].role][0] == NULL)
             return chat_fail(c, "a turn of the %s has no place in this chat template, %s%s",
                              chat_roles[turns[i].role], f->name,
-                             f->rules & CHAT_JOINS ? ", but at the beginning" : "");
+                             f->rules & CHAT_JOINS ? ", but at the beginning"
+                                                   : ": its text can begin the user's turn");
         if ((f->rules & CHAT_ALTERNATES) != 0 &&
             turns[i].role != (place % 2 == 0 ? CHAT_USER : CHAT_ASSISTANT))
             return chat_fail(c,
@@ -585,34 +592,71 @@ static inline int chat_mark_tokens(const bpe_tokens *to, chat_marks *marks, size
     return 0;
 }
 
+/* Appends what text[0] to text[n] has behind its first tokens, `known`. 1: done, 0: it does not begin
+ * with them, -1: to->error. */
+static inline int chat_tail(bpe *b, const char *text, size_t n, int flags, const int32_t *known,
+                            size_t count, bpe_tokens *to)
+{
+    bpe_tokens all = { NULL, 0, 0, "" };
+    int status = bpe_encode(b, text, n, flags, &all) != 0 ? -1 : 0;
+    if (status < 0)
+        memcpy(to->error, all.error, sizeof to->error);
+    else if (all.count >= count && count > 0 && memcmp(all.ids, known, count * sizeof *known) == 0)
+        status = bpe_reserve(to, all.count - count) != 0 ? -1 : 1;
+    if (status == 1 && all.count > count) {
+        memcpy(to->ids + to->count, all.ids + count, (all.count - count) * sizeof *all.ids);
+        to->count += all.count - count;
+    }
+    bpe_tokens_free(&all);
+    return status;
+}
+
+/* The tokens of a text behind a newline, with which little merges; as chat_tail. */
+static inline int chat_behind_newline(bpe *b, const char *text, size_t n, int flags, bpe_tokens *to)
+{
+    bpe_tokens one = { NULL, 0, 0, "" };
+    char *anchored = (char *)malloc(n + 1);
+    int status = anchored == NULL ? -1 : 0;
+    if (status < 0)
+        snprintf(to->error, sizeof to->error, "out of memory for %.0f bytes", (double)n + 1);
+    if (status == 0) {
+        anchored[0] = '\n';
+        memcpy(anchored + 1, text, n);
+        status = bpe_encode(b, anchored, 1, flags, &one) != 0 ? -1 : 0;
+        if (status < 0)
+            memcpy(to->error, one.error, sizeof to->error);
+    }
+    if (status == 0)
+        status = chat_tail(b, anchored, n + 1, flags, one.ids, one.count, to);
+    bpe_tokens_free(&one);
+    free(anchored);
+    return status;
+}
+
 /* Appends the tokens of text[done] to text[n], which goes on behind text[0] to text[done], whose tokens
  * are those from `from` on. They are those that it has by itself, without what some tokenizers put
- * before a text (Llama 2's "Prepend"): there they are the end of the whole's, unless that merges
- * across the place. flags: of the text from its beginning. */
+ * before a text (Llama 2's "Prepend"): there they are the end of the whole's, or, where that merges
+ * across the place, those behind a newline. flags: of the text from its beginning. */
 static inline int chat_go_on(bpe *b, const char *text, size_t done, size_t n, int flags,
                              size_t from, bpe_tokens *to)
 {
-    bpe_tokens one = { NULL, 0, 0, "" }, all = { NULL, 0, 0, "" };
+    bpe_tokens one = { NULL, 0, 0, "" };
     const int inside = flags | (done > 0 ? BPE_INSIDE : 0);
     size_t size = 0;
-    int failed = done > 0 && n > done ? bpe_encode(b, "x", 1, BPE_INSIDE, &one) : 0, behind = 0;
+    int status = 0;
+    if (done > 0 && n > done && bpe_encode(b, "x", 1, BPE_INSIDE, &one) != 0) {
+        memcpy(to->error, one.error, sizeof to->error);
+        status = -1;
+    }
     if (one.count > 0)
         bpe_bytes(b, one.ids[0], &size);
-    if (!failed && (one.count > 1 || size > 1)) {
-        const size_t known = to->count - from;
-        failed = bpe_encode(b, text, n, flags, &all);
-        behind = !failed && all.count >= known && known > 0 &&
-                 memcmp(all.ids, to->ids + from, known * sizeof *all.ids) == 0;
-        if (behind && (failed = bpe_reserve(to, all.count - known)) == 0 && all.count > known) {
-            memcpy(to->ids + to->count, all.ids + known, (all.count - known) * sizeof *all.ids);
-            to->count += all.count - known;
-        }
+    if (status == 0 && (one.count > 1 || size > 1)) {
+        status = chat_tail(b, text, n, flags, to->ids + from, to->count - from, to);
+        if (status == 0)
+            status = chat_behind_newline(b, text + done, n - done, flags, to);
     }
-    if (failed && to->error[0] == 0)
-        memcpy(to->error, one.error[0] != 0 ? one.error : all.error, sizeof to->error);
     bpe_tokens_free(&one);
-    bpe_tokens_free(&all);
-    return failed || behind ? failed : bpe_encode(b, text + done, n - done, inside, to);
+    return status != 0 ? -(status < 0) : bpe_encode(b, text + done, n - done, inside, to);
 }
 
 /* What was pushed becomes tokens. */

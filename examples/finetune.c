@@ -185,7 +185,8 @@ static int check_modes(void)
                             o.merge);
     if (o.merge != NULL && (o.method != ADAPTERS_LORA || (lm.data == NULL && o.adapter == NULL)))
         return session_fail(2, o.method != ADAPTERS_LORA
-                                   ? "--merge: only what --method lora trains adds up to weights"
+                                   ? "--merge: only what --method lora trains adds up to weights "
+                                     "(of --method full, --save has a whole model)"
                                    : "--merge needs --adapter DIR, or --data to train one first");
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
@@ -224,7 +225,8 @@ static int check_options(void)
         lm.sample = 200;
     if (lm.data == NULL && !o.generate && o.merge == NULL &&
         (o.new_model == NULL || lm.resume != NULL))
-        return session_fail(2, "--data FILE is missing: what to learn");
+        return session_fail(2, "--data FILE is missing: %s",
+                            o.eval ? "what to evaluate with" : "what to learn");
     if (o.method == ADAPTERS_METHODS && (lm.save == NULL || lm.resume != NULL || o.adapter != NULL))
         return session_fail(2, lm.save == NULL
                                    ? "--method all needs --save DIR: each goes to DIR/METHOD"
@@ -443,6 +445,16 @@ static int open_chat(void)
     return 0;
 }
 
+/* A folder has a template, but none that is known, and the user chose none. */
+static void note_unknown_template(const char *what)
+{
+    if (run.chat.format.name == NULL && run.chat.found[0] != 0 && o.chat == NULL)
+        fprintf(session.out,
+                "note   the model's %s is none that is known: %s; --chat NAME, or --user-turn and "
+                "--assistant-turn, say what it is, and --chat none hides this note\n",
+                run.chat.found, what);
+}
+
 /* What is learned are chats: their end stops samples, too. */
 static void say_chats(void)
 {
@@ -519,8 +531,13 @@ static int has_biases(const model_config *c)
 /* Sizes, tokenizer and chat template of --model. */
 static int open_model(model_any *m)
 {
+    struct stat is;
     if (model_read_config(m, o.model) != 0)
-        return session_fail(1, "--model: %s", m->error);
+        return session_fail(1, "--model: %s%s", m->error,
+                            stat(o.model, &is) == 0 || o.model[0] == '/' || o.model[0] == '.'
+                                ? ""
+                                : "; a folder is expected: hf download NAME --local-dir DIR makes "
+                                  "one of a model on Hugging Face");
     model_close(m);
     if (bpe_open(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s", run.tokenizer.error);
@@ -549,6 +566,8 @@ static int load_data(void)
     if (run.data.lines[DATASET_CHATS] > 0 ||
         (run.data.lines[DATASET_INSTRUCTIONS] > 0 && run.chat.format.name != NULL))
         say_chats();
+    else if (run.data.lines[DATASET_INSTRUCTIONS] > 0)
+        note_unknown_template("instructions stand behind ### Instruction:");
     const int64_t room = m.config.context - positions_before();
     run.first.T = o.context > 0 ? o.context : room < USUAL_CONTEXT ? room : USUAL_CONTEXT;
     int64_t longest = dataset_longest(&run.data);
@@ -575,9 +594,12 @@ static int load_data(void)
     run.other = other;
     if (train.count == 0 || ((lm.eval_every > 0 || o.eval) && run.valid.count == 0))
         return session_fail(1,
-                            "%s has %llu rows of %lld tokens, too few to learn from and to "
-                            "evaluate with; a smaller --context makes more",
-                            lm.data, (unsigned long long)rows, (long long)run.first.T);
+                            "%s has %llu row%s of %lld token%s, too few to learn from and to "
+                            "evaluate with; %s",
+                            lm.data, (unsigned long long)rows, session_s((int64_t)rows),
+                            (long long)run.first.T, session_s(run.first.T),
+                            longest > 0 ? "--validation FILE or --eval-every 0 leaves all to learn"
+                                        : "a smaller --context makes more");
     if (lm_make_batch(&run.first, run.first.T) != 0 || group_rows() != 0)
         return 1;
     count_steps();
@@ -671,8 +693,8 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
     if (!failed && t->adapters.options.method != method)
-        failed = model_fail(&t->model, "--adapter %s: it is of --method %s", adapter,
-                            adapters_names[t->adapters.options.method]);
+        failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
+                            adapter, adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
     t->run.lr = lm.lr > 0 ? lm.lr : usual_lr[method];
@@ -1249,6 +1271,11 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
     failed = failed || make_plans(&t);
     if (!failed)
         report_plan(&t, adapters_names[t.adapters.options.method]);
+    if (!failed && !lm.plan && lm.resume != NULL && (int64_t)run.resumed_at >= lm.steps)
+        fprintf(
+            session.out,
+            "note   %lld steps are done, and %lld are asked for: more --steps or --epochs go on\n",
+            (long long)run.resumed_at, (long long)lm.steps);
     if (!failed && lm.timeline != NULL)
         failed = lm_draw_plan(t.run.models[LM_TRAINING].plan);
     if (!failed && !lm.plan) {
@@ -1272,9 +1299,9 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
  * begins at 0 lets it be packed. */
 static int load_alone(tuning *t)
 {
-    const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
-                                   : o.store != 0    ? ADAPTERS_LORA
-                                                     : ADAPTERS_FULL;
+    const adapters_method method = o.adapter != NULL       ? (adapters_method)o.method
+                                   : o.store != 0 || o.map ? ADAPTERS_LORA
+                                                           : ADAPTERS_FULL;
     session.start = session_now();
     return load_model(t, method, o.model, o.adapter);
 }
@@ -1286,6 +1313,8 @@ static int generate(void)
     int status = open_model(&m);
     if (status == 0 && run.chat.format.name != NULL)
         say_chats();
+    if (status == 0)
+        note_unknown_template("--prompt is continued, not answered");
     if (status == 0)
         status = load_alone(&t) || sample(&t, "");
     free_tuning(&t);

@@ -413,7 +413,11 @@ static inline void llama_read_heads(json *d, model_config *c, int row)
             ? llama_types[row].key_heads
             : 0;
     c->heads = model_size(d, "num_attention_heads", 0);
+    if (d->error[0] != 0)
+        return;
     c->key_heads = model_size(d, "num_key_value_heads", usual > 0 ? usual : c->heads);
+    if (d->error[0] != 0)
+        return;
     const int64_t head = llama_types[row].head > 0 && !json_find(d, JSON_ROOT, "head_dim")
                              ? llama_types[row].head
                              : 0;

@@ -647,10 +647,13 @@ static inline int model_load_file(model_loading *l, gckpt_store *store, const ch
     if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
         return model_fail(l->model, "%s: %s", path, gckpt_error_text(store));
     if (l->unknown[0] != 0)
-        return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s", path,
+        return model_fail(l->model, "%s: tensor \"%s\" is none of a %s of %lld layers%s%s", path,
                           l->unknown, l->model->config.family->name,
                           (long long)l->model->config.layers,
-                          l->model->config.tied ? "" : " with a head of its own");
+                          l->model->config.tied ? "" : " with a head of its own",
+                          json_find_set(&l->model->file, JSON_ROOT, "model_type") != 0
+                              ? ""
+                              : "; config.json has no model_type, as old files of GPT-2");
     return 0;
 }
 
@@ -659,9 +662,14 @@ static inline int model_load_files(model_loading *l, gckpt_store *store, const c
 {
     char path[MODEL_PATH];
     json d;
-    if (model_has(l->model, path, dir, "model.safetensors") ||
-        !model_has(l->model, path, dir, "model.safetensors.index.json"))
+    if (model_has(l->model, path, dir, "model.safetensors"))
         return model_load_file(l, store, dir, "model.safetensors", map);
+    if (!model_has(l->model, path, dir, "model.safetensors.index.json"))
+        return model_fail(l->model,
+                          "%s: no weights: expected model.safetensors, or "
+                          "model.safetensors.index.json and the shards that it names "
+                          "(pytorch_model.bin: load it in transformers, then save_pretrained)",
+                          dir);
     int failed = 0;
     if (json_read_file(&d, path) == 0) {
         uint32_t all = json_need(&d, JSON_ROOT, "weight_map", JSON_OBJECT);

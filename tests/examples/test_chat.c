@@ -290,6 +290,13 @@ static void test_folders(void)
     CHECK(chat_open(&c, "build/chat_folder", "klingon") != 0 && strstr(c.error, "klingon: allowed is chatml, "));
     put_file("build/chat_folder/chat_template.jinja", template);
     CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && !strcmp(c.format.name, "chatml") && !strcmp(c.found, "chat_template.jinja"));
+    char *to = escaped; /* of Windows */
+    for (char *from = template; *from != 0; *to++ = *from++)
+        if (*from == '\n')
+            *to++ = '\r';
+    *to = 0;
+    put_file("build/chat_folder/chat_template.jinja", escaped);
+    CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name != NULL && !strcmp(c.format.name, "chatml"));
     template[3]++;
     put_file("build/chat_folder/chat_template.jinja", template);
     CHECK(chat_open(&c, "build/chat_folder", NULL) == 0 && c.format.name == NULL && !strcmp(c.found, "chat_template.jinja"));

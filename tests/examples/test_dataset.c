@@ -457,12 +457,45 @@ static void test_memory(void)
     }
 }
 
+/* Llama 2's tokenizer puts a blank before a text, but an answer goes on where its prompt ends, also
+ * where the whole would merge across that place: the learned text is the answer, no more. */
+static void test_blank_before(void)
+{
+    static const char *const prompts[] = { "a b", "a b ", "a b\n", "sing: ", "(", "the", " " };
+    static const char *const answers[] = { "don't", "an end", " two", "is", "\xc3\xa9" };
+    bpe other = tokenizer;
+    dataset d;
+    int merged = 0;
+    CHECK(bpe_open(&tokenizer, "tests/golden/tokenizer/llama2") == 0);
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++)
+        for (size_t k = 0; k < sizeof answers / sizeof *answers; k++) {
+            char line[128], want[128], whole[64];
+            bpe_tokens all = { NULL, 0, 0, "" };
+            snprintf(whole, sizeof whole, "%s%s", prompts[i], answers[k]);
+            snprintf(want, sizeof want, "|%s</s>", answers[k]);
+            snprintf(line, sizeof line, "{\"prompt\": \"%s%s\", \"completion\": \"%s\"}",
+                     i == 2 ? "a b" : prompts[i], i == 2 ? "\\n" : "", answers[k]);
+            put_file(path, line, strlen(line));
+            CHECK_MSG(dataset_open(&d, path, &tokenizer, tokenizer.count, 2) == 0, "%s", d.error);
+            const char *seen = strchr(shown(&d, 0), '|');
+            CHECK_MSG(seen != NULL && strcmp(seen, want) == 0, "%s: %s", line, shown(&d, 0));
+            CHECK(bpe_encode(&tokenizer, whole, strlen(whole), 0, &all) == 0);
+            merged += all.count + 2 != d.all.count;
+            bpe_tokens_free(&all);
+            dataset_free(&d);
+        }
+    CHECK(merged > 0);
+    bpe_free(&tokenizer);
+    tokenizer = other;
+}
+
 int main(void)
 {
     CHECK(bpe_open(&tokenizer, "tests/golden/tokenizer") == 0);
     test_windows();
     test_answers();
     test_lines();
+    test_blank_before();
     test_batches();
     test_many_batches();
     test_kinds();

@@ -218,7 +218,8 @@ check "the last step is not what was saved: samples are" sh -c "grep -aq 'The ' 
     cmp $work/of.best $work/of.worst && grep -aq '^note   samples are of what was saved' $work/stdout"
 check "--resume into another folder: the best from there on" sh -c "build/finetune --resume $work/lora.a --lr 10 \
     --steps 21 --save $work/elsewhere > $work/stdout && test -s $work/elsewhere/adapter_model.safetensors"
-check "--resume of a run that is done" sh -c "build/finetune --resume $work/lora.a | grep -q 'loss [0-9.]*, [1-9][0-9]* bytes'"
+check "--resume of a run that is done" sh -c "build/finetune --resume $work/lora.a > $work/stdout &&
+    grep -q 'loss [0-9.]*, [1-9][0-9]* bytes' $work/stdout && grep -q '^note   [0-9]* steps are done, and' $work/stdout"
 build/finetune $text --eval-every 0 --steps 1 --save "$work/usual" > "$work/stdout" 2>&1
 check "--resume with another size than the usual one" fails_with 2 "was made with --size 0" \
     build/finetune --resume "$work/usual" --size 4
@@ -393,6 +394,22 @@ cp tests/golden/chat_template.jinja "$work/chatty"
 build/finetune --model "$work/chatty" --generate --prompt 'The ' --sample 9 --threads 1 > "$work/generated" 2>&1
 check "--generate answers by a template" sh -c "grep -aq '^chats  chatml' $work/generated && ! grep -aq '^The ' $work/generated"
 check "--chat none: it continues" sh -c "build/finetune --model $work/chatty --generate --prompt 'The ' --sample 9 --chat none | grep -aq '^The '"
+check "--map of bf16: evaluates and generates" sh -c "build/finetune --model $work/merged3 $on --eval --map &&
+    build/finetune --model $work/merged3 --generate --map --prompt 'The ' --sample 3 | grep -aq '^The '"
+cp -r "$work/tiny" "$work/strange"
+echo '{{ messages }}' > "$work/strange/chat_template.jinja"
+check "a template that is not known: --generate says so" sh -c "build/finetune --model $work/strange --generate --prompt 'The ' \
+    --sample 3 | grep -aq 'none that is known: --prompt is continued' && ! build/finetune --model $work/strange --generate \
+    --sample 3 --chat none | grep -aq 'none that is known'"
+awk 'BEGIN { for (i = 0; i < 20; i++) printf("{\"instruction\": \"add %d\", \"output\": \"%d\"}\n", i, i + 1) }' > "$work/adds.jsonl"
+check "and for instructions" sh -c "build/finetune --model $work/strange --plan --data $work/adds.jsonl | grep -aq 'none that is known: instructions'"
+head -n 1 "$work/sums.jsonl" > "$work/single.jsonl"
+check "a line alone" fails_with 1 "has 1 row of [0-9]* tokens, too few .*; --validation FILE or" \
+    build/finetune $model --data "$work/single.jsonl"
+check "an adapter of another method" fails_with 1 "it is of --method bias: give that option" \
+    build/finetune $model --adapter "$work/bias.a" --generate
+check "a model that is no folder" fails_with 1 "a folder is expected: hf download" build/finetune --model some/name --generate
+check "--eval without data" fails_with 2 "what to evaluate with" build/finetune $model --eval
 check "--generate with --data" fails_with 2 "only continues --prompt" build/finetune $text --generate
 check "--eval with --save" fails_with 2 "--eval does not train" build/finetune $text --eval --save "$work/x"
 

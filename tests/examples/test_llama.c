@@ -458,7 +458,7 @@ static const char weights[] = "model.safetensors", config[] = "config.json";
 static const char listing[] = "model.safetensors.index.json";
 static const tuning_edit wrong[] = {
     { "gqa", weights, NULL, NULL, "weight", 30000 },
-    { "gqa", weights, NULL, NULL, weights, 0 },
+    { "gqa", weights, NULL, NULL, "no weights: expected model.safetensors, or", 0 },
     { "gqa", weights, "layers.1.mlp.up_proj", "layers.1.mlp.up_prjj", "layers.1.mlp.up_prjj", 0 },
     { "gqa", weights, "layers.1.mlp.up_proj.weight", "layers..rotary_emb.inv_freq",
       "layers.1.mlp.up_proj.weight", 0 },
@@ -474,6 +474,11 @@ static const tuning_edit wrong[] = {
     { "gqa", config, "\"hidden_size\"", "\"size\"", "hidden_size is missing", 0 },
     { "gqa", config, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
       "num_attention_heads 4 is no multiple of num_key_value_heads 3", 0 },
+    { "gqa", config, "\"num_attention_heads\": 4", "\"num_attention_heads\": 0",
+      "num_attention_heads: expected a number from 1 to", 0 },
+    { "gqa", config, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 0",
+      "num_key_value_heads: expected a number from 1 to", 0 },
+    { "gqa", config, "\"model_type\"", "\"type\"", "config.json has no model_type", 0 },
     { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 7", "head_dim 7: expected an even number",
       0 },
     { "gqa", config, "\"head_dim\": 8", "\"head_dim\": 12", "q_proj.weight", 0 },
