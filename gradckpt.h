@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3344
+ *     >>kernels   what is done with an item, for each instruction set                         3345
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -31190,7 +31190,8 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
         scale[i] = storage == GCKPT_STORED_I8 ? V(load)(t.scales + W * i) : V(zero)();
     }
     for (; t.n >= W && p + 4 <= t.k; p += 4) {
-        const float *x = t.a + p * each * t.a_step, *lines = t.next + p / 16 * 16;
+        const float *x = t.a + p * each * t.a_step;
+        const float *lines = vectors > 1 ? t.next + p / 16 * 16 : NULL;
         FLOATS r[4 * (32 / W)];
         for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
             __builtin_prefetch(lines + i * t.row, 0, 2);
