@@ -36,10 +36,10 @@
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5056
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5058
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2047
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2069
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
@@ -58,7 +58,7 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3345
+ *     >>kernels   what is done with an item, for each instruction set                         3371
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -6702,7 +6702,7 @@ GCKPTI_WARM /* since graph */
     fast(maximum) fast(minimum)                                                                    \
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
-    plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
+    fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
     loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
@@ -7113,6 +7113,9 @@ static inline const float *gckpti_rotary_listed(const gckpti_rotary *o)
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
  * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
+
+/* To work: cos and sin (with a grad_out: -sin) of rows begin..end-1 of a call's entries. */
+GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
 
 /* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
  * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
@@ -9585,7 +9588,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
  * j = i + R/2, are turned; the others pass ----
  * At position t by t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i, cos, -(x_j sin)),
  * y_j = fma(x_j, cos, x_i sin), both cos and sin times scale where one is given, rounded. The
- * backward does so to g, with -sin. work (T,R/2,2): cos, sin.
+ * backward does so to g, with -sin. work (T,2,R/2): cos, sin.
  * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
  * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
  * always the last times base^(-2/R), in binary64, or f_i times 2^64 / 2 pi in binary64; then each
@@ -9625,23 +9628,22 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* cos, sin (or -sin) of all positions of a call. */
-static void gckpti_rotary_table(const gckpt_call *call, int64_t turned, int backward)
+GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *listed = gckpti_rotary_listed(o), scale = o->turned ? o->scale : 1.0f;
-    const int64_t half = turned / 2;
+    const int64_t turned = gckpti_rotary_turned(o, call->shape.d[2] / o->heads), half = turned / 2;
     double ratio = listed ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
     uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency =
             gckpti_rotary_frequency(listed ? GCKPTI_ROTARY_FIRST * (double)listed[i] : count);
-        float sine, cosine, *to = (float *)call->work + 2 * i;
-        for (int64_t position = 0; position < call->shape.d[1]; position++, to += turned) {
+        float sine, cosine, *to = (float *)call->work + begin * turned + i;
+        for (int64_t position = begin; position < end; position++, to += turned) {
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
             to[0] = gckpti_mul(cosine, scale);
-            to[1] = gckpti_mul(backward ? -sine : sine, scale);
+            to[half] = gckpti_mul(call->grad_out ? -sine : sine, scale);
         }
     }
 }
@@ -9654,15 +9656,15 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
     const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
     if (p.n)
-        gckpti_rotary_table(call, turned, backward);
+        gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
             const float *turn = (const float *)call->work + row % t * turned, *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
-            for (int64_t i = 0; i < half; i++, turn += 2) {
+            for (int64_t i = 0; i < half; i++, turn++) {
                 float a = from[i], b = from[i + half];
-                gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
-                gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
+                gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[half])), p.accumulate);
+                gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[half]), p.accumulate);
             }
             for (int64_t i = turned; i < d; i++)
                 gckpti_put(&to[i], from[i], p.accumulate);
@@ -9670,7 +9672,7 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
 }
 
 GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
-GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
+GCKPTI_ROW(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)
@@ -12106,6 +12108,7 @@ typedef struct {
     void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*rotary)(const gckpt_call *call, int64_t row); /* either way */
     void (*columns)(const gckpti_columns *s, int64_t first, int64_t end);
     void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
                               float *room);
@@ -13253,6 +13256,27 @@ static void gckpti_fast_norm(const gckpt_call *call, int backward)
 }
 GCKPTI_BOTH_WAYS(fast_layernorm, gckpti_fast_norm(call, backward))
 GCKPTI_BOTH_WAYS(fast_rmsnorm, gckpti_fast_norm(call, backward))
+
+/* ---- rotary: an item is 16 positions of the table, then a row ---- */
+enum { GCKPTI_POSITIONS = 16 };
+
+static void gckpti_rotary_positions(const gckpt_call *call, int64_t i)
+{
+    const int64_t t = call->shape.d[1], first = i * GCKPTI_POSITIONS;
+    gckpti_rotary_table(call, first, gckpti_min(first + GCKPTI_POSITIONS, t));
+}
+
+static void gckpti_fast_rotary(const gckpt_call *call, int backward)
+{
+    const int64_t n = gckpti_last(&call->shape), t = call->shape.d[1];
+    if (!(backward ? call->in[0].grad : call->out))
+        return;
+    gckpti_each(call, (t + GCKPTI_POSITIONS - 1) / GCKPTI_POSITIONS,
+                16 * GCKPTI_POSITIONS * n / ((const gckpti_rotary *)call->attributes)->heads,
+                gckpti_rotary_positions);
+    gckpti_each(call, gckpti_rows(&call->shape), 2 * n, gckpti_kernels_of(call)->rotary);
+}
+GCKPTI_BOTH_WAYS(fast_rotary, gckpti_fast_rotary(call, backward))
 #endif
 
 /* >>cpu/images */
@@ -31948,6 +31972,32 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
     }
 }
 
+/* Row `row` of rotary, or of its gradient: see among the plain ops. */
+static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    const int64_t n = gckpti_last(&call->shape), d = n / o->heads;
+    const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
+    const float *cosine = (const float *)call->work + row % call->shape.d[1] * turned;
+    const float *sine = cosine + half;
+    const float *from = (call->grad_out ? call->grad_out : call->in[0].data) + row * n;
+    float *to = (call->grad_out ? call->in[0].grad : call->out) + row * n; /* may be `from` */
+    const int accumulate = call->grad_out && call->in[0].accumulate;
+    const FLOATS none = V(set1)(-0.0f);
+    for (int head = 0; head < o->heads; head++, from += d, to += d) {
+        for (int64_t i = 0; i < half; i += W) {
+            const FLOATS a = V(load_n)(from + i, half - i), c = V(load_n)(cosine + i, half - i);
+            const FLOATS b = V(load_n)(from + half + i, half - i);
+            const FLOATS s = V(load_n)(sine + i, half - i);
+            const FLOATS x = none - V(fma)(b, s, none), y = V(fma)(a, s, none);
+            V(put_sum)(to + i, V(fma)(a, c, x), accumulate, half - i);
+            V(put_sum)(to + half + i, V(fma)(b, c, y), accumulate, half - i);
+        }
+        for (int64_t i = turned; i < d; i += W)
+            V(put_sum)(to + i, V(load_n)(from + i, d - i), accumulate, d - i);
+    }
+}
+
 /* >>kernels/bf16 */
 #ifndef GCKPT_NO_BF16
 /* ---- bf16 ---- */
@@ -34036,7 +34086,7 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
         V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
-        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
+        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(rotary), V(columns),         \
         V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
         V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)

@@ -384,6 +384,7 @@ typedef struct {
     void (*log_softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*rotary)(const gckpt_call *call, int64_t row); /* either way */
     void (*columns)(const gckpti_columns *s, int64_t first, int64_t end);
     void (*attention_forward)(const gckpti_heads *h, int64_t row, int64_t head, int64_t first,
                               float *room);

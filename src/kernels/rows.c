@@ -104,3 +104,29 @@ static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
         V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
+
+/* Row `row` of rotary, or of its gradient: see among the plain ops. */
+static GCKPTI_TARGET void V(rotary)(const gckpt_call *call, int64_t row)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    const int64_t n = gckpti_last(&call->shape), d = n / o->heads;
+    const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
+    const float *cosine = (const float *)call->work + row % call->shape.d[1] * turned;
+    const float *sine = cosine + half;
+    const float *from = (call->grad_out ? call->grad_out : call->in[0].data) + row * n;
+    float *to = (call->grad_out ? call->in[0].grad : call->out) + row * n; /* may be `from` */
+    const int accumulate = call->grad_out && call->in[0].accumulate;
+    const FLOATS none = V(set1)(-0.0f);
+    for (int head = 0; head < o->heads; head++, from += d, to += d) {
+        for (int64_t i = 0; i < half; i += W) {
+            const FLOATS a = V(load_n)(from + i, half - i), c = V(load_n)(cosine + i, half - i);
+            const FLOATS b = V(load_n)(from + half + i, half - i);
+            const FLOATS s = V(load_n)(sine + i, half - i);
+            const FLOATS x = none - V(fma)(b, s, none), y = V(fma)(a, s, none);
+            V(put_sum)(to + i, V(fma)(a, c, x), accumulate, half - i);
+            V(put_sum)(to + half + i, V(fma)(b, c, y), accumulate, half - i);
+        }
+        for (int64_t i = turned; i < d; i += W)
+            V(put_sum)(to + i, V(load_n)(from + i, d - i), accumulate, d - i);
+    }
+}

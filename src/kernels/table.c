@@ -2,7 +2,7 @@
 #define GCKPTI_KERNELS(mixed)                                                                      \
     V(product_piece), V(online), V(divide), V(dot), V(update), V(add_to), V(elementwise_forward),  \
         V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
-        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(columns),                    \
+        V(log_softmax_backward), V(norm_forward), V(norm_backward), V(rotary), V(columns),         \
         V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
         V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)

@@ -32,7 +32,7 @@ GCKPTI_WARM /* since graph */
     fast(maximum) fast(minimum)                                                                    \
     plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
-    plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
+    fast(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     loss(cross_entropy_with) loss(soft_cross_entropy) fast(mean_squared_error)                     \
     loss(mean_squared_error_with) loss(huber) loss(binary_cross_entropy) fast(sum_loss)            \
     fast(gather) recurrent(gru) recurrent(lstm)                                                    \
@@ -452,6 +452,9 @@ static inline const float *gckpti_rotary_listed(const gckpti_rotary *o)
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
  * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
 GCKPTI_FN double gckpti_rotary_ratio(float base, int64_t n);
+
+/* To work: cos and sin (with a grad_out: -sin) of rows begin..end-1 of a call's entries. */
+GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end);
 
 /* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
  * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */

@@ -5,7 +5,7 @@
  * j = i + R/2, are turned; the others pass ----
  * At position t by t f_i, f_i = base^(-2i/R) or as given: y_i = fma(x_i, cos, -(x_j sin)),
  * y_j = fma(x_j, cos, x_i sin), both cos and sin times scale where one is given, rounded. The
- * backward does so to g, with -sin. work (T,R/2,2): cos, sin.
+ * backward does so to g, with -sin. work (T,2,R/2): cos, sin.
  * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
  * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
  * always the last times base^(-2/R), in binary64, or f_i times 2^64 / 2 pi in binary64; then each
@@ -45,23 +45,22 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* cos, sin (or -sin) of all positions of a call. */
-static void gckpti_rotary_table(const gckpt_call *call, int64_t turned, int backward)
+GCKPTI_FN void gckpti_rotary_table(const gckpt_call *call, int64_t begin, int64_t end)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const float *listed = gckpti_rotary_listed(o), scale = o->turned ? o->scale : 1.0f;
-    const int64_t half = turned / 2;
+    const int64_t turned = gckpti_rotary_turned(o, call->shape.d[2] / o->heads), half = turned / 2;
     double ratio = listed ? 1.0 : gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
     uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency =
             gckpti_rotary_frequency(listed ? GCKPTI_ROTARY_FIRST * (double)listed[i] : count);
-        float sine, cosine, *to = (float *)call->work + 2 * i;
-        for (int64_t position = 0; position < call->shape.d[1]; position++, to += turned) {
+        float sine, cosine, *to = (float *)call->work + begin * turned + i;
+        for (int64_t position = begin; position < end; position++, to += turned) {
             gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
                              &cosine);
             to[0] = gckpti_mul(cosine, scale);
-            to[1] = gckpti_mul(backward ? -sine : sine, scale);
+            to[half] = gckpti_mul(call->grad_out ? -sine : sine, scale);
         }
     }
 }
@@ -74,15 +73,15 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads;
     const int64_t turned = gckpti_rotary_turned(o, d), half = turned / 2;
     if (p.n)
-        gckpti_rotary_table(call, turned, backward);
+        gckpti_rotary_table(call, 0, t);
     for (int64_t at = 0, row = 0; at < p.n; row++)
         for (int64_t head = 0; head < o->heads; head++, at += d) {
             const float *turn = (const float *)call->work + row % t * turned, *from = p.from + at;
             float *to = p.to + at; /* may be `from` */
-            for (int64_t i = 0; i < half; i++, turn += 2) {
+            for (int64_t i = 0; i < half; i++, turn++) {
                 float a = from[i], b = from[i + half];
-                gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[1])), p.accumulate);
-                gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[1]), p.accumulate);
+                gckpti_put(&to[i], gckpti_fma(a, turn[0], -(b * turn[half])), p.accumulate);
+                gckpti_put(&to[i + half], gckpti_fma(b, turn[0], a * turn[half]), p.accumulate);
             }
             for (int64_t i = turned; i < d; i++)
                 gckpti_put(&to[i], from[i], p.accumulate);
@@ -90,7 +89,7 @@ static void gckpti_rotary_by(const gckpt_call *call, int backward)
 }
 
 GCKPTI_BOTH_WAYS(rotary, gckpti_rotary_by(call, backward))
-GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
+GCKPTI_ROW(rotary, GCKPTI_FAST, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary_with(gckpt_tensor *x, const gckpt_rotary_desc *desc)

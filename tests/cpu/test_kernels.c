@@ -658,8 +658,8 @@ static void attend(gckpt_call *call, gckpt_isa isa, const gckpti_attention *o, i
     call->kernels = kernels_of(isa);
     call->runner = &runners[0];
     q->d[1] = t;
-    call->in[1].shape = call->in[2].shape =
-        gckpt_shape3(q->d[0], capacity, q->d[2] / o->heads * (o->key_heads ? o->key_heads : o->heads));
+    call->in[1].shape = call->in[2].shape = gckpt_shape3(
+        q->d[0], capacity, q->d[2] / o->heads * (o->key_heads ? o->key_heads : o->heads));
     CHECK(gckpti_op_attention.shape(call) == GCKPT_OK);
     region work = region_new((int64_t)(call->work_forward / sizeof(float)), 1);
     fill_nan(&work);
@@ -789,6 +789,40 @@ static void curve(const gckpt_op *op, int64_t rows, int64_t n, int style)
     sprintf(p.name, "%s %g %ld x %ld, style %d", op->name,
             p.attributes ? (double)*(const float *)p.attributes : 0.0, (long)rows, (long)n, style);
     try_problem(&p);
+}
+
+/* Entries of T rows, heads of d columns, of which some are turned; by given frequencies, if odd. */
+static void rotary(int64_t entries, int64_t t, int heads, int64_t d, int style)
+{
+    struct {
+        gckpti_rotary o;
+        float frequency[64];
+    } a = { { heads, 500.0f, style * 7, (int)(d > 3 && style % 2 ? d / 4 * 2 : d / 2 * 2),
+              style % 2 ? 1.0f : 1.25f, style % 3 == 1 },
+            { 0 } };
+    problem p = { .op = &gckpti_op_rotary,
+                  .attributes = &a,
+                  .style = style,
+                  .cost = 30.0 * (double)(entries * t * heads * d),
+                  .inputs = 1,
+                  .shape[0] = gckpt_shape3(entries, t, heads * d) };
+    for (int i = 0; i < 64; i++)
+        a.frequency[i] = 1.0f / (float)(1 + i * i);
+    if (!wanted_op("rotary") || skipped(p.cost))
+        return;
+    sprintf(p.name, "rotary %ld x %ld, %d heads of %ld, %d turned, style %d", (long)entries,
+            (long)t, heads, (long)d, a.o.turned, style);
+    try_problem(&p);
+}
+
+static void test_rotary(void)
+{
+    static const uint8_t heads[][2] = { { 1, 2 },  { 3, 6 },  { 2, 16 },
+                                        { 5, 33 }, { 4, 64 }, { 1, 128 } };
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (int style = 0; style < STYLES; style++)
+            rotary(pick(1, 3), pick(1, 40), heads[i][0], heads[i][1], style);
+    rotary(2, 200, 9, 64, 0);
 }
 
 static void row_ops(int64_t rows, int64_t n, int style)
@@ -1263,6 +1297,7 @@ int main(int argc, char **argv)
                   { "attention", test_attention },
                   { "generation", test_generation },
                   { "rows", test_rows },
+                  { "rotary", test_rotary },
                   { "pairs", test_pairs },
                   { "embed", test_embed },
                   { "sequences", test_sequences },
