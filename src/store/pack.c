@@ -136,18 +136,20 @@ GCKPTI_FN void gckpti_packed_unpack(const gckpt_call *call, const gckpt_unpackin
     gckpt_parallel(call, GCKPTI_JOBS(u.n), gckpti_unpack_item, &u);
 }
 
-/* A product whose b is read as it is stored, 64 elements of a row of it at a time. */
+/* A product whose b is read as it is stored, some elements of a row of it at a time: any number
+ * gives the same bits. */
 GCKPTI_FN void gckpti_fp32_stored(const gckpti_product *t)
 {
+    enum { SOME = 64 >> GCKPTI_LEAN };
     const gckpt_unpacking *u = t->b.stored;
     const int links = t->b.row != 1; /* what lies side by side */
     const int64_t width = links ? t->k : t->n;
-    float w[64];
+    float w[SOME];
     for (int64_t i = 0; i < t->m * t->n && !t->accumulate; i++)
         t->c[i] = t->start ? t->start[i % t->n] : 0.0f;
     for (int64_t at = 0, n; at < t->n * t->k; at += n) {
         const int64_t row = at / width, first = at % width;
-        n = gckpti_min(64, width - first);
+        n = gckpti_min((int)SOME, width - first);
         gckpti_unpack(u, at, n, w);
         for (int64_t i = 0; i < t->m; i++) {
             const float *a = t->a.f32 + i * t->a.row + (links ? first : row) * t->a.step;

@@ -275,6 +275,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         RUN_SHARING(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), bytes, a);          \
     } while (0)
 
+template <int R, int WIDTH, bool MIXED> void attention_keys_run(const gckpt_call *call, Attention a)
+{
+    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
+              TILE * SCORES);
+}
+
+/* Keys' gradients of bf16 plans: 64 columns at a time, for which registers are enough. */
 template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
 {
     a.slices = (a.d + WIDTH - 1) / WIDTH;
@@ -283,8 +291,7 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
     if (a.g && a.dq)
         RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, a.heads, 4, 0);
     if (a.g && (a.dk || a.dv))
-        RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, a.heads / a.group, 4,
-                  TILE * SCORES);
+        attention_keys_run<R, MIXED ? 64 : WIDTH, MIXED>(call, a);
 }
 
 /* Has a block room for tiles of 128 links? Chips for displays have 99 KiB: they take 64. */
