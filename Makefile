@@ -83,7 +83,7 @@ help:
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
 	@echo 'make speed     whole steps beside PyTorch, where python3 has it: this processor in docs/speed.md, 15 minutes'
 	@echo 'make ops       microseconds of every op, forward and backward, by all kernels: to compare two versions by'
-	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, beside the memory'
+	@echo 'make generate  milliseconds a token of GPT-2 124M, weights as f32, bf16, f16, int8, int4, beside the memory'
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'

@@ -32,14 +32,14 @@
  *     >>num       fma, exp, log, pow, tanh, erf, sin, cos, Philox, halves, sums               1211
  *                 arithmetic, again, vectors, formulas, once, angles, random, halves, sums,
  *                 chains
- *     >>store     parameters and optimiser state, however they are stored                     1559
+ *     >>store     parameters and optimiser state, however they are stored                     1670
  *                 arrays, values, params, ranks, notes, calls, pack
  *     >>graph     tensors, views, segments, gckpt_apply                                        626
  *                 tensor, apply
  *     >>ops       an op: shape rule, forward, backward, row, builder                          5058
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2069
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2072
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
  *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
@@ -54,11 +54,11 @@
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
  *                 gradients, calibrate, race
- *     >>files     safetensors                                                                 2351
+ *     >>files     safetensors                                                                 2370
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3371
+ *     >>kernels   what is done with an item, for each instruction set                         3372
  *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
  *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
  *                 amx, losses, errors, cells, table, end
@@ -267,6 +267,11 @@
  *       An attention's query that sees a value which is not finite may get NaN for an infinity.
  *    n. Ops see a packed parameter as it was stored: BF16 and F16 as they are, I8 as (float)q *
  *       scale, rounded once; scale = the row's greatest |x| / 127, q = x / scale to nearest even.
+ *       I4 as (float)(half - 8) * scale, exact; half - 8 = x / scale to nearest even within -8..7.
+ *       Of a block's first greatest |x|, m: scale is that of m / -8, m / -7.625, m / -8.25, m /
+ *       -8.5, m / -8.75, m / -9, each rounded to binary32, then to binary16, whose values are off
+ *       by the least: the binary32 differences squared in binary64, added by halves (i and i + 16,
+ *       then i and i + 8, ..); of equal ones the first. A scale of 0 is +0, and has quotients 0.
  *    o. Convolutions: an element is one chain as in c., over the taps of w (rows, columns), then
  *       the group's channels ascending; a transpose, and dx, over the taps that meet the pixel in
  *       steps of the stride, then the channels they come from; dw over rows, then the places of the
@@ -592,7 +597,11 @@ typedef enum {
     GCKPT_STORED_F32,
     GCKPT_STORED_BF16, /* 2 bytes: the upper half of the float */
     GCKPT_STORED_F16,  /* 2 bytes: IEEE binary16 */
-    GCKPT_STORED_I8    /* 1 byte, and a float of scale for each row (all but the last axis) */
+    GCKPT_STORED_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
+    /* Blocks of 32 values along the last axis, 18 bytes each: their scale, a binary16, low byte
+     * first; then 16 bytes, whose low halves are values 0 to 15, their high ones 16 to 31: each is
+     * (half - 8) * scale. (ggml's Q4_0.) */
+    GCKPT_STORED_I4
 } gckpt_storage;
 GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
 GCKPT_API float gckpt_from_bf16(uint16_t x);
@@ -657,13 +666,16 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * the parameter brings it into the arena as floats, planned like any value
  * (gckpt_plan_desc.stage_parameters). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
  * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
- * greatest |value| / 127, and with it vectors stay F32. Packed parameters have no optimiser state
+ * greatest |value| / 127, and with it vectors stay F32; I4 takes the best of six scales for each
+ * block (manual, 5n), values up to 524032 (else E_DATA), leaves vectors F32, too, and makes I8 what
+ * has a last axis that is no multiple of 32. Packed parameters have no optimiser state
  * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
  * no digits back. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
-/* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
+/* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
+ * blocks need not be), scales of I8's rows (else NULL). */
 GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
@@ -680,7 +692,7 @@ typedef struct {
     float lr_scale, decay_scale;
     gckpt_storage storage; /* not F32: values is NULL, */
     const void *packed;    /* and they are here, */
-    const float *scales;   /* I8: with a scale for each row */
+    const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
      * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
     int64_t first, count;
@@ -755,10 +767,11 @@ typedef struct {
     gckpt_axes convolutions;
 } gckpt_file_desc;
 /* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
- * tensor "NAME#scale"); any other type is refused by the tensor's name, but for PyTorch's counters
- * "..num_batches_tracked" (I64), which are left out: a note of that name says so. They become what
- * the store has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8.
- * What is stored alike keeps its bits. Written is what is stored, data aligned to their type. */
+ * tensor "NAME#scale") or I4 (U8, with d / 32 * 18 bytes for a last axis of d values); any other
+ * type is refused by the tensor's name, but for PyTorch's counters "..num_batches_tracked" (I64),
+ * which are left out: a note of that name says so. They become what the store has the parameter
+ * stored as, piece by piece, or else floats; from I8 only floats or I8. What is stored alike keeps
+ * its bits. Written is what is stored, data aligned to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -766,7 +779,7 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); all others
+ * F16, I8 and I4 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); others
  * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
  * in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
@@ -4495,10 +4508,10 @@ GCKPTI_FN void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
  *
  * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
- * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
- * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several
- * ranks each holds its share, to the block (gckpti_share). Notes are pairs of texts
- * that go into files.
+ * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16, int8 with scales or
+ * int4 in blocks. Where a backend has memory of its own, a gckpti_mirror knows which copy is the
+ * newest. Of several ranks each holds its share, to the block (gckpti_share). Notes are pairs of
+ * texts that go into files.
  * ============================================================================================== */
 
 /* ---- store/params.c ---- */
@@ -4671,11 +4684,32 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
                                          int external, gckpt_init init);
 
 /* ---- store/arrays.c ---- */
-/* Name (in files, too) and bytes of an element, by gckpt_storage. */
+/* Name, type in files and bytes of an element of that, by gckpt_storage. */
 static const struct {
-    const char *name;
+    const char *name, *type;
     int bytes;
-} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+} gckpti_storages[] = { { "F32", "F32", 4 },
+                        { "BF16", "BF16", 2 },
+                        { "F16", "F16", 2 },
+                        { "I8", "I8", 1 },
+                        { "I4", "U8", 1 } };
+
+/* Of I4: the values of a block, its bytes (first 2 of scale), the greatest value: -8 * 65504. */
+enum { GCKPTI_NIBBLES = 32, GCKPTI_NIBBLE_BYTES = 18, GCKPTI_NIBBLE_MOST = 524032 };
+
+/* Elements that files have for n values, which are whole blocks. */
+static inline int64_t gckpti_units(int storage, int64_t n)
+{
+    return storage == GCKPT_STORED_I4 ? n / GCKPTI_NIBBLES * GCKPTI_NIBBLE_BYTES : n;
+}
+
+static inline int64_t gckpti_stored_bytes(int storage, int64_t n)
+{
+    return gckpti_units(storage, n) * gckpti_storages[storage].bytes;
+}
+
+/* Whether what has this shape can be stored so. */
+GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape);
 
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
@@ -4709,7 +4743,7 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
  * float is written over it. No scales: 1. */
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
 
-/* The same from the row on that begins at element `at`. */
+/* The same from the row, or block, on that begins at element `at`. */
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at);
 
 /* A parameter's, on the host, to nowhere yet. */
@@ -4730,8 +4764,8 @@ static inline int gckpti_has_storage(int storage)
 }
 
 #ifndef GCKPT_NO_PACK
-/* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets. 0:
- * one cannot be held. */
+/* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets; I4:
+ * whole blocks. 0: one cannot be held. */
 GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* All floats of what is stored so, to u->to. */
@@ -4863,8 +4897,16 @@ GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_par
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
-    return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
+    return (unsigned)storage <= GCKPT_STORED_I4 ? gckpti_storages[storage].name
                                                 : "not a gckpt_storage";
+}
+
+GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
+{
+    if (storage < GCKPT_STORED_I8)
+        return 1;
+    return shape->n > 1 &&
+           (storage == GCKPT_STORED_I8 || shape->d[shape->n - 1] % GCKPTI_NIBBLES == 0);
 }
 
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
@@ -4881,7 +4923,7 @@ GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
 
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
-    return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
+    return (size_t)gckpti_stored_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
 }
 
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
@@ -4943,7 +4985,7 @@ GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
     return 1;
 }
 
-/* ---- floats to BF16 and F16, and from these and I8: of files, and of what is packed ---- */
+/* ---- floats to BF16 and F16, and from these, I8 and I4: of files, and of what is packed ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
@@ -4976,12 +5018,33 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
     memcpy(to, y, sizeof y);
 }
 
+/* The same of blocks of I4. */
+static void gckpti_unpack_nibbles(const unsigned char *from, int64_t at, int64_t n, float *x)
+{
+    float y[GCKPTI_NIBBLES];
+    for (int64_t some; n > 0; n -= some, at += some, x += some) {
+        const unsigned char *b = from + gckpti_units(GCKPT_STORED_I4, at);
+        const int64_t first = at % GCKPTI_NIBBLES;
+        const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+        for (int k = 0; k < GCKPTI_NIBBLES / 2; k++) {
+            y[k] = (float)((b[2 + k] & 15) - 8) * scale;
+            y[GCKPTI_NIBBLES / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
+        }
+        some = gckpti_min(n, GCKPTI_NIBBLES - first);
+        memcpy(x, y + first, (size_t)some * sizeof *x);
+    }
+}
+
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
     const unsigned char *from = (const unsigned char *)u->packed + at * each;
     uint16_t last[16] = { 0 };
     float y[16];
+    if (u->storage == GCKPT_STORED_I4) {
+        gckpti_unpack_nibbles((const unsigned char *)u->packed, at, n, x);
+        return;
+    }
     for (int64_t row; n > 0; n -= row, at += row) {
         float scale = u->scales ? u->scales[at / u->row] : 1;
         row = gckpti_min(n, u->row - at % u->row);
@@ -4999,7 +5062,7 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at)
 {
     gckpt_unpacking rest = *u;
-    rest.packed = (const unsigned char *)u->packed + at * gckpti_storages[u->storage].bytes;
+    rest.packed = (const unsigned char *)u->packed + gckpti_stored_bytes((int)u->storage, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;
@@ -5754,21 +5817,73 @@ GCKPTI_WARM
 /* >>store/pack */
 #ifndef GCKPT_NO_PACK
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
- * block of the store's ---- */
+ * block of the store's, or I4 with one in each block ---- */
 
-/* Stores n floats; those of I8 divided by `scale`. 0: F16 cannot hold one. */
+/* x / scale, to the nearest whole number, to even, within least..most. */
+GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
+{
+    const float q = scale < 0 || scale > 0 ? x / scale : 0;
+    return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
+}
+
+/* The squares of what a block's values are off, which are exact, added up by halves. y: whole
+ * numbers, whose products with its scale are exact. */
+static double gckpti_off(const float *x, const float *y, float scale)
+{
+    double e[GCKPTI_NIBBLES];
+    for (int i = 0; i < GCKPTI_NIBBLES; i++) {
+        const double off = (double)(x[i] - y[i] * scale);
+        e[i] = off * off;
+    }
+    for (int half = GCKPTI_NIBBLES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            e[i] += e[i + half];
+    return e[0];
+}
+
+/* Stores a block of I4 (manual, 5n). 0: no scale is large enough. */
+static int gckpti_pack_nibbles(const float *x, unsigned char *to)
+{
+    static const float parts[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
+    float y[GCKPTI_NIBBLES], top = 0;
+    double least = 0;
+    for (int i = 0; i < GCKPTI_NIBBLES; i++) {
+        if (!(x[i] >= -GCKPTI_NIBBLE_MOST && x[i] <= GCKPTI_NIBBLE_MOST))
+            return 0;
+        top = (x[i] < 0 ? -x[i] : x[i]) > (top < 0 ? -top : top) ? x[i] : top;
+    }
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+        const float part = top / parts[k];
+        if (part < -65504 || part > 65504)
+            continue;
+        const unsigned half = gckpti_to_f16(part), bits = half & 0x7fff ? half : 0;
+        const float scale = gckpti_from_f16((uint16_t)bits);
+        for (int i = 0; i < GCKPTI_NIBBLES; i++)
+            y[i] = gckpti_quotient(x[i], scale, -8, 7);
+        const double off = gckpti_off(x, y, scale);
+        if (k > 0 && !(off < least))
+            continue;
+        least = off;
+        to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
+        for (int i = 0; i < GCKPTI_NIBBLES / 2; i++)
+            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_NIBBLES / 2] + 8 * 17);
+    }
+    return 1;
+}
+
+/* Stores n floats; those of I8 divided by `scale`. 0: F16 or I4 cannot hold one. */
 static int gckpti_pack(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
 {
     if (storage == GCKPT_STORED_F32)
         return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    if (storage != GCKPT_STORED_I8)
+    if (storage < GCKPT_STORED_I8)
         return gckpti_to_halves(storage, x, n, (uint16_t *)to);
-    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
-        float y = scale > 0 ? x[i] / scale : 0;
-        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
-        ((int8_t *)to)[i] = (int8_t)(y - 12582912.0f);
-    }
-    return 1;
+    int fits = 1;
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I4; i += GCKPTI_NIBBLES)
+        fits &= gckpti_pack_nibbles(x + i, (unsigned char *)to + gckpti_units((int)storage, i));
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I8; i++)
+        ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
+    return fits;
 }
 
 /* The same from element `at` on of q's memory. */
@@ -5776,7 +5891,7 @@ static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float
 {
     unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
     const float scale = q->p.scales ? q->p.scales[at / gckpti_row_length(&q->p)] : 1;
-    return gckpti_pack(q->p.storage, scale, x, n, to + at * gckpti_storages[q->p.storage].bytes);
+    return gckpti_pack(q->p.storage, scale, x, n, to + gckpti_stored_bytes((int)q->p.storage, at));
 }
 
 /* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
@@ -5823,8 +5938,8 @@ static uint32_t gckpti_row_peak(const gckpt_store *s, const gckpti_param *q, int
     return peak;
 }
 
-/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
- * found anew for each piece. */
+/* Packs and unpacks values that are not made yet, of I4 whole blocks. Nothing keeps the scale of a
+ * row of I8: it is found anew for each piece. */
 GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float *x)
 {
@@ -5932,7 +6047,9 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
             "with GCKPT_SHARD_VALUES pack it before its values are made",
             q->p.name);
     if (!gckpti_is_made(q)) {
-        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+        const double most = as.storage == GCKPT_STORED_F16  ? 65504
+                            : as.storage == GCKPT_STORED_I4 ? (double)GCKPTI_NIBBLE_MOST
+                                                            : 3e38;
         const double peak = 6 * gckpti_size((double)q->init.normal) +
                             gckpti_size((double)q->init.uniform) +
                             gckpti_size((double)q->init.constant);
@@ -5964,6 +6081,9 @@ static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
     return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
                         to.p.storage == GCKPT_STORED_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
+                        : to.p.storage == GCKPT_STORED_I4
+                            ? "beyond 524032, or not finite; I4 has no scale for their block, "
+                              "BF16 holds them"
                             : "that are not finite; I8 has no scale for their row");
 }
 
@@ -5996,13 +6116,14 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
     gckpt_result result;
-    if ((unsigned)storage > GCKPT_STORED_I8)
+    if ((unsigned)storage > GCKPT_STORED_I4)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
         store->params[i].next_storage = store->params[i].p.storage;
-    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->next_storage =
-            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
+        const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORED_F32 : GCKPT_STORED_I8;
+        q->next_storage = gckpti_can_store(storage, &q->p.shape) ? storage : less;
+    }
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
@@ -6029,10 +6150,13 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
 {
     gckpti_param *q = NULL;
     const char *problem = NULL;
-    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
-        problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";
+    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I4)
+        problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
         problem = "I8 needs two axes or more, and a scale for each row";
+    else if (storage == GCKPT_STORED_I4 && (scales || !gckpti_can_store(storage, &shape)))
+        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
+                  "of its blocks";
     else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
              (uintptr_t)scales % sizeof(float))
         problem = "values or scales are not aligned to their size; copy them to memory that is";
@@ -11823,11 +11947,14 @@ static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, i
                                            int64_t rows, int64_t width)
 {
     const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
-    const int size = stored ? gckpti_storages[x->stored->storage].bytes : narrow ? 2 : 4;
+    const int size = stored ? 1 : narrow ? 2 : 4, as = stored ? (int)x->stored->storage : 0;
     const void *here = stored   ? x->stored->packed
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
-    const gckpti_fetch f = { (const char *)here + at * size, row * size, rows, width * size, 0, 1 };
+    gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
+    f.x += stored ? gckpti_stored_bytes(as, at) : at * size;
+    f.row = stored ? gckpti_stored_bytes(as, row) : f.row;
+    f.width = stored ? gckpti_stored_bytes(as, width) : f.width;
     return f;
 }
 
@@ -27645,7 +27772,7 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    int64_t first, count; /* its elements */
+    int64_t first, count; /* its elements, as the file has them */
     uint64_t *sum;        /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_outgoing;
 
@@ -27671,10 +27798,12 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
         const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
-        w->first = share.first;
-        w->count = share.count;
-        if (w->count < all)
+        w->first = gckpti_units((int)w->type, share.first);
+        w->count = gckpti_units((int)w->type, share.count);
+        if (share.count < all)
             w->shape = gckpt_shape1(w->count);
+        else if (w->type == GCKPT_STORED_I4)
+            w->shape.d[w->shape.n - 1] = gckpti_units(GCKPT_STORED_I4, w->shape.d[w->shape.n - 1]);
         if (w->count)
             return 1;
     }
@@ -27762,7 +27891,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, siz
         at[w.size] += w.count * w.size;
         gckpti_sink_key(k, w.name, w.slot);
         gckpti_print(k, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                     gckpti_storages[w.type].name, &w.shape, begin, at[w.size]);
+                     gckpti_storages[w.type].type, &w.shape, begin, at[w.size]);
     }
     const int64_t sums = v->sums ? 8 * (int64_t)*tensors : 0;
     if (v->sums)
@@ -27850,8 +27979,8 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     gckpti_outgoing w;
     if ((unsigned)d->storage >= GCKPT_STORED_I8)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "save: storage must be F32, BF16 or F16; I8 is written of what "
-                            "gckpt_store_pack made so");
+                            "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
+                            "what gckpt_store_pack made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_share(s, w.q, w.slot)))
@@ -28201,6 +28330,17 @@ static int gckpti_load_metadata(gckpti_loader *l)
     return 1;
 }
 
+/* U8: the shape of the values whose blocks of I4 it may be. 0: it cannot. */
+static int gckpti_load_blocks(gckpti_saved *e)
+{
+    int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)];
+    if (e->ignored || e->shape.n < 2 || *last % GCKPTI_NIBBLE_BYTES ||
+        *last > INT64_MAX / GCKPTI_NIBBLES)
+        return 0;
+    *last = *last / GCKPTI_NIBBLE_BYTES * GCKPTI_NIBBLES;
+    return 1;
+}
+
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
@@ -28223,10 +28363,12 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return 0;
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_storages[e->type].name))
+    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_storages[e->type].type))
             break;
     e->shape.n = axes;
+    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
+        e->type = -1;
     if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_ending(e->name, "num_batches_tracked")) {
         e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
@@ -28241,7 +28383,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
                              gckpti_shape_problem(&e->shape));
     int64_t bytes =
-        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_storages[e->type].bytes;
+        e->ignored ? end - begin : gckpti_stored_bytes(e->type, gckpti_elements(&e->shape));
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -28376,7 +28518,7 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     if (e->shape.n < 2 || !gckpti_load_scale(l, e))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "I8 needs two axes or more, and a tensor of this name and #scale");
-    if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
+    if (q->p.storage != GCKPT_STORED_I8 && q->p.storage != GCKPT_STORED_F32)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "the file has it as I8, the store as %s; pack it as I8 or F32",
                              gckpti_storage_name(q->p.storage));
@@ -28587,9 +28729,9 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
 static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
     const int size = gckpti_storages[type].bytes;
-    unsigned char *end = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    unsigned char *end = (unsigned char *)x + 4 * n - gckpti_stored_bytes(type, n);
     const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
-    if (!gckpti_load_elements(l, end, n, size))
+    if (!gckpti_load_elements(l, end, gckpti_units(type, n), size))
         return 0;
     if (type != GCKPT_STORED_F32)
         gckpti_unpack(&u, 0, n, x);
@@ -28600,7 +28742,7 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
     unsigned char room[256];
-    const int64_t count = gckpti_elements(&e->shape);
+    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
     const int size = gckpti_storages[e->type].bytes;
     const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
     int same = e->type == (int)stored;
@@ -28628,14 +28770,14 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);
     const int64_t count = share.count;
-    if (!gckpti_load_bytes(l, NULL, (size_t)(share.first * gckpti_storages[e->type].bytes)))
+    if (!gckpti_load_bytes(l, NULL, (size_t)gckpti_stored_bytes(e->type, share.first)))
         return 0;
     if (e->slot >= 0)
         return gckpti_load_elements(l, e->to, count, 4);
     gckpti_set_block(&to, e->to);
     if ((int)to.p.storage == e->type)
-        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
-                                    gckpti_storages[e->type].bytes);
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p),
+                                    gckpti_units(e->type, count), gckpti_storages[e->type].bytes);
     if (to.p.storage == GCKPT_STORED_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORED_I8;
@@ -28647,7 +28789,9 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         if (!gckpti_pack_row(&to, at, n, x))
             return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                  gckpti_storage_name(to.p.storage),
-                                 scaled ? "not finite" : "beyond 65504");
+                                 scaled                            ? "not finite"
+                                 : to.p.storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
+                                                                   : "beyond 65504");
     }
     return 1;
 }
@@ -29344,8 +29488,8 @@ static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
 static gckpti_share gckpti_piece_of(const gckpti_saved *e, size_t ranks, size_t rank)
 {
     gckpti_share piece = gckpti_share_of(gckpti_elements(&e->shape), (int)rank, (int)ranks);
-    piece.first *= gckpti_storages[e->type].bytes;
-    piece.count *= gckpti_storages[e->type].bytes;
+    piece.first = gckpti_stored_bytes(e->type, piece.first);
+    piece.count = gckpti_stored_bytes(e->type, piece.count);
     return piece;
 }
 
@@ -29381,7 +29525,9 @@ static int gckpti_share_begin(gckpti_loader *l, int64_t at)
             x->part[i].passed += n > 0;
         }
     const gckpti_saved *e = &l->entries[x->entry];
-    const int64_t element = (at - e->offsets[0]) / gckpti_storages[e->type].bytes;
+    const int blocks = e->type == GCKPT_STORED_I4;
+    const int64_t unit = blocks ? GCKPTI_NIBBLE_BYTES : gckpti_storages[e->type].bytes;
+    const int64_t element = (at - e->offsets[0]) / unit * (blocks ? GCKPTI_NIBBLES : 1);
     const int rank = gckpti_holder(gckpti_elements(&e->shape), element, (int)x->count);
     const gckpti_share piece = gckpti_piece_of(e, x->count, (size_t)rank);
     gckpti_rank_file *p = x->from = &x->part[rank];
@@ -30040,7 +30186,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I8 + 1), trained = word & 1;
+        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I4 + 1), trained = word & 1;
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;
@@ -31292,10 +31438,11 @@ GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scal
 static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
                                     int64_t n, float *x, int64_t width)
 {
-    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
-    const int64_t ahead = rows * row * each;
-    const unsigned char *b = (const unsigned char *)u->packed + at * each;
-    for (; rows > 0; rows--, at += row, x += width, b += row * each) {
+    const int each = u->storage >= GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
+    const int64_t ahead = gckpti_stored_bytes(storage, rows * row);
+    for (; rows > 0; rows--, at += row, x += width) {
+        const unsigned char *b =
+            (const unsigned char *)u->packed + gckpti_stored_bytes(storage, at);
         for (int64_t i = 0; i < n * each; i += 64)
             __builtin_prefetch(b + ahead + i, 0, 2);
         if (storage == GCKPT_STORED_BF16)
@@ -31304,7 +31451,7 @@ static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_
             V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
         else if (u->scales && at + n <= (at / u->row + 1) * u->row)
             V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
-        else
+        else /* I4, too */
             gckpti_unpack(u, at, n, x);
     }
 }
@@ -31345,7 +31492,7 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 
 /* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
  * come to the stack as floats. */
-static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) * lone)
 {
     enum { LINKS = 64, COLS = 32 };
     const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
@@ -31360,7 +31507,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
     for (int64_t j = 0; j < lone->n; j += t.n) {
         t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
         t.from = lone->from ? lone->from + j : NULL;
-        if (t.n == COLS && whole) {
+        if (t.n == COLS && whole && u->storage != GCKPT_STORED_I4) {
             t.k = lone->k / in_word, t.row = lone->row / in_word;
             t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
             t.next = b + (j0 + gckpti_min(j + COLS, lone->n - COLS)) * t.row;
@@ -31379,7 +31526,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
 
 /* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
 static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
-                                          const V(lone) *lone)
+                                          const V(lone) * lone)
 {
     enum { COLS = 256 };
     const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
@@ -31389,7 +31536,7 @@ static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
         const int64_t at = p * lone->row + j0;
         int64_t j = 0;
         t.k = gckpti_min(lone->k - p, 8);
-        if (t.k == 8 && (!bytes || u->row == lone->row)) {
+        if (t.k == 8 && (!bytes || u->row == lone->row) && u->storage != GCKPT_STORED_I4) {
             t.b = (const char *)u->packed + at * each, t.row = lone->row;
             t.scales = bytes ? u->scales + p : NULL;
             t.n = j = lone->n / W * W, t.c = lone->c;

@@ -39,7 +39,7 @@ static struct {
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
-static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", NULL };
+static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", NULL };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };

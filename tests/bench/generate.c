@@ -1,9 +1,10 @@
-/* generate.c - GPT-2 124M with caches of keys and values, one text, weights as floats, bf16, f16 and int8:
+/* generate.c - GPT-2 124M, or --model, with caches of keys and values, one text, weights as floats, bf16, f16,
+ * int8 and int4:
  * milliseconds a token and what share that is of reading each weight once at the rate at which this machine
  * reads memory; a token of a prompt, in chunks, beside the peak of multiply-adds. Peaks are sampled beside
  * each repetition; medians.
  *
- *     make build/generate && build/generate [--threads N] [--only f32|bf16|f16|int8] [--profile] */
+ *     make build/generate && build/generate [--model FOLDER] [--threads N] [--only f32|bf16|f16|int8|int4] [--profile] */
 #define _DEFAULT_SOURCE /* clock_gettime, madvise */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
@@ -23,11 +24,14 @@ static double now(void)
 
 enum { MOST = 4096 };
 static struct {
+    const char *model;
     int64_t threads, tokens, prompt, chunk, only, profile, help;
 } o;
-static const char *const storages[] = { "f32", "bf16", "f16", "int8", "all", NULL };
+static const char *const storages[] = { "f32", "bf16", "f16", "int8", "int4", "all", NULL };
+enum { STORAGES = 5 };
 static const options_row rows[] = {
     { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, storages, "how weights are stored" },
+    { "model", OPTIONS_TEXT, &o.model, NULL, 0, 0, NULL, "a folder, or a GGUF file; not given: GPT-2 124M, all constants" },
     { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
     { "tokens", OPTIONS_WHOLE, &o.tokens, "24", 1, 512, NULL, "that are generated" },
     { "prompt", OPTIONS_WHOLE, &o.prompt, "257", 2, 512, NULL, "tokens of the prompt" },
@@ -97,10 +101,10 @@ static void profile_print(int64_t tokens)
 /* Bytes of a parameter's values, as they are stored. */
 static double bytes_of(const gckpt_parameter *p)
 {
-    static const int each[] = { 4, 2, 2, 1 };
+    static const double each[] = { 4, 2, 2, 1, 18.0 / 32 };
     const int64_t row = p->shape.n > 0 ? p->shape.d[p->shape.n - 1] : 1;
     const int64_t scales = p->storage == GCKPT_STORED_I8 ? p->elements / row : 0;
-    return (double)(p->elements * each[p->storage] + 4 * scales);
+    return (double)p->elements * each[p->storage] + 4 * (double)scales;
 }
 
 /* Bytes of what a token reads whole: all but the tables of positions and, beside a head of its own, of words. */
@@ -124,17 +128,23 @@ static int measure(gckpt_storage storage)
     gckpt_store *s = gckpt_store_new(NULL);
     generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads };
     int32_t tokens[512];
-    gpt2_new(&m, 12, 12, 768, 1024, 50257);
-    desc.capacity = 1024;
-    m.config.range = 0; /* constants are made sooner */
-    if (model_declare(&m, s) != 0 || (storage != GCKPT_STORED_F32 && model_pack(&m, s, storage) != 0) ||
-        generator_new(&p, &m, s, &desc) != 0) {
+    const model_source source = { storage, 0 };
+    int failed = 0;
+    if (o.model != NULL) {
+        failed = model_load(&m, s, o.model, &source) != 0;
+    } else {
+        gpt2_new(&m, 12, 12, 768, 1024, 50257);
+        m.config.range = 0; /* constants are made sooner */
+        failed = model_declare(&m, s) != 0 || (storage != GCKPT_STORED_F32 && model_pack(&m, s, storage) != 0);
+    }
+    desc.capacity = m.config.context < 1024 ? m.config.context : 1024;
+    if (failed || generator_new(&p, &m, s, &desc) != 0) {
         fprintf(stderr, "generate: %s\n", m.error);
         return 1;
     }
     double weights, bytes = weights_of(s, &weights);
     for (int i = 0; i < 512; i++)
-        tokens[i] = i * 7919 % 50257;
+        tokens[i] = (int32_t)(i * 7919 % m.config.vocabulary);
     for (int i = -1; i < 3; i++) { /* the first brings pages in */
         if (i >= 0)
             fma[i] = peak_sample(PEAK_FMA, (int)o.threads);
@@ -162,7 +172,7 @@ static int measure(gckpt_storage storage)
         profile_stop();
     }
     const double one = median(token, (int)o.tokens), all = median(prompt, 3), rate = median(read, (int)o.tokens);
-    const double flops = 2 * (weights - 50257.0 * 768) * (double)(o.prompt - 1);
+    const double flops = 2 * (weights - (double)(m.config.vocabulary * m.config.width)) * (double)(o.prompt - 1);
     const double many = all - one; /* the prompt's last token comes alone */
     printf("%-5s %8.2f ms/token, %6.1f GB/s of %5.1f read: %5.1f %%; prompt %7.3f ms/token, %6.1f GFLOP/s of %6.1f: "
            "%5.1f %%; arenas %.1f %.1f MB\n",
@@ -197,8 +207,8 @@ int main(int argc, char **argv)
     if (!peak_open_memory())
         return 1;
     int failed = 0;
-    for (int i = 0; i < 4; i++)
-        if (o.only == 4 || o.only == i)
+    for (int i = 0; i < STORAGES; i++)
+        if (o.only == STORAGES || o.only == i)
             failed |= measure((gckpt_storage)i);
     return failed;
 }

@@ -167,7 +167,7 @@ static int print_stored(const char *name, gckpt_storage storage)
 
 int main(void)
 {
-    static const char *const names[] = { "floats", "bf16", "f16", "int8" };
+    static const char *const names[] = { "floats", "bf16", "f16", "int8", "int4" };
     size_t fp32 = 0, bf16 = 0, int8 = 0;
     net n;
     printf("| plan | MB | of store-all | forwards again | extra time | no schedule below |\n"
@@ -183,7 +183,7 @@ int main(void)
     net_free(&n);
     printf("\n| %s, weights as | weights, MB | least, fp32 | least, bf16 |\n|---|---|---|---|\n",
            llama_1b.name);
-    for (int k = 0; k < 4 && good; k++)
+    for (int k = 0; k < 5 && good; k++)
         good = k == GCKPT_STORED_F16 || print_stored(names[k], (gckpt_storage)k);
     return !good || int8 != bf16 || fflush(stdout) != 0;
 }
