@@ -255,7 +255,7 @@ check "full in the least bytes: the same bits" test -n "$(field "$work/b.json" e
 check "with updates in the backward" grep -q 'updates in the backward' "$work/b.out"
 how="$text --method lora --eval-every 8 --dropout 0.1 --steps 20"
 whole=$(field "$work/lora.a.json" plan parameter_bytes)
-for store in bf16 f16 int8; do
+for store in bf16 f16 int8 int4; do
     build/finetune $how --store $store > "$work/plan.json" 2> "$work/stderr"
     check "--store $store learns, too" less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
     check "--store $store keeps less" test "$(field "$work/plan.json" plan parameter_bytes)" -lt "$whole"
@@ -502,7 +502,7 @@ check "llama: all-linear" test "$(build/finetune $learns --plan --targets all-li
     sed -n 's/.*"trained":\([0-9]*\).*/\1/p')" = $((2 * 8 * (64 + 48 + 48 + 64 + 3 * (32 + 96))))
 build/finetune $learns --method lora --eval-every 8 --dropout 0.1 --steps 20 --map > "$work/plan.json" 2> "$work/stderr"
 check "llama, --map: the same training" test "$(field "$work/plan.json" end after)" = "$(field "$work/llora.a.json" end after)"
-for store in bf16 f16 int8; do
+for store in bf16 f16 int8 int4; do
     build/finetune $learns --method lora --store $store --steps 20 > "$work/plan.json" 2> "$work/stderr"
     check "llama, --store $store learns, too" less "$(field "$work/plan.json" end after)" "$(field "$work/plan.json" end before)"
 done
