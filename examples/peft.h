@@ -65,12 +65,49 @@ typedef struct {
     char name[MODEL_NAME + 32], unknown[MODEL_NAME + 32];
 } adapters_files;
 
+/* 1: embeddings that are trained as the head, too, are in the file under both names, as peft has
+ * them. */
+static inline int adapters_twice(const adapters *a)
+{
+    char table[MODEL_NAME];
+    gckpt_parameter p;
+    model_join(table, a->model->config.family->embeddings, ".weight");
+    return a->options.tied && a->model->config.tied && *a->options.modules_to_save != 0 &&
+           gckpt_store_peek(a->store, gckpt_store_find(a->store, table), &p) == GCKPT_OK &&
+           !p.frozen;
+}
+
+/* A store whose parameters are, in place, what is trained, the head among them; NULL: m->error. */
+static inline gckpt_store *adapters_both_store(adapters *a)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_parameter p;
+    char table[MODEL_NAME];
+    model_join(table, a->model->config.family->embeddings, ".weight");
+    int failed = s == NULL;
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++) {
+        if (p.frozen)
+            continue;
+        failed = gckpt_store_get(a->store, i, &p) != GCKPT_OK ||
+                 gckpt_store_external(s, p.name, p.shape, p.values, 0) != GCKPT_OK ||
+                 (strcmp(p.name, table) == 0 &&
+                  gckpt_store_external(s, "lm_head.weight", p.shape, p.values, 0) != GCKPT_OK);
+    }
+    if (!failed)
+        return s;
+    model_fail(a->model, "out of memory for what is saved");
+    gckpt_store_free(s);
+    return NULL;
+}
+
 /* The file's name of a parameter; NULL: it is frozen, so not in the file. */
 static inline const char *adapters_renamed(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
     const adapters_method method = f->a->options.method;
     gckpt_parameter p;
+    if (strcmp(name, "lm_head.weight") == 0 && f->a->model->config.tied)
+        return "base_model.model.lm_head.weight";
     if (gckpt_store_peek(f->a->store, gckpt_store_find(f->a->store, name), &p) != GCKPT_OK ||
         p.frozen)
         return NULL;
@@ -96,7 +133,7 @@ static inline const char *adapters_renamed_back(void *user, const char *name)
     const char *whole = name;
     for (int i = 0; i < 2; i++)
         name += strncmp(name, before[i], strlen(before[i])) == 0 ? strlen(before[i]) : 0;
-    if (f->a->options.tied && f->a->model->config.tied && strcmp(name, "lm_head.weight") == 0)
+    if (strcmp(name, "lm_head.weight") == 0 && adapters_twice(f->a))
         return NULL; /* it is the embeddings', which are there, too */
     if (adapters_ends(name, ".base_layer.bias"))
         snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
@@ -259,8 +296,10 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
         desc.rename = NULL;
         if ((store = adapters_prefix_store(a, &all)) == NULL)
             return -1;
+    } else if (adapters_twice(a) && (store = adapters_both_store(a)) == NULL) {
+        return -1;
     }
-    int failed = (store != a->store && adapters_fill_prefix(a, all.values) != 0) ||
+    int failed = (a->options.method == ADAPTERS_PREFIX && adapters_fill_prefix(a, all.values) != 0) ||
                  adapters_write_config(a, dir, base, path) != 0 ||
                  model_save_weights(a->model, store, weights, &desc, path) != 0;
     if (store != a->store)
