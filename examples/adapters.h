@@ -85,6 +85,7 @@ typedef struct {
     gckpt_store *store;
     gckpt_tensor *zeros, *inner; /* of the graph that is being built: adapters_embedded */
     float *merged;               /* what merged weights were before; NULL: none is merged */
+    float *lengths;              /* of DoRA, where texts are generated: adapters_prepare */
     char *texts;                 /* of the options */
 } adapters;
 
@@ -103,6 +104,19 @@ static inline int adapters_ends(const char *text, const char *end)
     const size_t n = strlen(text), k = strlen(end);
     return n >= k && strcmp(text + n - k, end) == 0;
 }
+
+/* MODULE + end: its module; 0: it has another end. */
+static inline int adapters_module_of(const char *name, const char *end, char *module)
+{
+    const int is = adapters_ends(name, end);
+    if (is) {
+        model_join(module, name, "");
+        module[strlen(module) - strlen(end)] = 0;
+    }
+    return is;
+}
+
+static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, beside a module */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
 /* 1: pattern p[n] matches the end of a module's name, behind a dot, or all of it (so does peft with
@@ -277,6 +291,21 @@ static inline double adapters_scale(const adapters *a, const char *module, int64
     return alpha / (a->options.rslora ? model_root((double)rank) : (double)rank);
 }
 
+/* Where a module's lengths begin in a->lengths; "": how many there are. */
+static inline int64_t adapters_lengths_at(const adapters *a, const char *module)
+{
+    char name[MODEL_NAME];
+    gckpt_parameter p;
+    int64_t n = 0;
+    model_join(name, module, adapters_magnitude);
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
+        if (strcmp(p.name, name) == 0)
+            break;
+        n += adapters_ends(p.name, adapters_magnitude) ? p.elements : 0;
+    }
+    return n;
+}
+
 /* DoRA's m / |W + s B A| (out), of parameters only, so computed once a step: the squares of the
  * rows are |W|^2, which is kept, + 2 s B (A W') + s^2 B (A A') B', by products that read W as it is
  * stored; W + s B A is never there. peft takes |..| as a constant, too. NULL: there is no m. */
@@ -285,7 +314,7 @@ static inline gckpt_tensor *adapters_lengths(const adapters *a, const char *modu
 {
     static const int turned[] = { 1, 0 };
     gckpt_graph *g = gckpt_graph_of(w);
-    gckpt_tensor *m = adapters_find(a, g, module, ".lora_magnitude_vector");
+    gckpt_tensor *m = adapters_find(a, g, module, adapters_magnitude);
     if (m == NULL)
         return NULL;
     gckpt_tensor *scaled = gckpt_scale(down, (float)scale);
@@ -295,6 +324,19 @@ static inline gckpt_tensor *adapters_lengths(const adapters *a, const char *modu
     gckpt_tensor *squares = gckpt_sum(gckpt_mul(up, gckpt_add(mixed, own)), -1);
     squares = gckpt_add(squares, adapters_find(a, g, module, ".lora_squares"));
     return gckpt_div(m, gckpt_detach(gckpt_sqrt(squares)));
+}
+
+/* The same, as adapters_prepare has computed them. */
+static inline gckpt_tensor *adapters_kept_lengths(const adapters *a, gckpt_graph *g,
+                                                  const char *module)
+{
+    gckpt_parameter m;
+    char name[MODEL_NAME];
+    const int i = gckpt_store_find(a->store, model_join(name, module, adapters_magnitude));
+    if (i < 0 || gckpt_store_peek(a->store, i, &m) != GCKPT_OK)
+        return NULL;
+    return gckpt_constant(g, model_join(name, module, ".lora_lengths"), GCKPT_F32, m.shape,
+                          a->lengths + adapters_lengths_at(a, module));
 }
 
 /* The layer's x w + bias, + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank). With DoRA
@@ -311,7 +353,9 @@ static inline gckpt_tensor *adapters_linear(void *user, const model_place *at, c
         return model_product(c, x, w, bias);
     gckpt_tensor *up = adapters_find(a, g, module, ".lora_B.weight");
     const double scale = adapters_scale(a, module, gckpt_shape_of(down).d[0]);
-    gckpt_tensor *lengths = adapters_lengths(a, module, w, down, up, scale);
+    gckpt_tensor *lengths = at->options->capacity > 0 && a->lengths != NULL
+                                ? adapters_kept_lengths(a, g, module)
+                                : adapters_lengths(a, module, w, down, up, scale);
     const int drops = a->options.dropout > 0 && (lengths == NULL || at->options->capacity == 0);
     gckpt_tensor *y = lengths == NULL || drops ? model_product(c, x, w, bias) : NULL;
     if (drops)
@@ -537,6 +581,41 @@ static inline int adapters_untie(adapters *a, gckpt_graph *g)
     return adapters_values(a, g, &from, 1, head.values);
 }
 
+/* DoRA's lengths of all layers, once: what is generated from now on takes them, since weights stay
+ * as they are meanwhile. generator_new calls it. */
+static inline int adapters_prepare(void *user)
+{
+    adapters *a = (adapters *)user;
+    gckpt_parameter p;
+    const int count = gckpt_store_count(a->store);
+    const int64_t all = adapters_lengths_at(a, "");
+    int n = 0;
+    if (all == 0 || a->merged != NULL)
+        return 0;
+    if (a->lengths == NULL) /* else generators may have it */
+        a->lengths = (float *)malloc((size_t)all * sizeof *a->lengths);
+    gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)count, sizeof *x);
+    gckpt_graph *g = gckpt_graph_new(a->store, NULL);
+    gckpt_store_pull(a->store, "*.lora_*");
+    for (int i = 0; i < count && x != NULL && gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
+        char module[MODEL_NAME];
+        if (!adapters_module_of(p.name, adapters_magnitude, module))
+            continue;
+        gckpt_tensor *down = adapters_find(a, g, module, ".lora_A.weight");
+        const double scale = adapters_scale(a, module, gckpt_shape_of(down).d[0]);
+        x[n] = adapters_lengths(a, module, adapters_find(a, g, module, ".weight"), down,
+                                adapters_find(a, g, module, ".lora_B.weight"), scale);
+        x[n] = gckpt_reshape(x[n], gckpt_shape2(1, p.elements));
+        n++;
+    }
+    const int failed = x == NULL || a->lengths == NULL
+                           ? model_fail(a->model, "dora: out of memory")
+                           : adapters_values(a, g, x, n, a->lengths);
+    gckpt_graph_free(g);
+    free(x);
+    return failed;
+}
+
 /* A head apart from the embeddings: linear probing, where the backward ends at the head. */
 static inline int adapters_head(adapters *a, gckpt_graph *g)
 {
@@ -703,14 +782,11 @@ static inline int adapters_squares(adapters *a, const char *weight, double *sums
 /* Of each layer that has DoRA's m: |W|^2, and m = |W|. A row of zeros counts as one of 1e-15. */
 static inline int adapters_begin_lengths(adapters *a)
 {
-    static const char end[] = ".lora_magnitude_vector";
     gckpt_parameter m, squares;
     for (int i = 0; gckpt_store_peek(a->store, i, &m) == GCKPT_OK; i++) {
         char module[MODEL_NAME], name[MODEL_NAME];
-        if (!adapters_ends(m.name, end))
+        if (!adapters_module_of(m.name, adapters_magnitude, module))
             continue;
-        model_join(module, m.name, "");
-        module[strlen(module) - strlen(end)] = 0;
         double *sums = (double *)calloc((size_t)m.elements, sizeof *sums);
         int failed = sums == NULL ? model_fail(a->model, "dora: out of memory")
                                   : adapters_squares(a, model_join(name, module, ".weight"), sums);
@@ -743,7 +819,7 @@ static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model
                  1 / model_root((double)in));
     adapters_new(g, p->name, ".lora_B.weight", gckpt_shape2(out, rank), 0, 0);
     if (a->options.dora) {
-        adapters_new(g, p->name, ".lora_magnitude_vector", gckpt_shape1(out), 0, 0);
+        adapters_new(g, p->name, adapters_magnitude, gckpt_shape1(out), 0, 0);
         adapters_new(g, p->name, ".lora_squares", gckpt_shape1(out), 0, 0);
     }
 }
@@ -875,8 +951,9 @@ static inline void adapters_end(adapters *a)
 {
     free(a->texts);
     free(a->merged);
+    free(a->lengths);
     a->texts = NULL;
-    a->merged = NULL;
+    a->merged = a->lengths = NULL;
 }
 
 /* The adapters' own copies of texts. */
@@ -930,6 +1007,7 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     a->hooks.linear = adapters_linear;
     a->hooks.keys_values = adapters_keys_values;
     a->hooks.branch = adapters_branch;
+    a->hooks.prepare = adapters_prepare;
     if (o->size < 1 || o->hidden < 0)
         return model_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
                           adapters_names[o->method], (long long)o->size, (long long)o->hidden);
@@ -984,10 +1062,8 @@ static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements
     *elements = 0;
     for (int i = 0; gckpt_store_peek(a->store, i, &down) == GCKPT_OK; i++) {
         char module[MODEL_NAME], name[MODEL_NAME];
-        if (!adapters_ends(down.name, ".lora_A.weight"))
+        if (!adapters_module_of(down.name, ".lora_A.weight", module))
             continue;
-        model_join(module, down.name, "");
-        module[strlen(module) - strlen(".lora_A.weight")] = 0;
         model_join(name, module, ".lora_B.weight");
         if (gckpt_store_get(a->store, i, &down) != GCKPT_OK ||
             gckpt_store_get(a->store, gckpt_store_find(a->store, name), &up) != GCKPT_OK ||
@@ -1005,7 +1081,7 @@ static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements
                (size_t)w.elements * sizeof *kept);
         char length[MODEL_NAME];
         m.values = NULL;
-        model_join(length, module, ".lora_magnitude_vector");
+        model_join(length, module, adapters_magnitude);
         if (a->options.dora &&
             gckpt_store_get(a->store, gckpt_store_find(a->store, length), &m) != GCKPT_OK)
             return model_fail(a->model, "merge: %s", gckpt_error_text(a->store));

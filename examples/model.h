@@ -301,6 +301,7 @@ typedef struct {
     /* x (B,T,C), what attention (of queries q (B,T,heads head)) or the MLP (q NULL) adds to the
      * residual stream */
     gckpt_tensor *(*branch)(void *user, const model_place *at, gckpt_tensor *q, gckpt_tensor *x);
+    int (*prepare)(void *user); /* before graphs with caches are built; 0, or -1 and m->error */
 } model_hooks;
 
 struct model_options {
