@@ -608,9 +608,8 @@ static inline int adapters_prepare(void *user)
         x[n] = gckpt_reshape(x[n], gckpt_shape2(1, p.elements));
         n++;
     }
-    const int failed = x == NULL || a->lengths == NULL
-                           ? model_fail(a->model, "dora: out of memory")
-                           : adapters_values(a, g, x, n, a->lengths);
+    const int failed = x == NULL || a->lengths == NULL ? model_fail(a->model, "dora: out of memory")
+                                                       : adapters_values(a, g, x, n, a->lengths);
     gckpt_graph_free(g);
     free(x);
     return failed;
@@ -877,7 +876,7 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
         return model_fail(a->model, "lora: targets \"%s\" match none of the layers %s", o->targets,
                           all);
     }
-    return adapters_save_modules(a, g) != 0      ? -1
+    return adapters_save_modules(a, g) != 0 ? -1
            : o->bias == ADAPTERS_ALL_BIASES ? adapters_biases(a, g)
                                             : 0;
 }

@@ -271,8 +271,7 @@ static int check_options(void)
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
                               o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
                               o.ranks != NULL || o.alphas != NULL || o.bias != 0 || o.dora ||
-                              o.modules_to_save != NULL || o.tied ||
-                              o.layers_to_transform != NULL))
+                              o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL))
         return session_fail(2,
                             "--adapter %s: its adapter_config.json says sizes and scales; leave "
                             "--size, --alpha and the like out",
@@ -546,7 +545,8 @@ static int group_rows(void)
 /* --epochs as steps, from where batches are as they are now. */
 static void count_steps(void)
 {
-    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch, all = (uint64_t)o.epochs * rows;
+    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
+                   all = (uint64_t)o.epochs * rows;
     uint64_t steps = run.cut_step;
     if (o.epochs > 0 && run.grouped && run.cut_row == 0)
         steps += (uint64_t)o.epochs * dataset_steps(&run.batches);
@@ -734,8 +734,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                       .dora = lora && o.dora,
                                       .modules_to_save = lora ? o.modules_to_save : NULL,
                                       .tied = (int)o.tied,
-                                      .layers_to_transform =
-                                          lora ? o.layers_to_transform : NULL };
+                                      .layers_to_transform = lora ? o.layers_to_transform : NULL };
     t->run.store = gckpt_store_new(&desc);
     t->notes = gckpt_store_new(NULL);
     if (t->run.store == NULL || t->notes == NULL)

@@ -591,8 +591,7 @@ static int lm_train(lm_run *r)
                 continue;
         }
         const int bad = report.loss - report.loss != 0 || report.grad_norm - report.grad_norm != 0;
-        const char *broken =
-            bad ? lm_broken(r->store, gckpt_plan_in_backward(m->plan)) : NULL;
+        const char *broken = bad ? lm_broken(r->store, gckpt_plan_in_backward(m->plan)) : NULL;
         if (broken != NULL)
             return session_fail(1, lm_broken_text, broken);
         if (bad)

@@ -299,9 +299,10 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     } else if (adapters_twice(a) && (store = adapters_both_store(a)) == NULL) {
         return -1;
     }
-    int failed = (a->options.method == ADAPTERS_PREFIX && adapters_fill_prefix(a, all.values) != 0) ||
-                 adapters_write_config(a, dir, base, path) != 0 ||
-                 model_save_weights(a->model, store, weights, &desc, path) != 0;
+    int failed =
+        (a->options.method == ADAPTERS_PREFIX && adapters_fill_prefix(a, all.values) != 0) ||
+        adapters_write_config(a, dir, base, path) != 0 ||
+        model_save_weights(a->model, store, weights, &desc, path) != 0;
     if (store != a->store)
         gckpt_store_free(store);
     return failed ? -1 : 0;
@@ -322,7 +323,8 @@ static inline const char *adapters_read_layers(json *d, const model_config *c, c
     char *to = *room;
     const uint32_t all = json_find_set(d, JSON_ROOT, "layers_to_transform");
     const uint32_t pattern = json_find_set(d, JSON_ROOT, "layers_pattern");
-    const uint32_t first = json_kind_of(d, pattern) == JSON_ARRAY ? json_first(d, pattern) : pattern;
+    const uint32_t first =
+        json_kind_of(d, pattern) == JSON_ARRAY ? json_first(d, pattern) : pattern;
     const int list = json_kind_of(d, all) == JSON_ARRAY;
     char blocks[64];
     int named = first == 0 || json_text(d, first)[0] == 0;
