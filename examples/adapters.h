@@ -1093,8 +1093,9 @@ static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements
     return 0;
 }
 
-/* Adds LoRA's products to the weights, with DoRA's lengths: graphs that are built from now on have no branches, and
- * model_save writes what they compute. The weights as they were are kept, in as many bytes. */
+/* Adds LoRA's products to the weights, with DoRA's lengths: graphs that are built from now on have
+ * no branches, and model_save writes what they compute. The weights as they were are kept, in as
+ * many bytes. */
 static inline int adapters_merge(adapters *a)
 {
     int64_t n;

@@ -825,15 +825,25 @@ static inline int model_end_file(model_any *m, FILE *f, const char *path)
     return model_close_file(m, f, path) != 0 ? -1 : model_place_file(m, path);
 }
 
-/* Weights, and the file that says what they are, which is written and closed (path): it takes its
- * place when they have theirs, so that a full disk leaves both or none. */
-static inline int model_save_weights(model_any *m, gckpt_store *store, const char *weights,
-                                     const gckpt_file_desc *desc, const char *path)
+/* Writes weights to DIR/NAME, of which the file that says what they are is written and closed
+ * (path): both take their places when both are whole, so that a full disk leaves what was there. */
+static inline int model_save_weights(model_any *m, gckpt_store *store, const char *dir,
+                                     const char *name, const gckpt_file_desc *desc,
+                                     const char *path)
 {
-    if (gckpt_store_save_as(store, weights, desc) == GCKPT_OK)
-        return model_place_file(m, path);
-    remove(path);
-    return model_fail(m, "%s: %s", weights, gckpt_error_text(store));
+    char file[MODEL_NAME], weights[MODEL_PATH];
+    if (model_path(m, weights, dir, model_join(file, name, ".tmp")) != 0) {
+        remove(path);
+        return -1;
+    }
+    if (gckpt_store_save_as(store, weights, desc) != GCKPT_OK) {
+        remove(path);
+        return model_fail(m, "%s/%s: %s", dir, name, gckpt_error_text(store));
+    }
+    if (model_place_file(m, path) == 0)
+        return model_place_file(m, weights);
+    remove(weights);
+    return -1;
 }
 
 /* What methods and files change is written anew; all else as config.json had it, known or not. */
@@ -872,7 +882,7 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
                              gckpt_storage storage)
 {
     static const char *const types[] = { "float32", "bfloat16", "float16" };
-    char path[MODEL_PATH], weights[MODEL_PATH];
+    char path[MODEL_PATH];
     model_saving s;
     gckpt_file_desc desc;
     s.model = m;
@@ -888,13 +898,12 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
                               "%s: \"%s\" is kept as int8, which is no format of transformers'; "
                               "load the model as floats to save it",
                               dir, p.name);
-    if (model_folder(m, dir) != 0 || model_path(m, weights, dir, "model.safetensors") != 0)
-        return -1;
-    FILE *f = model_begin_file(m, path, dir, "config.json");
+    FILE *f = model_folder(m, dir) != 0 ? NULL : model_begin_file(m, path, dir, "config.json");
     if (f == NULL)
         return -1;
     model_write_config(m, f, types[storage]);
-    return model_close_file(m, f, path) != 0 ? -1
-                                             : model_save_weights(m, store, weights, &desc, path);
+    return model_close_file(m, f, path) != 0
+               ? -1
+               : model_save_weights(m, store, dir, "model.safetensors", &desc, path);
 }
 #endif

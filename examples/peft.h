@@ -276,7 +276,7 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
  * MLP is not (as peft). */
 static inline int adapters_save(adapters *a, const char *dir, const char *base)
 {
-    char path[MODEL_PATH], weights[MODEL_PATH];
+    char path[MODEL_PATH];
     adapters_files files;
     gckpt_file_desc desc;
     gckpt_parameter all;
@@ -289,8 +289,7 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     desc.rename = adapters_renamed;
     desc.user = &files;
     files.a = a;
-    if (model_folder(a->model, dir) != 0 ||
-        model_path(a->model, weights, dir, "adapter_model.safetensors") != 0)
+    if (model_folder(a->model, dir) != 0)
         return -1;
     if (a->options.method == ADAPTERS_PREFIX) {
         desc.rename = NULL;
@@ -302,7 +301,7 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     int failed =
         (a->options.method == ADAPTERS_PREFIX && adapters_fill_prefix(a, all.values) != 0) ||
         adapters_write_config(a, dir, base, path) != 0 ||
-        model_save_weights(a->model, store, weights, &desc, path) != 0;
+        model_save_weights(a->model, store, dir, "adapter_model.safetensors", &desc, path) != 0;
     if (store != a->store)
         gckpt_store_free(store);
     return failed ? -1 : 0;

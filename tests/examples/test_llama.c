@@ -495,6 +495,8 @@ static const tuning_edit wrong[] = {
     { "gqa", config, "\"factor\": 8.0", "\"factor\": 0", "factor 0: expected", 0 },
     { "gqa", config, "\"factor\": 8.0", "\"factor\": 8.0, \"partial_rotary_factor\": 0.5",
       "partial_rotary_factor: expected 1", 0 },
+    { "gqa", config, "\"use_cache\"", "\"partial_rotary_factor\": 0.5, \"use_cache\"",
+      "partial_rotary_factor: expected 1", 0 },
     { "gqa", config, "\"rope_theta\": 10000.0", "\"rope_theta\": 1", "rope_theta 1: expected", 0 },
     { "gqa", config, "\"factor\": 8.0", "\"full_attention\": {}", "the same positions in all", 0 },
     { "gqa", config, "\"attention_bias\": false", "\"attention_bias\": true",
