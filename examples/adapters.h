@@ -18,7 +18,8 @@
  * head      a head of its own, which begins as a copy of the embeddings    own
  * bias      all biases (BitFit: Ben Zaken 2021)                            own
  * added     `layers` new blocks on top, which begin as identities          own, model_save
- * lora      x A' B' alpha / r beside targeted layers (Hu 2021)             peft LORA
+ * lora      x A' B' alpha / r beside targeted layers (Hu 2021); with       peft LORA
+ *           their rows' lengths (DoRA: Liu 2024); with whole modules
  * houlsby   a bottleneck behind attention and MLP; norms (Houlsby 2019)    own
  * llama     prompts with a gate that begins at 0 (LLaMA-Adapter, 2023)     peft ADAPTION_PROMPT
  * prefix    keys and values before the first in each layer (Li 2021)       peft PREFIX_TUNING
@@ -65,6 +66,16 @@ typedef struct {
     const char *ranks, *alphas; /* LORA, for some modules: "mlp.c_fc=4,h.0.attn.c_attn=16" */
     adapters_bias bias;         /* LORA: biases that are trained, too */
     int some; /* LORA, 1: names above that match nothing are passed over, as peft does */
+    /* LORA, 1: a layer's weights become m (W + s B A) / |W + s B A|, by rows of (out,in), m (out)
+     * trained, too, and |..| taken as a constant (DoRA: Liu 2024); m begins as |W|. */
+    int dora;
+    /* LORA, NULL: none. Modules that are trained as they are, and saved with it: names with commas
+     * between them, each the end of a module's name ("lm_head,embed_tokens"); what is in such a
+     * module belongs to it. Of embeddings that are the head, too, one of them becomes a copy,
+     * unless `tied`: then both are trained as one (peft's ensure_weight_tying). */
+    const char *modules_to_save;
+    int tied;
+    const char *layers_to_transform; /* LORA, NULL: all. Blocks that have it: "0,2,5", "4-7" */
 } adapters_options;
 
 typedef struct {
@@ -74,6 +85,7 @@ typedef struct {
     gckpt_store *store;
     gckpt_tensor *zeros, *inner; /* of the graph that is being built: adapters_embedded */
     float *merged;               /* what merged weights were before; NULL: none is merged */
+    float *lengths;              /* of DoRA, where texts are generated: adapters_prepare */
     char *texts;                 /* of the options */
 } adapters;
 
@@ -92,6 +104,19 @@ static inline int adapters_ends(const char *text, const char *end)
     const size_t n = strlen(text), k = strlen(end);
     return n >= k && strcmp(text + n - k, end) == 0;
 }
+
+/* MODULE + end: its module; 0: it has another end. */
+static inline int adapters_module_of(const char *name, const char *end, char *module)
+{
+    const int is = adapters_ends(name, end);
+    if (is) {
+        model_join(module, name, "");
+        module[strlen(module) - strlen(end)] = 0;
+    }
+    return is;
+}
+
+static const char adapters_magnitude[] = ".lora_magnitude_vector"; /* DoRA's m, beside a module */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
 /* 1: pattern p[n] matches the end of a module's name, behind a dot, or all of it (so does peft with
@@ -190,6 +215,60 @@ static inline int adapters_all_listed(model_any *m, const char *list, const char
     return 0;
 }
 
+/* 1: block `layer` is in a list of layers_to_transform ("": all are); 0: it is not; -1: the list is
+ * none. *greatest, NULL: not asked: the greatest in the list. */
+static inline int adapters_in_layers(const char *list, int64_t layer, int64_t *greatest)
+{
+    int found = *list == 0;
+    for (const char *p = list; *p != 0;) {
+        char *end;
+        const long long first = strtoll(p, &end, 10);
+        long long last = first;
+        if (end == p || *p < '0' || *p > '9')
+            return -1;
+        if (*end == '-') {
+            p = end + 1;
+            last = strtoll(p, &end, 10);
+            if (end == p || *p < '0' || *p > '9')
+                return -1;
+        }
+        if (last < first || last > 1 << 24 || (*end != 0 && (*end != ',' || end[1] == 0)))
+            return -1;
+        found |= layer >= first && layer <= last;
+        if (greatest != NULL && last > *greatest)
+            *greatest = last;
+        p = end + (*end == ',');
+    }
+    return found;
+}
+
+/* The block of a module, "h.3.attn": 3. */
+static inline int64_t adapters_layer_of(const model_config *c, const char *module)
+{
+    return strtoll(module + strlen(c->family->blocks) + 1, NULL, 10);
+}
+
+/* Refuses layers that the model does not have, and what peft does not take beside them. */
+static inline int adapters_check_layers(model_any *m, const adapters_options *o)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyz_.,0123456789";
+    int64_t greatest = 0;
+    if (adapters_in_layers(o->layers_to_transform, 0, &greatest) < 0)
+        return model_fail(m,
+                          "layers_to_transform \"%s\": allowed are numbers and ranges, such as "
+                          "0,2,5 or 4-7",
+                          o->layers_to_transform);
+    if (greatest >= m->config.layers && !o->some)
+        return model_fail(m, "layers_to_transform \"%s\": the model has 0 to %lld",
+                          o->layers_to_transform, (long long)m->config.layers - 1);
+    if (*o->layers_to_transform != 0 && o->targets[strspn(o->targets, plain)] != 0)
+        return model_fail(m,
+                          "layers_to_transform goes with targets that are names, as in peft; "
+                          "\"%s\" is a pattern, which can say the layers itself",
+                          o->targets);
+    return 0;
+}
+
 /* ---- what the hooks do: each takes part only where its parameters are ------------------------ */
 /* The parameter MODULE + end of the store; NULL when there is none. */
 static inline gckpt_tensor *adapters_find(const adapters *a, gckpt_graph *g, const char *module,
@@ -212,22 +291,84 @@ static inline double adapters_scale(const adapters *a, const char *module, int64
     return alpha / (a->options.rslora ? model_root((double)rank) : (double)rank);
 }
 
-/* The layer's x w + bias, + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank) */
+/* Where a module's lengths begin in a->lengths; "": how many there are. */
+static inline int64_t adapters_lengths_at(const adapters *a, const char *module)
+{
+    char name[MODEL_NAME];
+    gckpt_parameter p;
+    int64_t n = 0;
+    model_join(name, module, adapters_magnitude);
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
+        if (strcmp(p.name, name) == 0)
+            break;
+        n += adapters_ends(p.name, adapters_magnitude) ? p.elements : 0;
+    }
+    return n;
+}
+
+/* DoRA's m / |W + s B A| (out), of parameters only, so computed once a step: the squares of the
+ * rows are |W|^2, which is kept, + 2 s B (A W') + s^2 B (A A') B', by products that read W as it is
+ * stored; W + s B A is never there. peft takes |..| as a constant, too. NULL: there is no m. */
+static inline gckpt_tensor *adapters_lengths(const adapters *a, const char *module, gckpt_tensor *w,
+                                             gckpt_tensor *down, gckpt_tensor *up, double scale)
+{
+    static const int turned[] = { 1, 0 };
+    gckpt_graph *g = gckpt_graph_of(w);
+    gckpt_tensor *m = adapters_find(a, g, module, adapters_magnitude);
+    if (m == NULL)
+        return NULL;
+    gckpt_tensor *scaled = gckpt_scale(down, (float)scale);
+    gckpt_tensor *mixed = model_product(&a->model->config, scaled, w, NULL); /* (r,out) */
+    mixed = gckpt_scale(gckpt_permute(mixed, turned, 2), 2);
+    gckpt_tensor *own = gckpt_matmul(up, gckpt_matmul_transposed(scaled, scaled)); /* (out,r) */
+    gckpt_tensor *squares = gckpt_sum(gckpt_mul(up, gckpt_add(mixed, own)), -1);
+    squares = gckpt_add(squares, adapters_find(a, g, module, ".lora_squares"));
+    return gckpt_div(m, gckpt_detach(gckpt_sqrt(squares)));
+}
+
+/* The same, as adapters_prepare has computed them. */
+static inline gckpt_tensor *adapters_kept_lengths(const adapters *a, gckpt_graph *g,
+                                                  const char *module)
+{
+    gckpt_parameter m;
+    char name[MODEL_NAME];
+    const int i = gckpt_store_find(a->store, model_join(name, module, adapters_magnitude));
+    if (i < 0 || gckpt_store_peek(a->store, i, &m) != GCKPT_OK)
+        return NULL;
+    return gckpt_constant(g, model_join(name, module, ".lora_lengths"), GCKPT_F32, m.shape,
+                          a->lengths + adapters_lengths_at(a, module));
+}
+
+/* The layer's x w + bias, + alpha / rank (dropout(x) A') B', A (rank,in), B (out,rank). With DoRA
+ * their sum, without bias, is times adapters_lengths; with dropout, peft's way is to add what that
+ * changes of dropout(x) w. (Nothing is dropped where texts are generated: there it is left out.) */
 static inline gckpt_tensor *adapters_linear(void *user, const model_place *at, const char *module,
                                             gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
     adapters *a = (adapters *)user;
+    const model_config *c = at->config;
     gckpt_graph *g = gckpt_graph_of(w);
-    gckpt_tensor *y = model_product(at->config, x, w, bias);
     gckpt_tensor *down = a->merged ? NULL : adapters_find(a, g, module, ".lora_A.weight");
     if (down == NULL)
-        return y;
+        return model_product(c, x, w, bias);
     gckpt_tensor *up = adapters_find(a, g, module, ".lora_B.weight");
-    if (a->options.dropout > 0)
+    const double scale = adapters_scale(a, module, gckpt_shape_of(down).d[0]);
+    gckpt_tensor *lengths = at->options->capacity > 0 && a->lengths != NULL
+                                ? adapters_kept_lengths(a, g, module)
+                                : adapters_lengths(a, module, w, down, up, scale);
+    const int drops = a->options.dropout > 0 && (lengths == NULL || at->options->capacity == 0);
+    gckpt_tensor *y = lengths == NULL || drops ? model_product(c, x, w, bias) : NULL;
+    if (drops)
         x = gckpt_dropout(x, (float)a->options.dropout);
+    gckpt_tensor *own = lengths != NULL ? model_product(c, x, w, NULL) : NULL;
     x = gckpt_linear_transposed(x, down, NULL);
-    x = gckpt_scale(x, (float)adapters_scale(a, module, gckpt_shape_of(down).d[0]));
-    return gckpt_add(y, gckpt_linear_transposed(x, up, NULL));
+    x = gckpt_linear_transposed(gckpt_scale(x, (float)scale), up, NULL);
+    if (lengths == NULL)
+        return gckpt_add(y, x);
+    x = gckpt_mul(gckpt_add(own, x), lengths);
+    if (drops)
+        return gckpt_add(y, gckpt_sub(x, own));
+    return bias != NULL ? gckpt_add(x, bias) : x;
 }
 
 /* (P,C), the same for all rows -> (B,P,C) */
@@ -423,25 +564,63 @@ static inline int adapters_values(adapters *a, gckpt_graph *g, gckpt_tensor *con
     return failed;
 }
 
+/* Gives a model whose head is the embeddings' table a head of its own, a frozen copy. */
+static inline int adapters_untie(adapters *a, gckpt_graph *g)
+{
+    model_config *c = &a->model->config;
+    const model_place at = { c, NULL, -1 };
+    gckpt_parameter head;
+    c->tied = 0;
+    gckpt_tensor *from = gckpt_scale(model_param(g, &at, c->family->embeddings, ".weight"), 1);
+    model_param(g, &at, "lm_head", ".weight");
+    if (gckpt_error(g) != GCKPT_OK)
+        return 0; /* said by adapters_begin */
+    if (gckpt_store_freeze(a->store, "lm_head.weight", 1) != GCKPT_OK ||
+        gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) != GCKPT_OK)
+        return model_fail(a->model, "%s", gckpt_error_text(a->store));
+    return adapters_values(a, g, &from, 1, head.values);
+}
+
+/* DoRA's lengths of all layers, once: what is generated from now on takes them, since weights stay
+ * as they are meanwhile. generator_new calls it. */
+static inline int adapters_prepare(void *user)
+{
+    adapters *a = (adapters *)user;
+    gckpt_parameter p;
+    const int count = gckpt_store_count(a->store);
+    const int64_t all = adapters_lengths_at(a, "");
+    int n = 0;
+    if (all == 0 || a->merged != NULL)
+        return 0;
+    if (a->lengths == NULL) /* else generators may have it */
+        a->lengths = (float *)malloc((size_t)all * sizeof *a->lengths);
+    gckpt_tensor **x = (gckpt_tensor **)calloc((size_t)count, sizeof *x);
+    gckpt_graph *g = gckpt_graph_new(a->store, NULL);
+    gckpt_store_pull(a->store, "*.lora_*");
+    for (int i = 0; i < count && x != NULL && gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
+        char module[MODEL_NAME];
+        if (!adapters_module_of(p.name, adapters_magnitude, module))
+            continue;
+        gckpt_tensor *down = adapters_find(a, g, module, ".lora_A.weight");
+        const double scale = adapters_scale(a, module, gckpt_shape_of(down).d[0]);
+        x[n] = adapters_lengths(a, module, adapters_find(a, g, module, ".weight"), down,
+                                adapters_find(a, g, module, ".lora_B.weight"), scale);
+        x[n] = gckpt_reshape(x[n], gckpt_shape2(1, p.elements));
+        n++;
+    }
+    const int failed = x == NULL || a->lengths == NULL ? model_fail(a->model, "dora: out of memory")
+                                                       : adapters_values(a, g, x, n, a->lengths);
+    gckpt_graph_free(g);
+    free(x);
+    return failed;
+}
+
 /* A head apart from the embeddings: linear probing, where the backward ends at the head. */
 static inline int adapters_head(adapters *a, gckpt_graph *g)
 {
-    model_config *c = &a->model->config;
-    if (c->tied) {
-        const model_place at = { c, NULL, -1 };
-        gckpt_parameter head;
-        c->tied = 0;
-        gckpt_tensor *from = gckpt_scale(model_param(g, &at, c->family->embeddings, ".weight"), 1);
-        model_param(g, &at, "lm_head", ".weight");
-        if (gckpt_error(g) != GCKPT_OK)
-            return 0; /* said by adapters_begin */
-        if (gckpt_store_get(a->store, gckpt_store_find(a->store, "lm_head.weight"), &head) !=
-            GCKPT_OK)
-            return model_fail(a->model, "%s", gckpt_error_text(a->store));
-        if (adapters_values(a, g, &from, 1, head.values) != 0)
-            return -1;
-    }
-    return adapters_unfreeze(a, "lm_head.weight");
+    if (a->model->config.tied && adapters_untie(a, g) != 0)
+        return -1;
+    return gckpt_error(g) != GCKPT_OK ? 0 : adapters_unfreeze(a, "lm_head.weight");
 }
 
 static inline int adapters_biases(adapters *a, gckpt_graph *g)
@@ -492,19 +671,185 @@ static inline int adapters_added(adapters *a, gckpt_graph *g)
     return n == 0 ? -1 : 0;
 }
 
+/* Trains a parameter of modules_to_save. What was packed becomes floats: where that loses nothing,
+ * or a file has the values. */
+static inline int adapters_save_parameter(adapters *a, const char *name)
+{
+    gckpt_parameter p;
+    if (gckpt_store_peek(a->store, gckpt_store_find(a->store, name), &p) != GCKPT_OK)
+        return model_fail(a->model, "modules_to_save: %s", gckpt_error_text(a->store));
+    const int whole = p.storage == GCKPT_STORED_BF16 || p.storage == GCKPT_STORED_F16;
+    if (p.storage != GCKPT_STORED_F32 && !whole && !a->options.some)
+        return model_fail(a->model,
+                          "modules_to_save: \"%s\" is packed; load it as floats: the model with "
+                          "model_source.floats",
+                          name);
+    if ((p.storage != GCKPT_STORED_F32 &&
+         gckpt_store_pack(a->store, name, GCKPT_STORED_F32) != GCKPT_OK) ||
+        gckpt_store_freeze(a->store, name, 0) != GCKPT_OK)
+        return model_fail(a->model, "modules_to_save: %s", gckpt_error_text(a->store));
+    return 0;
+}
+
+/* Refuses names of modules_to_save that no module has. */
+static inline int adapters_check_modules(adapters *a, const char *list)
+{
+    const model_config *c = &a->model->config;
+    size_t n;
+    for (const char *p = list; *p != 0; p += n + (p[n] == ',')) {
+        char name[MODEL_NAME];
+        int found = 0;
+        n = strcspn(p, ",");
+        snprintf(name, sizeof name, "%.*s", (int)n, p);
+        for (int64_t i = 0; i < model_count(c) && !found; i++)
+            found = model_in_modules(c, name, model_get(c, i).name);
+        if (!found && !(c->tied && model_in_modules(c, name, "lm_head.weight")))
+            return model_fail(a->model,
+                              "modules_to_save: \"%s\" is no module; there are %s, lm_head, %s and "
+                              "those of %s.0 to %s.%lld, such as %s",
+                              name, c->family->embeddings, c->family->norm, c->family->blocks,
+                              c->family->blocks, (long long)c->layers - 1, c->family->mlp);
+    }
+    return 0;
+}
+
+static inline int adapters_save_modules(adapters *a, gckpt_graph *g)
+{
+    model_config *c = &a->model->config;
+    const char *list = a->options.modules_to_save;
+    char table[MODEL_NAME];
+    model_join(table, c->family->embeddings, ".weight");
+    const int table_too = c->tied && (model_in_modules(c, list, "lm_head.weight") ||
+                                      model_in_modules(c, list, table));
+    if (!a->options.some && adapters_check_modules(a, list) != 0)
+        return -1;
+    if (table_too && (a->options.tied ? adapters_save_parameter(a, table) : adapters_untie(a, g)))
+        return -1;
+    if (gckpt_error(g) != GCKPT_OK)
+        return 0; /* said by adapters_begin */
+    for (int64_t i = 0; i < model_count(c); i++) {
+        const model_parameter p = model_get(c, i);
+        if (model_in_modules(c, list, p.name) && adapters_save_parameter(a, p.name) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* The squares of the rows of a layer's weights as (out,in), summed: (out); by some rows at a time,
+ * however they are stored. */
+static inline int adapters_squares(adapters *a, const char *weight, double *sums)
+{
+    enum { ROWS = 64 };
+    const gckpt_init none = { 0, 0, 0 };
+    const int transposed = a->model->config.family->transposed;
+    int32_t index[ROWS];
+    gckpt_parameter w;
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    if (gckpt_store_peek(a->store, gckpt_store_find(a->store, weight), &w) != GCKPT_OK)
+        return model_fail(a->model, "dora: %s", gckpt_error_text(a->store));
+    const int64_t all = w.shape.d[0], columns = w.shape.d[1];
+    gckpt_graph *g = gckpt_graph_new(a->store, NULL);
+    gckpt_tensor *rows = gckpt_input(g, "rows", GCKPT_I32, gckpt_shape1(all < ROWS ? all : ROWS));
+    const gckpt_pick pick = { gckpt_embed(gckpt_param(g, weight, w.shape, none), rows), 0 };
+    const gckpt_feed feed = { gckpt_id(rows), index };
+    desc.mode = GCKPT_INFERENCE;
+    desc.fetch = &pick;
+    desc.fetches = 1;
+    gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = plan != NULL ? gckpt_exec_new(plan, a->store, NULL) : NULL;
+    int failed =
+        e == NULL ? model_fail(a->model, "dora: %s", gckpt_error_text(plan ? (void *)a->store : g))
+                  : 0;
+    for (int64_t first = 0; first < all && !failed; first += ROWS) {
+        const int64_t n = all - first < ROWS ? all - first : ROWS;
+        for (int64_t i = 0; i < n; i++)
+            index[i] = (int32_t)(first + i);
+        failed = gckpt_forward(e, &feed, 1, n, NULL) != GCKPT_OK
+                     ? model_fail(a->model, "dora: %s", gckpt_error_text(e))
+                     : 0;
+        const float *x = failed ? NULL : gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+        for (int64_t k = 0; x != NULL && k < n * columns; k++)
+            sums[transposed ? first + k / columns : k % columns] += (double)x[k] * (double)x[k];
+    }
+    gckpt_exec_free(e);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(g);
+    return failed;
+}
+
+/* Of each layer that has DoRA's m: |W|^2, and m = |W|. A row of zeros counts as one of 1e-15. */
+static inline int adapters_begin_lengths(adapters *a)
+{
+    gckpt_parameter m, squares;
+    for (int i = 0; gckpt_store_peek(a->store, i, &m) == GCKPT_OK; i++) {
+        char module[MODEL_NAME], name[MODEL_NAME];
+        if (!adapters_module_of(m.name, adapters_magnitude, module))
+            continue;
+        double *sums = (double *)calloc((size_t)m.elements, sizeof *sums);
+        int failed = sums == NULL ? model_fail(a->model, "dora: out of memory")
+                                  : adapters_squares(a, model_join(name, module, ".weight"), sums);
+        model_join(name, module, ".lora_squares");
+        if (!failed &&
+            (gckpt_store_get(a->store, i, &m) != GCKPT_OK ||
+             gckpt_store_get(a->store, gckpt_store_find(a->store, name), &squares) != GCKPT_OK ||
+             gckpt_store_freeze(a->store, name, 1) != GCKPT_OK))
+            failed = model_fail(a->model, "dora: %s", gckpt_error_text(a->store));
+        for (int64_t k = 0; k < m.elements && !failed; k++) {
+            squares.values[k] = (float)(sums[k] > 1e-30 ? sums[k] : 1e-30);
+            m.values[k] = (float)model_root((double)squares.values[k]);
+        }
+        free(sums);
+        if (failed)
+            return -1;
+        gckpt_store_push(a->store, name);
+        gckpt_store_push(a->store, m.name);
+    }
+    return 0;
+}
+
 /* A as torch's kaiming_uniform_(a = sqrt 5): U(-1,1) / sqrt(in); B zero. */
+static inline void adapters_lora_module(adapters *a, gckpt_graph *g, const model_parameter *p,
+                                        int64_t rank)
+{
+    const model_config *c = &a->model->config;
+    const int64_t in = model_in(c, p->shape), out = model_out(c, p->shape);
+    adapters_new(g, p->name, ".lora_A.weight", gckpt_shape2(rank, in), 0,
+                 1 / model_root((double)in));
+    adapters_new(g, p->name, ".lora_B.weight", gckpt_shape2(out, rank), 0, 0);
+    if (a->options.dora) {
+        adapters_new(g, p->name, adapters_magnitude, gckpt_shape1(out), 0, 0);
+        adapters_new(g, p->name, ".lora_squares", gckpt_shape1(out), 0, 0);
+    }
+}
+
+/* 1: LoRA is beside this module; -1: an error. */
+static inline int adapters_targeted(adapters *a, const char *module)
+{
+    const adapters_options *o = &a->options;
+    const model_config *c = &a->model->config;
+    char weight[MODEL_NAME];
+    model_join(weight, module, ".weight");
+    const int listed = adapters_listed(a->model, o->targets, module, NULL);
+    return listed > 0 ? adapters_in_layers(o->layers_to_transform, adapters_layer_of(c, module),
+                                           NULL) > 0 &&
+                            !model_in_modules(c, o->modules_to_save, weight)
+                      : listed;
+}
+
 static inline int adapters_lora(adapters *a, gckpt_graph *g)
 {
     const model_config *c = &a->model->config;
     const adapters_options *o = &a->options;
     int64_t targets = 0;
+    if (adapters_check_layers(a->model, o) != 0)
+        return -1;
     for (int64_t i = 0; i < model_count(c); i++) {
         model_parameter p;
         double rank = (double)a->options.size, alpha = 0;
         if (!model_module(c, i, &p))
             continue;
-        const int64_t in = model_in(c, p.shape), out = model_out(c, p.shape);
-        const int target = adapters_listed(a->model, a->options.targets, p.name, NULL);
+        const int target = adapters_targeted(a, p.name);
         if (target < 0 || adapters_listed(a->model, a->options.ranks, p.name, &rank) < 0 ||
             adapters_listed(a->model, a->options.alphas, p.name, &alpha) < 0)
             return -1;
@@ -515,9 +860,7 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
             return model_fail(a->model, "lora: rank %g of \"%s\": allowed is a whole number", rank,
                               p.name);
         targets++;
-        adapters_new(g, p.name, ".lora_A.weight", gckpt_shape2(r, in), 0,
-                     1 / model_root((double)in));
-        adapters_new(g, p.name, ".lora_B.weight", gckpt_shape2(out, r), 0, 0);
+        adapters_lora_module(a, g, &p, r);
         model_join(p.name, p.name, ".bias");
         if (o->bias == ADAPTERS_LORA_BIASES && model_find(c, p.name) >= 0 &&
             adapters_unfreeze(a, p.name) != 0)
@@ -533,7 +876,9 @@ static inline int adapters_lora(adapters *a, gckpt_graph *g)
         return model_fail(a->model, "lora: targets \"%s\" match none of the layers %s", o->targets,
                           all);
     }
-    return o->bias == ADAPTERS_ALL_BIASES ? adapters_biases(a, g) : 0;
+    return adapters_save_modules(a, g) != 0 ? -1
+           : o->bias == ADAPTERS_ALL_BIASES ? adapters_biases(a, g)
+                                            : 0;
 }
 
 static inline int adapters_houlsby(adapters *a, gckpt_graph *g)
@@ -605,21 +950,25 @@ static inline void adapters_end(adapters *a)
 {
     free(a->texts);
     free(a->merged);
+    free(a->lengths);
     a->texts = NULL;
-    a->merged = NULL;
+    a->merged = a->lengths = NULL;
 }
 
 /* The adapters' own copies of texts. */
 static inline int adapters_keep_texts(adapters *a)
 {
-    const char **const texts[] = { &a->options.targets, &a->options.ranks, &a->options.alphas };
-    size_t n = 3;
-    for (int i = 0; i < 3; i++)
+    enum { TEXTS = 5 };
+    adapters_options *o = &a->options;
+    const char **const texts[TEXTS] = { &o->targets, &o->ranks, &o->alphas, &o->modules_to_save,
+                                        &o->layers_to_transform };
+    size_t n = TEXTS;
+    for (int i = 0; i < TEXTS; i++)
         n += *texts[i] != NULL ? strlen(*texts[i]) : 0;
     char *to = a->texts = (char *)malloc(n);
     if (to == NULL)
         return model_fail(a->model, "out of memory");
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < TEXTS; i++) {
         const size_t size = *texts[i] != NULL ? strlen(*texts[i]) : 0;
         memcpy(to, *texts[i] != NULL ? *texts[i] : "", size + 1);
         *texts[i] = to;
@@ -657,50 +1006,63 @@ static inline int adapters_begin(adapters *a, model_any *m, gckpt_store *store,
     a->hooks.linear = adapters_linear;
     a->hooks.keys_values = adapters_keys_values;
     a->hooks.branch = adapters_branch;
+    a->hooks.prepare = adapters_prepare;
     if (o->size < 1 || o->hidden < 0)
         return model_fail(m, "%s: a size of %lld, %lld: allowed is 1 or more",
                           adapters_names[o->method], (long long)o->size, (long long)o->hidden);
     if (adapters_keep_texts(a) != 0 || model_declare(m, store) != 0)
         return -1;
+    if (o->method != ADAPTERS_LORA &&
+        (o->dora || *o->modules_to_save != 0 || *o->layers_to_transform != 0))
+        return model_fail(m, "%s: dora, modules_to_save and layers_to_transform are of lora",
+                          adapters_names[o->method]);
     gckpt_store_freeze(store, "*", 1);
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     int failed = begin[o->method](a, g);
     if (!failed && gckpt_error(g) != GCKPT_OK)
         failed = model_fail(m, "%s", gckpt_error_text(g));
     gckpt_graph_free(g);
-    return failed;
+    return failed || (o->dora && adapters_begin_lengths(a) != 0) ? -1 : 0;
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
 typedef enum { ADAPTERS_COUNT, ADAPTERS_MERGE, ADAPTERS_RESTORE } adapters_act;
 
-/* w (in,out), or transposed (out,in): what it was + scale A' B'. */
-static inline void adapters_add(gckpt_parameter *w, const gckpt_parameter *down,
-                                const gckpt_parameter *up, const float *kept, double scale,
-                                int transposed)
+/* w (in,out), or transposed (out,in): what it was + scale A' B'; with m (DoRA; values NULL: not),
+ * its rows as (out,in) as long as m says. */
+static inline int adapters_add(gckpt_parameter *w, const gckpt_parameter *down,
+                               const gckpt_parameter *up, const gckpt_parameter *m, double scale,
+                               int transposed)
 {
-    const int64_t rank = down->shape.d[0], in = down->shape.d[1], columns = w->shape.d[1];
-    for (int64_t k = 0; k < w->elements; k++) {
-        const int64_t i = transposed ? k % columns : k / columns;
-        const int64_t o = transposed ? k / columns : k % columns;
-        double sum = 0;
-        for (int64_t r = 0; r < rank; r++)
-            sum += (double)down->values[r * in + i] * (double)up->values[o * rank + r];
-        w->values[k] = (float)((double)kept[k] + scale * sum);
+    const int64_t rank = down->shape.d[0], in = down->shape.d[1], out = up->shape.d[0];
+    double *row = (double *)malloc((size_t)in * sizeof *row);
+    for (int64_t o = 0; o < out && row != NULL; o++) {
+        double squares = 0, by = 1;
+        for (int64_t i = 0; i < in; i++) {
+            double sum = 0;
+            for (int64_t r = 0; r < rank; r++)
+                sum += (double)down->values[r * in + i] * (double)up->values[o * rank + r];
+            row[i] = (double)w->values[transposed ? o * in + i : i * out + o] + scale * sum;
+            squares += row[i] * row[i];
+        }
+        if (m->values != NULL)
+            by = (double)m->values[o] / model_root(squares > 1e-30 ? squares : 1e-30);
+        for (int64_t i = 0; i < in; i++)
+            w->values[transposed ? o * in + i : i * out + o] = (float)(by * row[i]);
     }
+    free(row);
+    return row != NULL ? 0 : -1;
 }
 
 /* For each weight that has a branch, which lie in a->merged one behind the other. */
 static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements)
 {
-    gckpt_parameter down, up, w;
+    gckpt_parameter down, up, w, m;
     *elements = 0;
     for (int i = 0; gckpt_store_peek(a->store, i, &down) == GCKPT_OK; i++) {
         char module[MODEL_NAME], name[MODEL_NAME];
-        if (!adapters_ends(down.name, ".lora_A.weight"))
+        if (!adapters_module_of(down.name, ".lora_A.weight", module))
             continue;
-        model_join(module, down.name, "");
-        module[strlen(module) - strlen(".lora_A.weight")] = 0;
         model_join(name, module, ".lora_B.weight");
         if (gckpt_store_get(a->store, i, &down) != GCKPT_OK ||
             gckpt_store_get(a->store, gckpt_store_find(a->store, name), &up) != GCKPT_OK ||
@@ -716,16 +1078,24 @@ static inline int adapters_each(adapters *a, adapters_act act, int64_t *elements
             continue;
         memcpy(act == ADAPTERS_MERGE ? kept : w.values, act == ADAPTERS_MERGE ? w.values : kept,
                (size_t)w.elements * sizeof *kept);
-        if (act == ADAPTERS_MERGE)
-            adapters_add(&w, &down, &up, kept, adapters_scale(a, module, down.shape.d[0]),
-                         a->model->config.family->transposed);
+        char length[MODEL_NAME];
+        m.values = NULL;
+        model_join(length, module, adapters_magnitude);
+        if (a->options.dora &&
+            gckpt_store_get(a->store, gckpt_store_find(a->store, length), &m) != GCKPT_OK)
+            return model_fail(a->model, "merge: %s", gckpt_error_text(a->store));
+        if (act == ADAPTERS_MERGE &&
+            adapters_add(&w, &down, &up, &m, adapters_scale(a, module, down.shape.d[0]),
+                         a->model->config.family->transposed) != 0)
+            return model_fail(a->model, "merge: out of memory");
         gckpt_store_push(a->store, name);
     }
     return 0;
 }
 
-/* Adds LoRA's products to the weights: graphs that are built from now on have no branches, and
- * model_save writes what they compute. The weights as they were are kept, in as many bytes. */
+/* Adds LoRA's products to the weights, with DoRA's lengths: graphs that are built from now on have
+ * no branches, and model_save writes what they compute. The weights as they were are kept, in as
+ * many bytes. */
 static inline int adapters_merge(adapters *a)
 {
     int64_t n;

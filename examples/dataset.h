@@ -161,6 +161,20 @@ static inline int dataset_is_json(json *file, const char *text, size_t size)
     return is;
 }
 
+/* The same of lines that are none, where that says more than what is wrong with the first. */
+static inline void dataset_refuse_head(json *line, FILE *f)
+{
+    char head[16];
+    const size_t n = fseek(f, 0, SEEK_SET) == 0 ? fread(head, 1, sizeof head, f) : 0;
+    for (int i = 0; i < (int)(sizeof dataset_kinds / sizeof dataset_kinds[0]); i++)
+        if (dataset_begins(head, n, i)) {
+            line->error[0] = 0;
+            json_fail(line, 0, "this is %s, no text; %s", dataset_kinds[i].name,
+                      dataset_kinds[i].remedy);
+            return;
+        }
+}
+
 /* Says what a text is that is none; 0: it is one. */
 static inline int dataset_refuse(json *file, const char *text, size_t size)
 {
@@ -498,6 +512,8 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
         for (e->answer = e->begin; !d->learned.at[e->answer];)
             e->answer++;
     }
+    if (f != NULL && line.error[0] != 0 && line.line <= 1)
+        dataset_refuse_head(&line, f);
     if (f != NULL)
         fclose(f);
     if (line.error[0] != 0 && line.line == 1 && line.text != NULL &&

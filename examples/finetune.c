@@ -33,7 +33,8 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    const char *merge;
+    const char *merge, *modules_to_save, *layers_to_transform;
+    int64_t dora, tied;
     int64_t special_tokens, epochs, eval, generate, export_as, keep;
 } o;
 
@@ -113,6 +114,14 @@ static const options_row allowed[] = {
     { "ranks", OPTIONS_TEXT, &o.ranks, NULL, 0, 0, NULL, "lora: ranks of some: mlp.c_fc=4" },
     { "alphas", OPTIONS_TEXT, &o.alphas, NULL, 0, 0, NULL, "lora: alphas of some" },
     { "bias", OPTIONS_CHOICE, &o.bias, "none", 0, 0, bias_names, "lora: biases trained, too" },
+    { "dora", OPTIONS_FLAG, &o.dora, NULL, 0, 0, NULL,
+      "lora: DoRA, which trains the lengths of the weights' rows, too (peft's use_dora)" },
+    { "modules-to-save", OPTIONS_TEXT, &o.modules_to_save, NULL, 0, 0, NULL,
+      "lora: modules trained as a whole and saved with it: lm_head,embed_tokens or norm" },
+    { "ensure-weight-tying", OPTIONS_FLAG, &o.tied, NULL, 0, 0, NULL,
+      "lora: embeddings in --modules-to-save stay the head, where they are; else one is a copy" },
+    { "layers-to-transform", OPTIONS_TEXT, &o.layers_to_transform, NULL, 0, 0, NULL,
+      "lora: only in these blocks, from 0: 4-7 or 0,2,5" },
     { "hidden", OPTIONS_WHOLE, &o.hidden, "0", 0, 65536, NULL,
       "prefix: of an MLP that makes it in training; 0: none" },
     { "context", OPTIONS_WHOLE, &o.context, "0", 0, 1 << 20, NULL,
@@ -146,8 +155,9 @@ static const options_table options = { "finetune", allowed, sizeof allowed / siz
                                        LM_ROWS,    usual };
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
-    "method size layers alpha rslora targets ranks alphas bias hidden store";
-static const char other_notes[] = "data base skipped position best before general "
+    "method size layers alpha rslora targets ranks alphas bias hidden store dora modules-to-save "
+    "ensure-weight-tying layers-to-transform";
+static const char other_notes[] = "data base skipped position best before general cut.step cut.row "
                                   "rows.validation rows.general";
 static const char not_kept[] =
     "resume save new json timeline picture plan help eval generate merge";
@@ -199,6 +209,24 @@ static int check_modes(void)
     return 0;
 }
 
+/* Options of LoRA. */
+static int check_lora(void)
+{
+    const int more = o.dora || o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL;
+    if (more && o.method != ADAPTERS_LORA && o.method != ADAPTERS_METHODS)
+        return session_fail(2,
+                            "--dora, --modules-to-save, --ensure-weight-tying and "
+                            "--layers-to-transform are of --method lora, not %s",
+                            method_names[o.method]);
+    if (o.tied && o.modules_to_save == NULL)
+        return session_fail(2, "--ensure-weight-tying needs --modules-to-save with the embeddings");
+    if (o.layers > 0 && o.method == ADAPTERS_LORA)
+        return session_fail(2,
+                            "--layers is of other methods; --layers-to-transform 4-7 says in which "
+                            "blocks lora is");
+    return 0;
+}
+
 static int check_chat(void)
 {
     const char *turn = o.turns[CHAT_USER] != NULL ? o.turns[CHAT_USER] : o.turns[CHAT_ASSISTANT];
@@ -242,7 +270,8 @@ static int check_options(void)
                             storage_names[o.store]);
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
                               o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
-                              o.ranks != NULL || o.alphas != NULL || o.bias != 0))
+                              o.ranks != NULL || o.alphas != NULL || o.bias != 0 || o.dora ||
+                              o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL))
         return session_fail(2,
                             "--adapter %s: its adapter_config.json says sizes and scales; leave "
                             "--size, --alpha and the like out",
@@ -251,7 +280,7 @@ static int check_options(void)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
-    const int status = check_modes() != 0 ? 2 : check_chat();
+    const int status = check_lora() != 0 || check_modes() != 0 ? 2 : check_chat();
     return status != 0 ? status : lm_check_options();
 }
 
@@ -277,6 +306,8 @@ static struct {
     int32_t stops[MODEL_EOS + 1]; /* what ends a sample, then -1 */
     lm_run first;                 /* what the runs of all methods begin with: device, feeds */
     uint64_t resumed_at;          /* step */
+    uint64_t cut_step, cut_row;   /* where --batch became what it is; 0: at the beginning */
+    int64_t cut_was;              /* and what it was until now; 0: the same */
     int biases;                   /* 1: the model has some */
 } run;
 
@@ -511,13 +542,28 @@ static int group_rows(void)
     return 0;
 }
 
-/* --epochs as steps. */
+/* --epochs as steps, from where batches are as they are now. */
 static void count_steps(void)
 {
-    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch, epochs = (uint64_t)o.epochs;
+    const uint64_t rows = run.train.count, batch = (uint64_t)lm.batch,
+                   all = (uint64_t)o.epochs * rows;
+    uint64_t steps = run.cut_step;
+    if (o.epochs > 0 && run.grouped && run.cut_row == 0)
+        steps += (uint64_t)o.epochs * dataset_steps(&run.batches);
+    else if (o.epochs > 0 && run.grouped)
+        for (uint64_t p = run.cut_row; p < all; p += dataset_batch(&run.batches, p))
+            steps++;
+    else if (all > run.cut_row)
+        steps += (all - run.cut_row + batch - 1) / batch;
+    lm.steps = o.epochs > 0 ? (int64_t)steps : lm.steps;
+    if (run.cut_was == 0)
+        return;
+    fprintf(session.out, "note   steps are of %lld rows instead of %lld from step %llu on",
+            (long long)lm.batch, (long long)run.cut_was, (unsigned long long)run.resumed_at);
     if (o.epochs > 0)
-        lm.steps = (int64_t)(run.grouped ? epochs * dataset_steps(&run.batches)
-                                         : (epochs * rows + batch - 1) / batch);
+        fprintf(session.out, ": %lld in all make %lld epoch%s, and the one at hand is cut anew",
+                (long long)lm.steps, (long long)o.epochs, session_s(o.epochs));
+    fputc('\n', session.out);
 }
 
 static int has_biases(const model_config *c)
@@ -672,7 +718,8 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const model_source source = { (gckpt_storage)o.store, (int)o.map };
+    const model_source source = { (gckpt_storage)o.store, (int)o.map, o.modules_to_save };
+    const int lora = method == ADAPTERS_LORA;
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,
                                       .size = o.size,
@@ -683,7 +730,11 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                                       .targets = o.targets,
                                       .ranks = o.ranks,
                                       .alphas = o.alphas,
-                                      .bias = (adapters_bias)o.bias };
+                                      .bias = (adapters_bias)o.bias,
+                                      .dora = lora && o.dora,
+                                      .modules_to_save = lora ? o.modules_to_save : NULL,
+                                      .tied = (int)o.tied,
+                                      .layers_to_transform = lora ? o.layers_to_transform : NULL };
     t->run.store = gckpt_store_new(&desc);
     t->notes = gckpt_store_new(NULL);
     if (t->run.store == NULL || t->notes == NULL)
@@ -911,6 +962,8 @@ static int evaluate(tuning *t, uint64_t step, double *loss)
         return 1;
     if (*loss == 0)
         return 0;
+    if (*loss - *loss != 0 && lm_broken(t->run.store, 0) != NULL)
+        return session_fail(1, lm_broken_text, lm_broken(t->run.store, 0));
     if (o.eval)
         fprintf(session.out,
                 "eval   %llu row%s: loss %.4f a token, mean of rows' means %.4f, perplexity %.4g\n",
@@ -1038,6 +1091,8 @@ static int save_training(tuning *t)
     const gckpt_file_desc desc = { .rename = trained_only, .user = t->run.store };
     if (session_note_number(t->notes, "skipped", t->run.skipped) != 0 ||
         session_note_number(t->notes, "position", t->run.position) != 0 ||
+        session_note_number(t->notes, "cut.step", run.cut_step) != 0 ||
+        session_note_number(t->notes, "cut.row", run.cut_row) != 0 ||
         note_real(t, "best", t->result.best) != 0 ||
         note_real(t, "before", t->result.before) != 0 ||
         note_real(t, "general", t->result.general_before) != 0)
@@ -1417,6 +1472,23 @@ static const char *nothing(void *user, const char *name)
     return (const char *)user;
 }
 
+/* Since when --batch is what it is; epochs are counted from there on. */
+static void restore_cut(const gckpt_store *store, int argc, char **argv)
+{
+    const char *given = options_given(&options, argc, argv, "batch");
+    const char *was = gckpt_store_note(store, "option.batch");
+    for (int i = 0; i < options_count(&options) && was == NULL; i++)
+        if (strcmp(options_at(&options, i)->name, "batch") == 0)
+            was = options_initial(&options, options_at(&options, i));
+    run.cut_step = session_noted(store, "cut.step", 0);
+    run.cut_row = session_noted(store, "cut.row", 0);
+    if (given == NULL || was == NULL || strtoll(was, NULL, 10) == strtoll(given, NULL, 10))
+        return;
+    run.cut_was = strtoll(was, NULL, 10);
+    run.cut_step = run.resumed_at;
+    run.cut_row = session_noted(store, "position", 0);
+}
+
 static int restore_options(int argc, char **argv)
 {
     static char folder[MODEL_PATH], path[MODEL_PATH];
@@ -1430,6 +1502,7 @@ static int restore_options(int argc, char **argv)
                      ? session_restore(store, lm.resume, &options, fixed, argc, argv)
                      : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
     run.resumed_at = gckpt_store_step(store);
+    restore_cut(store, argc, argv);
     gckpt_store_free(store);
     snprintf(folder, sizeof folder, "%s", lm.resume);
     char *slash = strrchr(folder, '/');

@@ -112,7 +112,8 @@ static inline int generator_new(generator *p, model_any *m, gckpt_store *store,
 {
     const generator_desc none = { 0, 0, 0, NULL, NULL, 0 };
     generator_run *const runs[] = { &p->one, &p->chunk, &p->before };
-    int failed = 0;
+    int failed = desc != NULL && desc->hooks != NULL && desc->hooks->prepare != NULL &&
+                 desc->hooks->prepare(desc->hooks->user) != 0;
     desc = desc != NULL ? desc : &none;
     memset(p, 0, sizeof *p);
     p->model = m;

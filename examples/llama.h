@@ -349,6 +349,8 @@ static inline void llama_read_positions(json *d, const model_config *c, double b
     int which = 0;
     l->factor = l->scale = 1;
     l->base = llama_real(d, JSON_ROOT, "rope_theta", base, 1);
+    if (llama_real(d, JSON_ROOT, "partial_rotary_factor", 1, 0) != 1)
+        json_wrong(d, json_find(d, JSON_ROOT, "partial_rotary_factor"), "1: all columns of a head");
     if (at == 0)
         return;
     if (json_kind_of(d, at) != JSON_OBJECT) {

@@ -527,6 +527,26 @@ static int lm_after_step(lm_run *r, uint64_t step)
     return !lm_is_heard(r);
 }
 
+static const char lm_broken_text[] =
+    "the weights are not finite: \"%s\" has an infinite value or NaN; the file that they are from is "
+    "damaged, or of a training that had failed";
+
+/* A parameter with such a value; frozen: of those that nothing has changed. NULL: none. */
+static const char *lm_broken(const gckpt_store *store, int frozen)
+{
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++) {
+        const uint16_t *halves = (const uint16_t *)p.packed;
+        const uint16_t all = p.storage == GCKPT_STORED_BF16 ? 0x7f80 : 0x7c00; /* the exponent */
+        const int half = p.storage == GCKPT_STORED_BF16 || p.storage == GCKPT_STORED_F16;
+        for (int64_t k = 0; k < p.elements && (p.frozen || !frozen); k++)
+            if ((p.values != NULL && p.values[k] - p.values[k] != 0) ||
+                (half && halves != NULL && (halves[k] & all) == all))
+                return p.name;
+    }
+    return NULL;
+}
+
 /* Steps until there are --steps of them, or an interrupt: then the step at hand changes nothing. */
 static int lm_train(lm_run *r)
 {
@@ -570,7 +590,11 @@ static int lm_train(lm_run *r)
             if (++in_a_row < LM_MOST_SKIPPED)
                 continue;
         }
-        if (report.loss - report.loss != 0 || report.grad_norm - report.grad_norm != 0)
+        const int bad = report.loss - report.loss != 0 || report.grad_norm - report.grad_norm != 0;
+        const char *broken = bad ? lm_broken(r->store, gckpt_plan_in_backward(m->plan)) : NULL;
+        if (broken != NULL)
+            return session_fail(1, lm_broken_text, broken);
+        if (bad)
             return session_fail(
                 1, "loss or gradient is no longer finite at step %llu: lower --lr or --clip",
                 (unsigned long long)step);

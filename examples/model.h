@@ -248,6 +248,24 @@ static inline int model_module(const model_config *c, int64_t i, model_parameter
     return 1;
 }
 
+/* 1: a module of a list (names with ',' between them) has this parameter: as in peft's
+ * modules_to_save, a name is the end of a module's, and what is in that module belongs to it, too.
+ */
+static inline int model_in_modules(const model_config *c, const char *list, const char *name)
+{
+    char whole[2 * MODEL_NAME];
+    size_t n;
+    snprintf(whole, sizeof whole, "%s%s", strcmp(name, "lm_head.weight") ? c->family->prefix : "",
+             name);
+    for (const char *p = list; *p != 0; p += n + (p[n] == ',')) {
+        n = strcspn(p, ",");
+        for (const char *end = strchr(whole, '.'); end != NULL && n > 0; end = strchr(end + 1, '.'))
+            if ((size_t)(end - whole) >= n && strncmp(end - n, p, n) == 0)
+                return 1;
+    }
+    return 0;
+}
+
 /* Makes those of so many axes or fewer in the store; what it does not have yet has new values. */
 static inline int model_declare_some(model_any *m, gckpt_store *store, int axes)
 {
@@ -283,6 +301,7 @@ typedef struct {
     /* x (B,T,C), what attention (of queries q (B,T,heads head)) or the MLP (q NULL) adds to the
      * residual stream */
     gckpt_tensor *(*branch)(void *user, const model_place *at, gckpt_tensor *q, gckpt_tensor *x);
+    int (*prepare)(void *user); /* before graphs with caches are built; 0, or -1 and m->error */
 } model_hooks;
 
 struct model_options {
@@ -401,6 +420,7 @@ typedef struct {
      * becomes the process's own copy, page by page; the file stays as it is. The mapping lasts
      * until model_close. Vectors are read, as are all where there is no mmap. */
     int map;
+    const char *floats; /* modules that stay floats, to be trained: model_in_modules; NULL: none */
 } model_source;
 
 /* Gives back what model_load mapped and read: after the store is freed. */
@@ -686,11 +706,14 @@ static inline int model_load_files(model_loading *l, gckpt_store *store, const c
     return d.error[0] ? model_fail(l->model, "%s", d.error) : failed;
 }
 
-/* Freezes and packs matrices, before they have values. */
-static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage storage)
+/* Freezes and packs matrices, but those of some modules (NULL: none), before they have values. */
+static inline int model_pack_others(model_any *m, gckpt_store *store, gckpt_storage storage,
+                                    const char *floats)
 {
     for (int64_t i = 0; i < model_count(&m->config); i++) {
         const model_parameter p = model_get(&m->config, i);
+        if (floats != NULL && model_in_modules(&m->config, floats, p.name))
+            continue;
         if (p.shape.n == 2 && (gckpt_store_freeze(store, p.name, 1) != GCKPT_OK ||
                                gckpt_store_pack(store, p.name, storage) != GCKPT_OK))
             return model_fail(m, "%s", gckpt_error_text(store));
@@ -698,12 +721,17 @@ static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage sto
     return 0;
 }
 
+static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage storage)
+{
+    return model_pack_others(m, store, storage, NULL);
+}
+
 /* Reads a model's directory into a store that has none of its parameters; source NULL: all zero.
  * After an error, free the store, then model_close. */
 static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
                              const model_source *source)
 {
-    const model_source none = { GCKPT_STORED_F32, 0 };
+    const model_source none = { GCKPT_STORED_F32, 0, NULL };
     source = source != NULL ? source : &none;
     if (model_read_config(m, dir) != 0)
         return -1;
@@ -712,9 +740,9 @@ static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
     model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 } };
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
-    int failed =
-        model_declare_some(m, store, map ? 1 : 2) != 0 ||
-        (source->storage != GCKPT_STORED_F32 && model_pack(m, store, source->storage) != 0);
+    int failed = model_declare_some(m, store, map ? 1 : 2) != 0 ||
+                 (source->storage != GCKPT_STORED_F32 &&
+                  model_pack_others(m, store, source->storage, source->floats) != 0);
     failed = failed || model_load_files(&l, store, dir, map) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get(&m->config, i);
@@ -768,15 +796,53 @@ static inline FILE *model_begin_file(model_any *m, char *path, const char *dir, 
     return f;
 }
 
-static inline int model_end_file(model_any *m, FILE *f, const char *path)
+/* All of it is written, still under the name until then; or -1, and it is gone. */
+static inline int model_close_file(model_any *m, FILE *f, const char *path)
+{
+    const int written = ferror(f) == 0;
+    if (fclose(f) == 0 && written)
+        return 0;
+    model_fail(m, "%.*s: %s; what was there is unharmed", (int)(strlen(path) - strlen(".tmp")),
+               path, strerror(errno));
+    remove(path);
+    return -1;
+}
+
+/* A closed file takes its place. */
+static inline int model_place_file(model_any *m, const char *path)
 {
     char to[MODEL_PATH];
-    const int written = ferror(f) == 0;
     snprintf(to, sizeof to, "%.*s", (int)(strlen(path) - strlen(".tmp")), path);
-    if (fclose(f) == 0 && written && rename(path, to) == 0)
+    if (rename(path, to) == 0)
         return 0;
     model_fail(m, "%s: %s; what was there is unharmed", to, strerror(errno));
     remove(path);
+    return -1;
+}
+
+static inline int model_end_file(model_any *m, FILE *f, const char *path)
+{
+    return model_close_file(m, f, path) != 0 ? -1 : model_place_file(m, path);
+}
+
+/* Writes weights to DIR/NAME, of which the file that says what they are is written and closed
+ * (path): both take their places when both are whole, so that a full disk leaves what was there. */
+static inline int model_save_weights(model_any *m, gckpt_store *store, const char *dir,
+                                     const char *name, const gckpt_file_desc *desc,
+                                     const char *path)
+{
+    char file[MODEL_NAME], weights[MODEL_PATH];
+    if (model_path(m, weights, dir, model_join(file, name, ".tmp")) != 0) {
+        remove(path);
+        return -1;
+    }
+    if (gckpt_store_save_as(store, weights, desc) != GCKPT_OK) {
+        remove(path);
+        return model_fail(m, "%s/%s: %s", dir, name, gckpt_error_text(store));
+    }
+    if (model_place_file(m, path) == 0)
+        return model_place_file(m, weights);
+    remove(weights);
     return -1;
 }
 
@@ -832,14 +898,12 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
                               "%s: \"%s\" is kept as %s, which is no format of transformers'; "
                               "load the model as floats to save it",
                               dir, p.name, p.storage == GCKPT_STORED_I8 ? "int8" : "int4");
-    if (model_folder(m, dir) != 0 || model_path(m, path, dir, "model.safetensors") != 0)
-        return -1;
-    if (gckpt_store_save_as(store, path, &desc) != GCKPT_OK)
-        return model_fail(m, "%s: %s", path, gckpt_error_text(store));
-    FILE *f = model_begin_file(m, path, dir, "config.json");
+    FILE *f = model_folder(m, dir) != 0 ? NULL : model_begin_file(m, path, dir, "config.json");
     if (f == NULL)
         return -1;
     model_write_config(m, f, types[storage]);
-    return model_end_file(m, f, path);
+    return model_close_file(m, f, path) != 0
+               ? -1
+               : model_save_weights(m, store, dir, "model.safetensors", &desc, path);
 }
 #endif

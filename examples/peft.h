@@ -4,9 +4,10 @@
  *     adapters_save(&a, "adapter", "gpt2");
  *     adapters_load(&a, &model, store, "adapter"); // instead of adapters_begin
  *
- * LORA (ranks, alphas and targets by pattern, rsLoRA, biases), ADAPTION_PROMPT, PREFIX_TUNING and
- * PROMPT_TUNING; what these options of peft do not cover (DoRA, modules_to_save, ...) is refused by
- * the option's name. Whether the file says fan_in_fan_out does not matter. The other methods' files
+ * LORA (ranks, alphas and targets by pattern, rsLoRA, biases, use_dora, modules_to_save,
+ * ensure_weight_tying, layers_to_transform), ADAPTION_PROMPT, PREFIX_TUNING and PROMPT_TUNING; what
+ * these options of peft do not cover (exclude_modules, target_parameters, ..) is refused by the
+ * option's name. Whether the file says fan_in_fan_out does not matter. The other methods' files
  * have what is trained under the store's names, and "gradckpt_method" with the options. */
 #ifndef PEFT_H
 #define PEFT_H
@@ -64,12 +65,49 @@ typedef struct {
     char name[MODEL_NAME + 32], unknown[MODEL_NAME + 32];
 } adapters_files;
 
+/* 1: embeddings that are trained as the head, too, are in the file under both names, as peft has
+ * them. */
+static inline int adapters_twice(const adapters *a)
+{
+    char table[MODEL_NAME];
+    gckpt_parameter p;
+    model_join(table, a->model->config.family->embeddings, ".weight");
+    return a->options.tied && a->model->config.tied && *a->options.modules_to_save != 0 &&
+           gckpt_store_peek(a->store, gckpt_store_find(a->store, table), &p) == GCKPT_OK &&
+           !p.frozen;
+}
+
+/* A store whose parameters are, in place, what is trained, the head among them; NULL: m->error. */
+static inline gckpt_store *adapters_both_store(adapters *a)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_parameter p;
+    char table[MODEL_NAME];
+    model_join(table, a->model->config.family->embeddings, ".weight");
+    int failed = s == NULL;
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++) {
+        if (p.frozen)
+            continue;
+        failed = gckpt_store_get(a->store, i, &p) != GCKPT_OK ||
+                 gckpt_store_external(s, p.name, p.shape, p.values, 0) != GCKPT_OK ||
+                 (strcmp(p.name, table) == 0 &&
+                  gckpt_store_external(s, "lm_head.weight", p.shape, p.values, 0) != GCKPT_OK);
+    }
+    if (!failed)
+        return s;
+    model_fail(a->model, "out of memory for what is saved");
+    gckpt_store_free(s);
+    return NULL;
+}
+
 /* The file's name of a parameter; NULL: it is frozen, so not in the file. */
 static inline const char *adapters_renamed(void *user, const char *name)
 {
     adapters_files *f = (adapters_files *)user;
     const adapters_method method = f->a->options.method;
     gckpt_parameter p;
+    if (strcmp(name, "lm_head.weight") == 0 && f->a->model->config.tied)
+        return "base_model.model.lm_head.weight";
     if (gckpt_store_peek(f->a->store, gckpt_store_find(f->a->store, name), &p) != GCKPT_OK ||
         p.frozen)
         return NULL;
@@ -81,7 +119,8 @@ static inline const char *adapters_renamed(void *user, const char *name)
     snprintf(f->unknown, sizeof f->unknown, "%.*s.lora_A.weight", n, name);
     const int wrapped = bias[0] != 0 && gckpt_store_find(f->a->store, f->unknown) >= 0;
     snprintf(f->name, sizeof f->name, "base_model.model.%s%.*s%s%s",
-             f->a->model->config.family->prefix, n, name, wrapped ? ".base_layer" : "", bias);
+             strcmp(name, "lm_head.weight") ? f->a->model->config.family->prefix : "", n, name,
+             wrapped ? ".base_layer" : "", bias);
     return f->name;
 }
 
@@ -94,6 +133,8 @@ static inline const char *adapters_renamed_back(void *user, const char *name)
     const char *whole = name;
     for (int i = 0; i < 2; i++)
         name += strncmp(name, before[i], strlen(before[i])) == 0 ? strlen(before[i]) : 0;
+    if (strcmp(name, "lm_head.weight") == 0 && adapters_twice(f->a))
+        return NULL; /* it is the embeddings', which are there, too */
     if (adapters_ends(name, ".base_layer.bias"))
         snprintf(f->name, sizeof f->name, "%.*s.bias", (int)strlen(name) - 16, name);
     else
@@ -153,14 +194,40 @@ static inline void adapters_sizes(const model_config *c, adapters_method method,
     sizes[3] = c->layers;
 }
 
-static inline int adapters_write_config(const adapters *a, const char *dir, const char *base)
+/* What of LORA's options is not at its usual value, and not written below. */
+static inline void adapters_put_more(FILE *f, const adapters_options *o)
+{
+    int64_t greatest = 0, written = 0;
+    if (o->dora)
+        fputs(",\n  \"use_dora\": true", f);
+    for (const char *p = o->modules_to_save; *p != 0; p += *p == ',') {
+        const size_t n = strcspn(p, ",");
+        fputs(p == o->modules_to_save ? ",\n  \"modules_to_save\": [" : ", ", f);
+        json_write_string(f, p, n);
+        p += n;
+        fputs(*p == 0 ? "]" : "", f);
+    }
+    if (*o->modules_to_save != 0 && o->tied)
+        fputs(",\n  \"ensure_weight_tying\": true", f);
+    if (*o->layers_to_transform == 0)
+        return;
+    adapters_in_layers(o->layers_to_transform, 0, &greatest);
+    fputs(",\n  \"layers_to_transform\": [", f);
+    for (int64_t i = 0; i <= greatest; i++)
+        if (adapters_in_layers(o->layers_to_transform, i, NULL) > 0)
+            fprintf(f, written++ > 0 ? ", %lld" : "%lld", (long long)i);
+    fputs("]", f);
+}
+
+/* Writes it, and closes it: path. */
+static inline int adapters_write_config(const adapters *a, const char *dir, const char *base,
+                                        char *path)
 {
     const adapters_options *o = &a->options;
     const model_config *c = &a->model->config;
     int64_t sizes[4];
     const long long size = (long long)o->size;
     const char *peft = adapters_peft[o->method];
-    char path[MODEL_PATH];
     adapters_sizes(c, o->method, sizes);
     FILE *f = model_begin_file(a->model, path, dir, "adapter_config.json");
     if (f == NULL)
@@ -185,6 +252,7 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
                 o->rslora ? "true" : "false", c->family->transposed ? "false" : "true");
         fprintf(f, "\"init_lora_weights\": true,\n  \"bias\": \"%s\"",
                 adapters_bias_names[o->bias]);
+        adapters_put_more(f, o);
     } else if (o->method == ADAPTERS_LLAMA) {
         fprintf(f, ",\n  \"target_modules\": \"%s\",\n  \"adapter_len\": %lld",
                 c->family->attention, size);
@@ -200,7 +268,7 @@ static inline int adapters_write_config(const adapters *a, const char *dir, cons
             fputs(",\n  \"prompt_tuning_init\": \"RANDOM\"", f);
     }
     fputs("\n}\n", f);
-    return model_end_file(a->model, f, path);
+    return model_close_file(a->model, f, path);
 }
 
 /* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors; FULL: as model_save. base, which
@@ -221,17 +289,19 @@ static inline int adapters_save(adapters *a, const char *dir, const char *base)
     desc.rename = adapters_renamed;
     desc.user = &files;
     files.a = a;
-    if (model_folder(a->model, dir) != 0 || adapters_write_config(a, dir, base) != 0 ||
-        model_path(a->model, path, dir, "adapter_model.safetensors") != 0)
+    if (model_folder(a->model, dir) != 0)
         return -1;
     if (a->options.method == ADAPTERS_PREFIX) {
         desc.rename = NULL;
         if ((store = adapters_prefix_store(a, &all)) == NULL)
             return -1;
+    } else if (adapters_twice(a) && (store = adapters_both_store(a)) == NULL) {
+        return -1;
     }
-    int failed = store != a->store && adapters_fill_prefix(a, all.values) != 0;
-    if (!failed && gckpt_store_save_as(store, path, &desc) != GCKPT_OK)
-        failed = model_fail(a->model, "%s: %s", path, gckpt_error_text(store));
+    int failed =
+        (a->options.method == ADAPTERS_PREFIX && adapters_fill_prefix(a, all.values) != 0) ||
+        adapters_write_config(a, dir, base, path) != 0 ||
+        model_save_weights(a->model, store, dir, "adapter_model.safetensors", &desc, path) != 0;
     if (store != a->store)
         gckpt_store_free(store);
     return failed ? -1 : 0;
@@ -244,6 +314,34 @@ static inline void adapters_add_item(json *d, char **to, uint32_t at, const char
     if (text[0] == 0 || text[strcspn(text, ",=")] != 0)
         json_wrong(d, at, "a pattern without , and =");
     *to += sprintf(*to, "%s%s%s,", text, number != NULL ? "=" : "", number != NULL ? number : "");
+}
+
+/* layers_to_transform, a number or several, as a list; layers_pattern can only name the blocks. */
+static inline const char *adapters_read_layers(json *d, const model_config *c, char **room)
+{
+    char *to = *room;
+    const uint32_t all = json_find_set(d, JSON_ROOT, "layers_to_transform");
+    const uint32_t pattern = json_find_set(d, JSON_ROOT, "layers_pattern");
+    const uint32_t first =
+        json_kind_of(d, pattern) == JSON_ARRAY ? json_first(d, pattern) : pattern;
+    const int list = json_kind_of(d, all) == JSON_ARRAY;
+    char blocks[64];
+    int named = first == 0 || json_text(d, first)[0] == 0;
+    snprintf(blocks, sizeof blocks, "%s%s", c->family->prefix, c->family->blocks);
+    for (uint32_t i = first; i != 0 && !named; i = i == pattern ? 0 : json_next(d, i))
+        named = json_is(d, i, c->family->blocks) || json_is(d, i, blocks);
+    if (!named)
+        json_wrong(d, pattern, c->family->blocks);
+    *to = 0;
+    for (uint32_t i = list ? json_first(d, all) : all; i != 0; i = list ? json_next(d, i) : 0) {
+        const int64_t layer = json_int_of(d, i);
+        if (layer < 0 || layer > 1 << 24)
+            json_wrong(d, i, "a number from 0 on");
+        to += sprintf(to, "%s%lld", to > *room ? "," : "", (long long)layer % 100000000);
+    }
+    const char *layers = *room;
+    *room = to + 1;
+    return layers;
 }
 
 /* A list of what is there: an array, a dictionary of numbers or a text. *room moves behind it. */
@@ -279,6 +377,8 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
         "num_attention_heads num_transformer_submodules encoder_hidden_size prefix_projection "
         "init_weights prompt_tuning_init prompt_tuning_init_text tokenizer_kwargs "
         "tokenizer_name_or_path ";
+    static const char of_lora[] =
+        " use_dora modules_to_save ensure_weight_tying layers_to_transform layers_pattern ";
     static const char *const inits[] = { "gaussian", "orthogonal", "eva" };
     const uint32_t init = json_find(d, JSON_ROOT, "init_lora_weights");
     uint32_t at = json_find_set(d, JSON_ROOT, "task_type");
@@ -299,7 +399,8 @@ static inline void adapters_refuse_others(json *d, const model_config *c, adapte
                        ((kind == JSON_ARRAY || kind == JSON_OBJECT) && json_size(d, k + 1) == 0);
         char key[64];
         snprintf(key, sizeof key, " %s ", json_text(d, k));
-        if (!no && strstr(known, key) == NULL)
+        if (!no && strstr(known, key) == NULL &&
+            (method != ADAPTERS_LORA || strstr(of_lora, key) == NULL))
             json_wrong(d, k + 1, "null or false: this is not supported");
     }
 }
@@ -347,6 +448,10 @@ static inline void adapters_read_config(json *d, const model_config *c, adapters
         o->targets = o->targets[0] != 0 ? o->targets : NULL; /* peft's usual */
         o->ranks = adapters_read_list(d, "rank_pattern", &room);
         o->alphas = adapters_read_list(d, "alpha_pattern", &room);
+        o->dora = json_bool(d, JSON_ROOT, "use_dora", 0);
+        o->modules_to_save = adapters_read_list(d, "modules_to_save", &room);
+        o->tied = json_bool(d, JSON_ROOT, "ensure_weight_tying", 0);
+        o->layers_to_transform = adapters_read_layers(d, c, &room);
     } else if (peft) {
         int64_t sizes[4];
         adapters_sizes(c, o->method, sizes);

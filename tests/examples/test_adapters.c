@@ -171,7 +171,7 @@ static void test_packed(void)
     for (int i = 0; i < 3; i++) {
         uint64_t hash = 0;
         for (int k = 0; k < 2; k++) {
-            const model_source packed = { types[i], 0 };
+            const model_source packed = { types[i], 0, NULL };
             tuned t = { .how = { 0 } };
             t.s = tuning_load(&t.m, GOLDEN "model", &packed);
             t.how.hooks = &t.a.hooks;
@@ -256,11 +256,18 @@ static void test_wrong(void)
         { "lora", config, "\"c_attn\"", "\"c_attn\", \"c_fc\"", "c_fc", 0 },
         { "lora", config, "[\n    \"c_attn\"\n  ]", "\"all-linear\"",
           "no tensor for \"h.0.attn.c_proj", 0 },
-        { "lora", config, "use_dora\": false", "use_dora\": true", "use_dora", 0 },
+        { "lora", config, "use_dora\": false", "use_dora\": true",
+          "no tensor for \"h.0.attn.c_attn.lora_magnitude_vector\"", 0 },
         { "lora", config, "modules_to_save\": null", "modules_to_save\": [\"wte\"]",
-          "modules_to_save", 0 },
+          "no tensor for \"wte.weight\"", 0 },
         { "lora", config, "layers_to_transform\": null", "layers_to_transform\": [1]",
-          "layers_to_transform", 0 },
+          "h.0.attn.c_attn.lora_A.weight\" is none of what", 0 },
+        { "lora", config, "exclude_modules\": null", "exclude_modules\": [\"c_fc\"]",
+          "exclude_modules: expected null or false", 0 },
+        { "lora", config, "target_parameters\": null", "target_parameters\": [\"c_fc\"]",
+          "target_parameters: expected null or false", 0 },
+        { "prompt", config, "\"modules_to_save\": null",
+          "\"modules_to_save\": [\"wte\"], \"layers_to_transform\": null", "modules_to_save", 0 },
         { "lora", config, "\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"",
           "pissa", 0 },
         { "lora", config, "\"bias\": \"none\"", "\"bias\": \"some\"", "some", 0 },

@@ -518,6 +518,74 @@ build/finetune $llama --threads 1 --data "$work/text" --context 24 --eval-every 
 check "llama: a sample ends at any of its ends" sh -c "test \$(grep -ac '^The' $work/stdout) -ge 8 &&
     ! grep -a '^The.* ' $work/stdout"
 
+# ---- DoRA, whole modules, some layers -----------------------------------------------------------------------
+for base in tiny llama; do
+    names=lm_head,ln_f
+    [ $base = llama ] && names=embed_tokens,norm
+    dora="--model $work/$base --threads 1 --context 24 --batch 4 --lr 1e-2 --warmup 2 --data $work/text --eval-iters 4 --dora \
+        --modules-to-save $names --layers-to-transform 1 --targets all-linear --lora-dropout 0.1 --eval-every 8"
+    a="$work/$base.dora"
+    b="$work/$base.dora.b"
+    build/finetune $dora --steps 20 --save "$a" --merge "$a.merged" --json - > "$a.json" 2> "$work/stderr"
+    check "$base, --dora: the loss falls; $(tail -n 1 "$work/stderr")" less "$(field "$a.json" end after)" \
+        "$(field "$a.json" end before)"
+    check "$base, --dora: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
+    build/finetune $dora --steps 8 --save "$b" > "$work/stdout" 2> "$work/stderr"
+    build/finetune --resume "$b" --steps 20 --micro-batch 1 --json - > "$b.json" 2> "$work/stderr"
+    check "$base, --dora: resumed to the same bits, in other micro-batches" sh -c "cmp $a/adapter_model.safetensors \
+        $b/adapter_model.safetensors && test '$(field "$b.json" end weights_hash)' = '$(field "$a.json" end weights_hash)'"
+    check "$base, --dora: what peft calls it" sh -c "grep -q '\"use_dora\": true' $a/adapter_config.json &&
+        grep -q '\"modules_to_save\": .\"${names%,*}\", \"${names#*,}\"' $a/adapter_config.json &&
+        grep -q '\"layers_to_transform\": .1.' $a/adapter_config.json &&
+        grep -aq '${names%,*}.weight' $a/adapter_model.safetensors && grep -aq magnitude_vector $a/adapter_model.safetensors"
+    on="--threads 1 --data $work/text --context 24 --eval --eval-iters 4 --json -"
+    build/finetune --model "$work/$base" --adapter "$a" $on > "$work/eval1.json" 2> "$work/stderr"
+    build/finetune --model "$a.merged" $on > "$work/eval2.json" 2> "$work/stderr"
+    check "$base, --dora: merged the same, $(evaluated "$work/eval2.json")" sh -c "awk 'BEGIN { x = $(evaluated "$work/eval1.json") - $(evaluated "$work/eval2.json"); exit !(x < 1e-5 && x > -1e-5) }'"
+    build/finetune $dora --store int8 --steps 20 --save "$b" --json - > "$b.json" 2> "$work/stderr"
+    check "$base, --dora --store int8 learns" less "$(field "$b.json" end after)" "$(field "$b.json" end before)"
+    check "$base, --dora --store int8: bytes as planned" test "$(field "$b.json" plan bytes)" = \
+        "$(field "$b.json" end bytes_measured)"
+    check "$base, --dora --store int8: its adapter generates" sh -c "build/finetune --model $work/$base --store int8 \
+        --adapter $b --generate --threads 1 --sample 6 --prompt 'The ' | grep -aq '^The '"
+done
+build/finetune $learns --modules-to-save embed_tokens --ensure-weight-tying --steps 4 --save "$work/tied" > "$work/stdout" 2> "$work/stderr"
+check "--ensure-weight-tying: under both names" sh -c "grep -aq lm_head.weight $work/tied/adapter_model.safetensors &&
+    grep -q '\"ensure_weight_tying\": true' $work/tied/adapter_config.json && build/finetune $llama --adapter $work/tied \
+    --generate --threads 1 --sample 3"
+check "--dora of another method" fails_with 2 "are of --method lora, not bias" build/finetune $text --method bias --dora
+check "--resume with --dora" fails_with 2 "was made without --dora" build/finetune --resume "$work/usual" --dora
+check "--layers of lora" fails_with 2 "--layers-to-transform 4-7 says" build/finetune $text --layers 2
+check "--layers-to-transform of nonsense" fails_with 1 "the model has 0 to 1" build/finetune $text --layers-to-transform 0,2
+check "--modules-to-save of nonsense" fails_with 1 "head. is no module; there are wte, lm_head, ln_f" build/finetune $text \
+    --modules-to-save wte,heads,head
+check "--ensure-weight-tying alone" fails_with 2 "needs --modules-to-save" build/finetune $text --ensure-weight-tying
+check "--adapter with --dora" fails_with 2 "its adapter_config.json says" build/finetune $text --adapter "$work/lora.a" --dora
+check "--method all --dora" sh -c "build/finetune $model --threads 1 --context 24 --batch 4 --data $work/text --plan --dora \
+    --eval-every 0 --method all --save $work/none > $work/all.out && grep -c '^| [a-z]* | [0-9]' $work/all.out | grep -q '^10\$'"
+
+# ---- other batches of a resumed run; what is broken is named -----------------------------------------------
+rm -rf "$work/recut"
+build/finetune $ragged --batch 4 --epochs 1 --save "$work/recut" > "$work/stdout" 2> "$work/stderr"
+build/finetune --resume "$work/recut" --batch 8 --epochs 3 --json - > "$work/more.json" 2> "$work/stderr"
+check "--resume --batch: the epochs that are asked for" sh -c "grep -q '^note   steps are of 8 rows instead of 4 from step 30 on: 60 in all make 3 epochs' \
+    $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 30"
+build/finetune --resume "$work/recut" --epochs 4 --json - > "$work/more.json" 2> "$work/stderr"
+check "and those after them" sh -c "! grep -q '^note   steps are' $work/stderr && test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 15"
+build/finetune --resume "$work/recut" --batch 2 --steps 80 --json - > "$work/more.json" 2> "$work/stderr"
+check "of --steps there are as many" sh -c "grep -q '^note   steps are of 2 rows instead of 8 from step 75 on\$' $work/stderr &&
+    test \$(grep -c '\"event\":\"step\"' $work/more.json) -eq 5"
+printf '\037\213\010\000abcdefgh' > "$work/zipped.jsonl"
+check "a gzip file of the name .jsonl" fails_with 1 "zipped.jsonl: this is a gzip archive, no text; unpack it: gunzip" \
+    build/finetune $model --data "$work/zipped.jsonl"
+cp -r "$work/tiny" "$work/broken"
+printf '\000\000\300\177' | dd of="$work/broken/model.safetensors" bs=1 conv=notrunc 2> "$work/log" \
+    seek=$(($(wc -c < "$work/broken/model.safetensors") - 4))
+for how in "--eval-every 0" "--eval-every 0 --store bf16" "--eval-every 1" "--method full --clip 0 --eval-every 0"; do
+    check "weights of NaN, $how" fails_with 1 'not finite: "[a-z0-9_.]*" has an infinite value or NaN; the file' build/finetune $text \
+        --model "$work/broken" $how
+done
+
 # ---- files that must not be harmed ------------------------------------------------------------------------
 cp "$work/tiny/model.safetensors" "$work/model.copy"
 check "--save over the model" fails_with 2 "it is also --model" build/finetune $text --save "$work/tiny/"

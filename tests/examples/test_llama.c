@@ -12,7 +12,7 @@
 #include "tuning.h"
 
 enum { CASES = sizeof golden_llama / sizeof golden_llama[0] };
-static const model_source mapped = { GCKPT_STORED_F32, 1 };
+static const model_source mapped = { GCKPT_STORED_F32, 1, NULL };
 
 typedef struct {
     model_any m;
@@ -355,7 +355,7 @@ static void test_packed(void)
     for (int i = 0; i < 3; i++) {
         uint64_t hash = 0;
         for (int k = 0; k < 2; k++) {
-            const model_source packed = { types[i], 0 };
+            const model_source packed = { types[i], 0, NULL };
             tuned t;
             open_base(&t, "gqa", &packed);
             CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &lora) == 0, "%s", t.m.error);
@@ -494,6 +494,8 @@ static const tuning_edit wrong[] = {
       "high_freq_factor 4: expected a number above 4", 0 },
     { "gqa", config, "\"factor\": 8.0", "\"factor\": 0", "factor 0: expected", 0 },
     { "gqa", config, "\"factor\": 8.0", "\"factor\": 8.0, \"partial_rotary_factor\": 0.5",
+      "partial_rotary_factor: expected 1", 0 },
+    { "gqa", config, "\"use_cache\"", "\"partial_rotary_factor\": 0.5, \"use_cache\"",
       "partial_rotary_factor: expected 1", 0 },
     { "gqa", config, "\"rope_theta\": 10000.0", "\"rope_theta\": 1", "rope_theta 1: expected", 0 },
     { "gqa", config, "\"factor\": 8.0", "\"full_attention\": {}", "the same positions in all", 0 },

@@ -105,6 +105,23 @@ static const struct {
     { { .method = ADAPTERS_LORA, .targets = "c_proj", .bias = ADAPTERS_ALL_BIASES },
       3 * 8 * (16 + 40) + 3 * 88 + 8,
       1 },
+    { { .method = ADAPTERS_LORA,
+        .size = 2,
+        .targets = "c_attn,c_proj",
+        .dora = 1,
+        .layers_to_transform = "0,2" },
+      2 * (2 * 32 + 24 + 2 * 16 + 8 + 2 * 40 + 8),
+      1 },
+    { { .method = ADAPTERS_LORA, .modules_to_save = "wte" }, 3 * 8 * (8 + 24) + 320, 1 },
+    { { .method = ADAPTERS_LORA, .modules_to_save = "wte", .tied = 1 }, 3 * 8 * (8 + 24) + 320, 1 },
+    { { .method = ADAPTERS_LORA,
+        .targets = "c_proj",
+        .dora = 1,
+        .bias = ADAPTERS_LORA_BIASES,
+        .modules_to_save = "lm_head,ln_f,mlp",
+        .layers_to_transform = "1-2" },
+      2 * (8 * 16 + 8 + 8) + 320 + 16 + 3 * (32 * 9 + 8 * 33),
+      1 },
     { { .method = ADAPTERS_HOULSBY, .size = 3 }, 3 * 2 * (8 * 3 + 3 + 3 * 8 + 8) + 7 * 16, 0 },
     { { .method = ADAPTERS_LLAMA, .layers = 2, .size = 5 }, 2 * (5 * 8 + 1), 1 },
     { { .method = ADAPTERS_PREFIX, .size = 4 }, 3 * 2 * 4 * 8, 0 },
@@ -260,11 +277,15 @@ static void test_texts(void)
 /* Whichever of the store's allocations fails: an error with a text, and all is given back. */
 static void test_memory(void)
 {
-    for (int method = 0; method < 2; method++)
+    for (int method = 0; method < 3; method++)
         for (long at = 1, more = 1; more; at++) {
             heap h = { 0 };
             const gckpt_store_desc desc = { heap_memory(&h), 5 };
-            const adapters_options o = { .method = method ? ADAPTERS_PREFIX : ADAPTERS_HEAD };
+            const adapters_options o = { .method = method == 0   ? ADAPTERS_HEAD
+                                                   : method == 1 ? ADAPTERS_PREFIX
+                                                                 : ADAPTERS_LORA,
+                                         .dora = method == 2,
+                                         .modules_to_save = method == 2 ? "wte" : NULL };
             tuned t;
             memset(&t, 0, sizeof t);
             t.store = gckpt_store_new(&desc);
@@ -341,6 +362,21 @@ static void test_options(void)
         { { .method = ADAPTERS_LORA, .ranks = "c_attn=2.5" }, "2.5" },
         { { .method = ADAPTERS_LORA, .alphas = "c_attn=0" }, "\"c_attn=0\"" },
         { { .method = ADAPTERS_LORA, .size = -1 }, "-1" },
+        { { .method = ADAPTERS_LORA, .layers_to_transform = "0,3" }, "the model has 0 to 2" },
+        { { .method = ADAPTERS_LORA, .layers_to_transform = "0," }, "numbers and ranges" },
+        { { .method = ADAPTERS_LORA, .layers_to_transform = "2-0" }, "numbers and ranges" },
+        { { .method = ADAPTERS_LORA, .layers_to_transform = "-1" }, "numbers and ranges" },
+        { { .method = ADAPTERS_LORA, .layers_to_transform = "1-" }, "numbers and ranges" },
+        { { .method = ADAPTERS_LORA, .layers_to_transform = "0 1" }, "numbers and ranges" },
+        { { .method = ADAPTERS_LORA, .targets = "h.1.c_.*", .layers_to_transform = "1" },
+          "targets that are names" },
+        { { .method = ADAPTERS_LORA, .modules_to_save = "ln_f,wtf" },
+          "\"wtf\" is no module; there are wte, lm_head, ln_f and those of h.0 to h.2, such as mlp" },
+        { { .method = ADAPTERS_LORA, .targets = "c_fc", .modules_to_save = "mlp" },
+          "match none of the layers" },
+        { { .method = ADAPTERS_PREFIX, .dora = 1 }, "prefix: dora, modules_to_save and" },
+        { { .method = ADAPTERS_LAST, .modules_to_save = "wte" }, "are of lora" },
+        { { .method = ADAPTERS_HEAD, .layers_to_transform = "1" }, "are of lora" },
         { { .method = ADAPTERS_LAST, .layers = 4 }, "1 to 3" },
         { { .method = ADAPTERS_LLAMA, .layers = -1 }, "1 to 3" },
         { { .method = ADAPTERS_ADDED, .layers = -1 }, "1 to 1000" },
@@ -375,6 +411,24 @@ static void test_packed(void)
         CHECK(model_pack(&t.m, t.store, GCKPT_STORED_I8) == 0);
         CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == -1);
         CHECK_MSG(strstr(t.m.error, "is packed") != NULL, "%s", t.m.error);
+        end(&t);
+    }
+    /* a module that is to be trained stays floats where that is asked for, and is unpacked where no
+     * digits are lost */
+    for (int i = 0; i < 3; i++) {
+        const adapters_options o = { .method = ADAPTERS_LORA, .modules_to_save = "wte,h.1.mlp" };
+        tuned t;
+        gckpt_parameter p;
+        begin(&t, NULL);
+        CHECK(model_pack_others(&t.m, t.store, i == 2 ? GCKPT_STORED_BF16 : GCKPT_STORED_I8,
+                                i == 1 ? "wte,mlp" : NULL) == 0);
+        CHECK(adapters_begin(&t.a, &t.m, t.store, &o) == (i == 0 ? -1 : 0));
+        CHECK_MSG(i > 0 || strstr(t.m.error, "model_source.floats") != NULL, "%s", t.m.error);
+        const int at = gckpt_store_find(t.store, "h.0.mlp.c_fc.weight");
+        CHECK(gckpt_store_peek(t.store, at, &p) == GCKPT_OK &&
+              (p.storage == GCKPT_STORED_F32) == (i == 1));
+        if (i > 0)
+            train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
         end(&t);
     }
     const adapters_options lora = { .method = ADAPTERS_LORA }, head = { .method = ADAPTERS_HEAD };
@@ -427,10 +481,10 @@ static void test_files(void)
 static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
-    static const model_source sources[] = { { GCKPT_STORED_F32, 0 },
-                                            { GCKPT_STORED_F32, 1 },
-                                            { GCKPT_STORED_I8, 0 },
-                                            { GCKPT_STORED_F32, 0 } };
+    static const model_source sources[] = { { GCKPT_STORED_F32, 0, NULL },
+                                            { GCKPT_STORED_F32, 1, NULL },
+                                            { GCKPT_STORED_I8, 0, NULL },
+                                            { GCKPT_STORED_F32, 0, NULL } };
     static float a[ROWS * T * V], b[ROWS * T * V];
     char path[200];
     tuned t, u;
