@@ -430,11 +430,16 @@ typedef struct {
     int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
     int causal;
     gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
+    int64_t window;        /* causal: of these keys a query sees the last so many, its own included
+                            * (transformers' sliding_window); 0, or S and more: all */
+    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2); 0: they do not */
+    float scale;           /* of scores, which are q k' times it; 0: 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
  * row sees its first `lengths` keys and, causal, of these 0..S-T+t: what stands behind changes
- * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0. No lengths with
- * keys of a gckpt_cache (E_ARG). */
+ * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0, as does a query
+ * that sees no key. No lengths with keys of a gckpt_cache (E_ARG). Keys before a window are not
+ * touched: the work goes with the window, not with S. */
 GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                              const gckpt_attention_desc *desc);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
@@ -525,6 +530,13 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
  * activations; their bytes are GCKPT_BYTES_CACHES. This is the key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
+/* The same, for attention with a window of `window` keys or fewer: positions go up to capacity, but
+ * it keeps window + 63 rows, rounded up to a multiple of 64 (if capacity is no more than that, or
+ * window is 0, it is gckpt_cache): x (B,T,C) -> (B,rows,C), position p in row p % rows. A call may
+ * add rows - window + 1, which is 64 or more, so longer prompts go in pieces: of up to rows minus
+ * attention's own window + 1, if one gives the cache a longer window. Not for gckpt_concat. Graphs
+ * may have both kinds. */
+GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);

@@ -33,7 +33,7 @@ static inline gckpt_tensor *talk_prefixed(gckpt_tensor *x, gckpt_tensor *all, co
 static inline talk_model talk_build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
 {
     talk_model m = { gckpt_graph_new(s, NULL), NULL, NULL };
-    const gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL };
+    const gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0 };
     const int64_t K = C / HEADS * desc.key_heads;
     m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
     gckpt_tensor *table = talk_weight(m.g, "wte", 0, WORDS, C), *h = gckpt_embed(table, m.tokens);

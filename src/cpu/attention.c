@@ -32,7 +32,8 @@ static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_he
     int64_t items = call->shape.d[0] * h.heads / h.group, work = h.group * h.t * h.s * h.d;
     if (!backward) {
         items *= h.group * h.blocks;
-        work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d; /* 8: to read */
+        work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) *
+               gckpti_min(h.sight.keys, h.window) * h.d; /* 8: to read */
     }
     gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }

@@ -36,6 +36,7 @@ struct gckpt_tensor {
     int floats;       /* of a parameter: uses that cannot read it as it is stored */
     int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
     int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
+    int64_t window;   /* of the gckpt_cache_window that it is; 0: it keeps all rows */
 };
 
 /* Ops that measure mix rows by statistics, which inference has from before. */

@@ -382,7 +382,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batchless = x->batchless;
-    t->capacity = x->capacity;
+    t->capacity = x->capacity, t->window = x->window;
     t->mixes = x->mixes;
     if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
         t->mixes |= GCKPTI_ALWAYS;

@@ -8,11 +8,11 @@
 #define GCKPTI_BAND 8
 #endif
 
-/* At most GCKPTI_BAND rows and 2 W columns of c, which take `links` that all rows have and, at the
- * diagonal, a corner of links that not all have: row i the links 0..i - late of it, after the
- * others, or i - late.. of it, before them. b is read in whole vectors. */
+/* At most GCKPTI_BAND rows and 2 W columns of c. They take the links first..end-1, of which those
+ * before `all` and from `rest` on are corners: row i has the links i + low.., `span` of them. b is
+ * read in whole vectors. */
 typedef struct {
-    int64_t rows, cols, links, corner, late;
+    int64_t rows, cols, first, all, rest, end, low, span;
     const float *a, *b, *factor;
     float *c;
 } V(part);
@@ -23,17 +23,17 @@ typedef struct {
     FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
 } V(chains);
 
+/* Links p..end-1. (Seven parameters: two of them constants.) */
 GCKPTI_INLINED void V(band_links)(const gckpti_band *s, const V(part) *t, int vectors, int corner,
-                                  V(chains) *u)
+                                  int64_t p, int64_t end, V(chains) *u)
 {
-    const int64_t first = corner ? t->late : 0, end = first + (corner ? t->corner : t->links);
-    for (int64_t p = first; p < end; p++, u->b += s->b_step) {
+    for (; p < end; p++, u->b += s->b_step) {
         const FLOATS b0 = V(load)(u->b), b1 = vectors > 1 ? V(load)(u->b + W) : b0;
         GCKPTI_UNROLL
         for (int i = 0; i < GCKPTI_BAND; i++) {
             const FLOATS x = V(set1)(*u->a[i]);
             u->a[i] += s->a_step;
-            if (corner && (s->edge == GCKPTI_LINKS_TO ? p > i : p < i))
+            if (corner && (uint64_t)(p - t->low - i) >= (uint64_t)t->span)
                 continue;
             u->low[i] = V(fma)(x, b0, u->low[i]);
             if (vectors > 1)
@@ -62,11 +62,9 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, const V(part) *t, int64_t r
                 u.low[i] = u.low[i] * t->factor[i], u.high[i] = u.high[i] * t->factor[i];
         }
     }
-    if (s->edge == GCKPTI_LINKS_FROM)
-        V(band_links)(s, t, vectors, 1, &u);
-    V(band_links)(s, t, vectors, 0, &u);
-    if (s->edge == GCKPTI_LINKS_TO)
-        V(band_links)(s, t, vectors, 1, &u);
+    V(band_links)(s, t, vectors, 1, t->first, t->all, &u);
+    V(band_links)(s, t, vectors, 0, t->all, t->rest, &u);
+    V(band_links)(s, t, vectors, 1, t->rest, t->end, &u);
     GCKPTI_UNROLL
     for (int i = 0; i < GCKPTI_BAND; i++)
         if (i < rows) {
@@ -86,30 +84,40 @@ GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t
             __builtin_prefetch(x + j, 0, 2);
 }
 
+/* Of k links, from c's row i on, what the diagonal and the window leave. */
+static GCKPTI_TARGET void V(band_range)(const gckpti_band *s, int64_t i, int64_t k, V(part) *t)
+{
+    const int64_t window = s->of->window, to = s->edge == GCKPTI_LINKS_TO;
+    int64_t at[4];
+    t->first = t->all = t->low = 0, t->rest = t->end = t->span = k;
+    if (s->edge == GCKPTI_COLUMNS_FROM)
+        return;
+    t->low = to ? i + s->diagonal + 1 - window : i - s->diagonal, t->span = window;
+    at[0] = t->low, at[1] = t->low + t->rows - 1, at[2] = t->low + window;
+    at[3] = at[2] + t->rows - 1;
+    for (int j = 0; j < 4; j++)
+        at[j] = at[j] < 0 ? 0 : gckpti_min(at[j], k);
+    t->first = at[0], t->all = at[1], t->end = at[3];
+    t->rest = at[2] > at[1] ? at[2] : at[1];
+}
+
 /* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
  * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal, skip = 0;
-        V(part) t = { gckpti_min(m - i, GCKPTI_BAND), 0, k, 0, at < 0 ? -at : 0, NULL, NULL,
+        V(part) t = { gckpti_min(m - i, GCKPTI_BAND), 0, 0, 0, 0, 0, 0, 0, NULL, NULL,
                       s->factor ? s->factor + i : NULL, NULL };
-        at = at < 0 ? 0 : at;
-        if (s->edge != GCKPTI_COLUMNS_FROM) {
-            at = gckpti_min(at, k);
-            t.corner = t.rows > t.late ? gckpti_min(k - at, t.rows - t.late) : 0;
-            t.links = s->edge == GCKPTI_LINKS_TO ? at : k - at - t.corner;
-            skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
-            at = 0;
-        }
-        if (t.links + t.corner == 0 && !s->fresh)
+        int64_t at = s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? i - s->diagonal : 0;
+        V(band_range)(s, i, k, &t);
+        if (t.first >= t.end && !s->fresh)
             continue;
-        t.a = a + i * s->a_row + skip * s->a_step;
+        t.a = a + i * s->a_row + t.first * s->a_step;
         for (int64_t j = at / W * W; j < n; j += 2 * W) {
             if (s->next)
                 V(fetch_rows)(s->of, s->next + i * s->of->kc, t.rows, j, j + 2 * W);
-            t.b = b + skip * s->b_step + j, t.c = c + i * s->c_row + j;
+            t.b = b + t.first * s->b_step + j, t.c = c + i * s->c_row + j;
             t.cols = gckpti_min(n - j, 2 * W);
             if (t.rows == GCKPTI_BAND && t.cols == 2 * W)
                 V(band_of)(s, &t, GCKPTI_BAND, 2 * W, 2);

@@ -10,7 +10,6 @@ GCKPTI_INLINED void V(gate_keep)(float *x, int gate, const gckpti_cell *s, int64
     V(store_n)(x + gate * s->units + j, y, s->units - j);
 }
 
-GCKPTI_FORMULA FLOATS V(gate_tanh)(FLOATS x) { return V(tanh)(x); } /* called, to be short */
 
 static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
 {
@@ -18,7 +17,7 @@ static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
         FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
         FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
         FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
-        FLOATS fresh = V(gate_tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+        FLOATS fresh = V(tanh_called)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
         V(gate_keep)(s->state, 0, s, j, V(fma)(z, h - fresh, fresh));
         if (s->aux) {
             V(gate_keep)(s->aux, 0, s, j, r);
@@ -33,9 +32,9 @@ static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
 {
     for (int64_t j = 0; j < s->units; j += W) {
         FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
-        FLOATS g = V(gate_tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+        FLOATS g = V(tanh_called)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
         FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
-        V(gate_keep)(s->state, 0, s, j, o * V(gate_tanh)(c));
+        V(gate_keep)(s->state, 0, s, j, o * V(tanh_called)(c));
         V(gate_keep)(s->state, 1, s, j, c);
         if (s->aux) {
             V(gate_keep)(s->aux, 0, s, j, i);
@@ -76,7 +75,7 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         FLOATS i = V(gate)(s->aux, 0, s, j), f = V(gate)(s->aux, 1, s, j);
         FLOATS g = V(gate)(s->aux, 2, s, j), o = V(gate)(s->aux, 3, s, j);
         FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
-        FLOATS t = V(gate_tanh)(V(gate)(s->out, 1, s, j));
+        FLOATS t = V(tanh_called)(V(gate)(s->out, 1, s, j));
         FLOATS c = V(fma)(top * o, V(tanh_slope)(t), V(gate)(s->d, 1, s, j));
         c = c + V(gate)(s->g, 1, s, j);
         V(gate_back)(s, 0, j, c * g, V(sigmoid_slope)(i));

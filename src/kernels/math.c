@@ -9,6 +9,7 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 /* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_FORMULA FLOATS V(log_called)(FLOATS x) { return V(log)(x); }
+GCKPTI_FORMULA FLOATS V(tanh_called)(FLOATS x) { return V(tanh)(x); }
 static GCKPTI_TARGET float V(log_of)(float x) { return V(log_called)(V(set1)(x))[0]; }
 
 /* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
@@ -173,6 +174,23 @@ static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int
         V(store_n)(w + at + i, w1, left);
     }
     return V(fold)(lane, 0);
+}
+
+/* gckpti_capped, in place. */
+static GCKPTI_TARGET void V(cap)(float *x, int64_t n, float times, float cap)
+{
+    const FLOATS by = V(set1)(times), most = V(set1)(cap), zero = V(zero)();
+    for (int64_t i = 0; i < n; i += W) {
+        const FLOATS y = V(tanh_called)(V(fma)(V(load_n)(x + i, n - i), by, zero));
+        V(store_n)(x + i, V(fma)(y, most, zero), n - i);
+    }
+}
+
+/* x gckpti_capped_slope, 1 / cap being `inverse` */
+GCKPTI_INLINED FLOATS V(cap_slope)(FLOATS x, FLOATS score, FLOATS inverse)
+{
+    const FLOATS y = score * inverse;
+    return x * V(fnma)(y, y, V(set1)(1.0f));
 }
 
 /* What is ahead of elements at..at+W-1, a line at a time. */

@@ -90,6 +90,12 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edg
     }
 }
 
+/* Whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
+GCKPTI_INLINED int V(head_cut)(const gckpti_heads *h, int64_t diagonal, int64_t m, int64_t n)
+{
+    return diagonal + 1 < n || diagonal + m > h->window;
+}
+
 /* A row of a result, x, in place or rounded. */
 GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to, uint16_t *narrow)
 {
@@ -100,13 +106,14 @@ GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to
 }
 
 /* ---- forward ---- */
-/* m queries of a head, n keys from j on: query r sees those to r + diagonal. Scores, then
+/* m queries of a head, n keys from j on (first: of their first tile, whose number is `tile`): query
+ * r sees those to r + diagonal, or the last ones of them (manual, 5h). Scores, then
  * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
  * and then v. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
-    int64_t m, j, n, diagonal;
+    int64_t m, j, n, diagonal, first;
     float *p, *out;
     uint32_t *q, *a;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
@@ -115,11 +122,14 @@ typedef struct {
 
 static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
 {
+    const gckpti_heads *h = s->h;
+    if (h->cap > 0.0f)
+        V(cap)(s->p, s->n * GCKPTI_BLOCK, h->times, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
-        V(online_of)
-        (s->p + i, s->n, s->diagonal + i, s->h->scale, s->j == 0, s->max + i, s->sum + i,
-         s->factor + i);
-        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* it returned at once */
+        const int any = V(online_of)(s->p + i, s->n, s->diagonal + i, h->window,
+                                     gckpti_heads_after(h), s->j == s->first, s->max + i,
+                                     s->sum + i, s->factor + i);
+        for (int64_t r = 0; !any && r < s->n; r++) /* it returned at once */
             V(store)(s->p + r * GCKPTI_BLOCK + i, V(zero)());
     }
 }
@@ -128,25 +138,26 @@ static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
 static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor *v)
 {
     const int64_t d = s->h->d, wide = s->h->wide, row = gckpti_multiple(s->n, GCKPTI_LINKS);
-    const int cut = s->diagonal + 1 < s->n;
+    const int cut = V(head_cut)(s->h, s->diagonal, s->m, s->n), fresh = s->j == s->first;
     const gckpti_factor turned = gckpti_turned(v), p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
-    for (int64_t r = 0; s->j && r < s->m; r++)
+    for (int64_t r = 0; !fresh && r < s->m; r++)
         V(rescale)(s->out + r * wide, s->factor[r], d);
     V(head_pack)(s->by, &turned, d, s->n, NULL, s->a);
     if (cut && !V(finite)(s->a, row * wide)) {
         for (int64_t i = 0; i < s->m * d; i++) {
-            const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
+            const int64_t r = i / d, e = i % d, end = r + 1 + s->diagonal, from = end - s->h->window;
             const gckpti_links x = { s->p + r, NULL, GCKPTI_BLOCK };
             const gckpti_links y = gckpti_links_of(v, e, v->row);
             float *out = s->out + r * wide + e;
-            *out = gckpti_mixed_blocks(&x, &y, seen, s->j ? *out : 0.0f);
+            *out = gckpti_mixed_blocks(&x, &y, from < 0 ? 0 : from, gckpti_min(s->n, end),
+                                       fresh ? 0.0f : *out);
         }
         return;
     }
     V(head_pack)(s->by, &p, s->m, s->n, s->links, NULL);
     gckpti_mixed_part t = V(head_part)(s->by, s->a, d, s->out, wide);
     t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
-    t.tile.from = s->j ? s->out : NULL;
+    t.tile.from = fresh ? NULL : s->out;
     V(head_multiply)(&t, GCKPTI_LINKS_TO, cut, s->diagonal, s->n);
 }
 
@@ -165,13 +176,18 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_BLOCK / 2 * h->deep, rest = s.a;
     const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
+    s.j = s.first = gckpti_heads_tile(h, first);
+    if (s.j >= seen) /* they see none; what is theirs is zeros */
+        return;
+    V(heads_start)(h, s.max, s.sum);
     V(head_pack)(s.by, &x, s.m, h->d, NULL, s.q);
-    for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * kc, kc, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * kc, kc, 1, 0);
+    for (; s.j < seen; s.j += GCKPTI_BLOCK) {
+        const int64_t at_j = keys + gckpti_heads_row(h, s.j);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], at_j, kc, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], at_j, kc, 1, 0);
         gckpti_mixed_part t = V(head_part)(s.by, s.q, s.m, s.p, GCKPTI_BLOCK);
         s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
-        V(head_rows)(h, &t, &k, s.j, s.n, (uint16_t *)rest);
+        V(head_rows)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
         V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
         V(queries_online)(&s);
         if (call->out || call->out_bf16)

@@ -87,20 +87,29 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int6
     s->links = (uint16_t *)rest;
 }
 
-/* Scores of query r of the block become p = exp(s scale - lse), its dp ds = p (dp - delta) scale;
- * +0 where it does not see the key. */
+/* Scores of query r of the block become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0
+ * where it does not see the key. */
 GCKPTI_INLINED void V(keys_slopes)(const V(keys) * s, int64_t r)
 {
+    const float cap = s->h->cap;
     const FLOATS scale = V(set1)(s->h->scale), lse = V(set1)(s->lse[s->i + r]), zero = V(zero)();
-    const FLOATS delta = V(set1)(s->delta[s->i + r]);
-    const int64_t seen = gckpti_min(s->n, r + 1 + s->diagonal);
+    const FLOATS delta = V(set1)(s->delta[s->i + r]), times = V(set1)(gckpti_heads_after(s->h));
+    const FLOATS inverse = V(set1)(cap > 0.0f ? 1.0f / cap : 0.0f);
+    const int64_t end = r + 1 + s->diagonal, seen = gckpti_min(s->n, end);
+    const int64_t from = end - s->h->window;
     float *p = s->p + r * GCKPTI_BLOCK, *ds = s->ds + r * GCKPTI_BLOCK;
     for (int64_t j = 0; j < s->n; j += W) {
         FLOATS x = zero, y = zero;
-        if (j < seen) {
-            x = V(exp_below)(V(fma)(V(load)(p + j), scale, zero) - lse);
-            y = V(upto)(seen - j, x * (V(load)(ds + j) - delta) * scale, zero);
+        if (j < seen && j + W > from) {
+            const FLOATS score = V(fma)(V(load)(p + j), times, zero);
+            x = V(exp_below)(score - lse);
+            y = x * (V(load)(ds + j) - delta);
+            if (cap > 0.0f)
+                y = V(cap_slope)(y, score, inverse);
+            y = V(upto)(seen - j, y * scale, zero);
             x = V(upto)(seen - j, x, zero);
+            if (j < from)
+                x = V(upto)(from - j, zero, x), y = V(upto)(from - j, zero, y);
         }
         V(store)(p + j, x);
         V(store)(ds + j, y);
@@ -183,6 +192,8 @@ static GCKPTI_TARGET void V(keys_meet)(V(keys) * s)
         V(head_rows)(h, &slopes, &s->g, s->i, s->m, (uint16_t *)a);
         V(head_multiply)(&slopes, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     }
+    if (h->cap > 0.0f)
+        V(cap)(s->p, s->m * GCKPTI_BLOCK, h->times, h->cap);
     for (int64_t r = 0; r < s->m; r++)
         V(keys_slopes)(s, r);
     if (s->dv)
@@ -207,6 +218,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared ? h->wide : 0;
+    const int windows = h->window < h->s; /* then a block may meet none: all start at what is open */
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
@@ -214,18 +226,19 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
     float *const dk = s.dk, *const dv = s.dv;
-    if (s.dq && in[0].accumulate)
+    if (s.dq && (in[0].accumulate || windows))
         V(head_open)(h, &in[0], at_q, h->t, s.dq);
-    for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
+    for (s.j = gckpti_heads_tile(h, 0); s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
         const int64_t key = at_k + s.j * kc, late = s.j - h->sight.ahead;
         float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
         s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0;
         const int64_t met = gckpti_min(s.i + GCKPTI_BLOCK, h->t) - late; /* by the first block */
-        s.fresh[0] = s.j == 0 && !in[0].accumulate;
+        const int64_t end = gckpti_min(h->t, late + s.n - 1 + h->window); /* queries that see one */
+        s.fresh[0] = s.j == 0 && !in[0].accumulate && !windows;
         for (int i = 0; i < 2; i++) {
-            s.fresh[1 + i] = nth == 0 && met >= s.n && !in[1 + i].accumulate;
+            s.fresh[1 + i] = nth == 0 && met >= s.n && !in[1 + i].accumulate && !windows;
             if (to[i] && nth == 0 && !s.fresh[1 + i])
                 V(head_open)(h, &in[1 + i], key, s.n, to[i]);
         }
@@ -237,10 +250,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
             V(head_pack)(s.by, &s.v, s.n, h->d, NULL, s.v_b);
         if (s.dq)
             V(head_pack)(s.by, &turned, h->d, s.n, NULL, s.kt_b);
-        for (; s.i < h->t; s.i += GCKPTI_BLOCK) {
+        for (; s.i < end; s.i += GCKPTI_BLOCK) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
-            s.cut = s.diagonal + 1 < s.n;
+            s.cut = V(head_cut)(h, s.diagonal, s.m, s.n);
             s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
             V(keys_meet)(&s);
             s.fresh[1] = s.fresh[2] = 0;

@@ -8,8 +8,11 @@
  * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
  * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
  * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
+ * window: query i sees the keys that causal lets it see, but the last so many of these only; its
+ * first tile is theirs (which key of a tile one is stays). Keys may be a ring: key j is row j % S.
+ * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
- * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
+ * ds = (p (dp - delta)) [(1 - y y)] scale, y = s (1 / cap). Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
  * queries, those of the first of the heads that share k_j, then of the next one.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
@@ -96,26 +99,40 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
+{
+    const gckpti_attention *all = (const gckpti_attention *)call->attributes;
+    gckpti_attention o = { all->heads, all->causal, all->key_heads, all->more, 0, 0.0f, 0.0f };
+    if (o.more)
+        o = *all;
+    if (!(o.scale > 0.0f))
+        o.scale = 1.0f / gckpti_sqrt((float)(call->in[0].shape.d[2] / o.heads));
+    return o;
+}
+
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
+    const gckpti_attention o = gckpti_attention_of(call);
+    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o.heads;
     int64_t s = call->in[1].shape.d[1], kc = call->in[1].shape.d[2], group = c / kc;
     gckpti_heads h = { call,
                        t,
                        s,
                        c,
                        d,
-                       o->heads,
+                       o.heads,
                        (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
                        gckpti_attention_wide(call, d),
                        gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
-                       1.0f / gckpti_sqrt((float)d),
+                       o.scale,
+                       o.cap > 0.0f ? o.scale / o.cap : o.scale,
+                       o.cap,
                        kc,
                        group,
-                       group > 1 ? s : 0 };
+                       group > 1 ? s : 0,
+                       o.window ? o.window : INT64_MAX / 4 };
     return h;
 }
 
@@ -135,21 +152,27 @@ static void gckpti_blank(float *x, uint16_t *narrow, int64_t at, int64_t n)
         memset(narrow + at, 0, (size_t)n * sizeof *narrow);
 }
 
-/* What no query of a row adds to: dk and dv of keys out of sight; all that is the queries' where
- * that is all keys. */
+/* What no query of a row adds to: dk and dv of keys out of sight, behind or in tiles before those
+ * of the first window; all that is the queries' that see none (the last ones, if any). */
 static void gckpti_attention_unseen(const gckpti_heads *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
-    const int64_t keys = h->sight.keys, queries = keys ? 0 : h->t, n = h->heads * queries;
-    if (!backward) {
-        gckpti_blank(call->out, call->out_bf16, row * h->t * h->c, queries * h->c);
-        gckpti_blank((float *)call->aux, NULL, row * n, n);
-    }
+    const int64_t keys = h->sight.keys, none = keys + h->window - 1 - h->sight.ahead;
+    const int64_t first = keys ? gckpti_min(none < 0 ? 0 : none, h->t) : 0, n = h->t - first;
+    const int64_t before = gckpti_min(gckpti_heads_tile(h, 0), keys);
+    const int64_t at = (row * h->t + first) * h->c;
+    if (!backward)
+        gckpti_blank(call->out, call->out_bf16, at, n * h->c);
+    for (int64_t i = row * h->heads; !backward && i < (row + 1) * h->heads; i++)
+        gckpti_blank((float *)call->aux, NULL, i * h->t + first, n);
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
-        const int64_t at = i ? (row * h->s + keys) * h->kc : row * h->t * h->c;
-        if (!in->accumulate)
-            gckpti_blank(in->grad, in->grad_bf16, at, i ? (h->s - keys) * h->kc : queries * h->c);
+        const int64_t key = row * h->s * h->kc, behind = h->s - keys;
+        if (in->accumulate)
+            continue;
+        gckpti_blank(in->grad, in->grad_bf16, i ? key : at, i ? before * h->kc : n * h->c);
+        if (i)
+            gckpti_blank(in->grad, in->grad_bf16, key + keys * h->kc, behind * h->kc);
     }
 }
 
@@ -157,8 +180,9 @@ GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backwa
 {
     const gckpti_heads h = gckpti_heads_of(call);
     gckpti_heads of_row = h;
-    for (int64_t row = 0; call->inputs == 4 && row < call->shape.d[0]; row++)
-        if (gckpti_heads_see(&of_row, row) < h.s)
+    const int windows = backward && h.window < h.s; /* forward every query sees a key */
+    for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
+        if (gckpti_heads_see(&of_row, row) < h.s || windows)
             gckpti_attention_unseen(&of_row, row, backward);
     return h;
 }
@@ -187,17 +211,19 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
         int64_t key = row * h->s * h->kc + head / h->group * d;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
+        const int64_t first_tile = gckpti_heads_tile(h, i % t);
         if (out)
             gckpti_start(out, d, 0);
-        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * h->kc;
+        for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + gckpti_heads_row(h, j0);
+            const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
             gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = gckpti_mul(p[j], h->scale);
-            float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
-            for (int64_t e = 0; out && j0 && e < d; e++)
+                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_heads_score(h, p[j]);
+            float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
+            for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            for (int64_t j = 0; out && j < n; j++)
+            for (int64_t j = from; out && j < n; j++)
                 gckpti_link(p[j], call->in[2].data + tile + j * h->kc, d, out);
         }
         gckpti_softmax_end(&max, &sum);
@@ -227,20 +253,23 @@ static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, floa
             const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
             n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
-            if (n <= 0)
+            const int64_t from = n > 0 ? gckpti_heads_unseen(h, i, j0, n) : 0;
+            if (n <= from)
                 continue;
             gckpti_attention_dots(h, q, in[1].data + key, n, score);
             if (in[0].grad || in[1].grad) { /* delta: sum(g out) */
                 delta = gckpti_dot(g, call->out + at, d);
                 gckpti_attention_dots(h, g, in[2].data + key, n, dp);
             }
-            for (int64_t j = 0; j < n; j++, key += h->kc) {
-                float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
+            key += from * h->kc;
+            for (int64_t j = from; j < n; j++, key += h->kc) {
+                const float s = gckpti_heads_score(h, score[j]);
+                float p = gckpti_exp(s - lse);
                 if (in[2].grad)
                     gckpti_link(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
                     continue;
-                float ds = p * (dp[j] - delta) * h->scale;
+                float ds = gckpti_heads_slope(h, p * (dp[j] - delta), s);
                 if (in[0].grad)
                     gckpti_link(ds, in[1].data + key, d, in[0].grad + at);
                 if (in[1].grad)
@@ -270,11 +299,16 @@ GCKPTI_BOTH_WAYS(attention, gckpti_attention_by(call, backward))
 /* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpti_attention o = gckpti_attention_of(call);
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
-    uint64_t c = (uint64_t)call->shape.d[2];
-    uint64_t pairs = t * (uint64_t)call->in[1].shape.d[1] - (o->causal ? t * (t - 1) / 2 : 0);
-    return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
+    uint64_t c = (uint64_t)call->shape.d[2], keys = (uint64_t)call->in[1].shape.d[1];
+    uint64_t window = (uint64_t)o.window, pairs = t * keys - (o.causal ? t * (t - 1) / 2 : 0);
+    if (window) { /* from query number `fewer` on each sees as many */
+        uint64_t least = keys - t + 1, fewer = window > least ? window - least : 0;
+        fewer = fewer < t ? fewer : t;
+        pairs = fewer * least + fewer * (fewer + 1) / 2 - fewer + (t - fewer) * window;
+    }
+    return rows * pairs * (4 * c + (o.cap > 0.0f ? 34 : 14) * (uint64_t)o.heads);
 }
 
 /* The scores are computed again. */
@@ -299,6 +333,39 @@ GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
+/* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
+static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc *desc,
+                                 const gckpt_tensor *k)
+{
+    gckpt_graph *g = k->graph;
+    const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
+    if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
+                    "keys (0: none)",
+                    desc->window, desc->causal ? "" : " without causal", INT32_MAX);
+    else if (!(desc->cap >= 0.0f && desc->cap < GCKPTI_INFINITY) ||
+             !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: cap %g, scale %g; each must be a number above 0, or 0 (no cap; "
+                    "1 / sqrt(D))",
+                    (double)desc->cap, (double)desc->scale);
+    else if (k->window && (!desc->window || desc->window > k->window))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T keeps a window of %I keys; attention to it needs a window of at "
+                    "most so many, not %I (0: all)",
+                    k, k->window, desc->window);
+    else if (k->window && desc->window - 1 + g->news > keys)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T keeps %I rows; with a window of %I a call can add %I of them, "
+                    "not %I: feed pieces, or give the cache a longer window",
+                    k, keys, desc->window, keys - desc->window + 1, g->news);
+    o->window = desc->window < keys || k->window ? (int)desc->window : 0;
+    o->cap = desc->cap, o->scale = desc->scale;
+    o->more = o->window || o->cap > 0.0f || o->scale > 0.0f;
+    return g->object.sticky == GCKPT_OK;
+}
+
 GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                              const gckpt_attention_desc *desc)
 {
@@ -306,9 +373,11 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     gckpt_graph *g = q && k && v ? q->graph : NULL;
     if (!desc)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
-    gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads };
+    gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
+    if (g && !gckpti_attention_more(&o, desc, k))
+        return NULL;
     if (g && k->capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: lengths beside keys of a gckpt_cache, of which all rows "
@@ -322,14 +391,16 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
         return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
                                   v->capacity ? v : q);
     if (g && k->capacity)
-        o.causal += (int)(g->cached - g->news);
+        o.causal += (int)((k->window ? k->shape.d[1] : g->cached) - g->news);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
-                       o.key_heads ? sizeof o : offsetof(gckpti_attention, key_heads));
+                       o.more        ? sizeof o
+                       : o.key_heads ? offsetof(gckpti_attention, more)
+                                     : offsetof(gckpti_attention, key_heads));
 }
 
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal)
 {
-    const gckpt_attention_desc desc = { heads, 0, causal, NULL };
+    const gckpt_attention_desc desc = { heads, 0, causal, NULL, 0, 0.0f, 0.0f };
     return gckpt_attention_with(q, k, v, &desc);
 }

@@ -153,6 +153,11 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
     for (int i = 0; t && i < n; i++) {
+        if (x[i]->window)
+            return gckpti_fail(t->graph, GCKPT_E_ARG,
+                               "concat: %T is a gckpt_cache_window, whose rows stand in no order; "
+                               "only causal attention can read it",
+                               x[i]);
         if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
             return gckpti_cached_fail(t->graph, "concat", x[i]);
         t->capacity = x[i]->capacity;

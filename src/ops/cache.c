@@ -2,41 +2,49 @@
 #include "ops/own.h"
 #include "graph/graph.h"
 
-/* cache: its T rows of x after the `position` that are there. An instruction with a result that
- * lies in the executor's caches, not in the arena. */
+/* cache: its T rows of x after the `position` that are there; of a window, position p is row p %
+ * rows. An instruction with a result that lies in the executor's caches, not in the arena. */
 static gckpt_result gckpti_cache_shape(gckpt_call *call)
 {
-    int capacity = *(const int *)call->attributes;
+    const int64_t rows = gckpti_cache_rows((const gckpti_cache *)call->attributes);
     call->shape = call->in[0].shape;
-    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+    if (call->shape.n != 3 || call->shape.d[1] > rows)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
-                          &call->shape, capacity);
-    call->shape.d[1] = capacity;
+                          "cache: x %S must be (B,T,C), T at most the capacity of %I rows",
+                          &call->shape, rows);
+    call->shape.d[1] = rows;
     return GCKPT_OK;
 }
 GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
 {
-    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
-    int64_t from = 0, to = call->position * c;
-    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
-        for (int64_t i = 0; i < n; i++)
-            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
+    const int64_t c = call->shape.d[2], t = call->in[0].shape.d[1], rows = call->shape.d[1];
+    for (int64_t i = 0; i < call->shape.d[0] * t; i++) {
+        const int64_t row = i / t * rows + (call->position + i % t) % rows;
+        for (int64_t j = 0; j < c; j++)
+            gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
+    }
 }
 GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL,
                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
-GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
     gckpt_graph *g = x ? x->graph : NULL;
-    int rows = (int)capacity;
+    gckpti_cache o = { (int)capacity, 0 };
     if (!x || capacity < 1 || capacity > INT32_MAX)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
                            capacity, INT32_MAX);
+    if (window < 0)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "cache: a window of %I rows; 1 and more are possible (0: all)", window);
     if (x->batchless || x->capacity)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
                            x->capacity ? "is one already"
                                        : "depends on parameters only; it needs none");
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    o.window = window < capacity ? (int)window : 0;
+    if (gckpti_cache_rows(&o) >= capacity)
+        o.window = 0;
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &o,
+                                  o.window ? sizeof o : offsetof(gckpti_cache, window));
     if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
@@ -46,7 +54,12 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
     if (!t)
         return NULL;
     g->cached = t->capacity = capacity;
+    t->window = o.window;
     g->news = x->shape.d[1];
     return gckpti_moves_fit(g) ? t : NULL;
+}
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    return gckpt_cache_window(x, capacity, 0);
 }
 #endif

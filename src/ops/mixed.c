@@ -39,12 +39,12 @@ GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b,
     return gckpti_flush(gckpti_flush(element) + gckpti_flush(chain[0] + chain[1]));
 }
 
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t n,
-                                    float element)
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t first,
+                                    int64_t end, float element)
 {
-    for (int64_t p = 0; p < n; p += GCKPTI_LINKS) {
-        const gckpti_links x = gckpti_links_from(a, p), y = gckpti_links_from(b, p);
-        element = gckpti_mixed_block(&x, &y, 0, gckpti_min(n - p, GCKPTI_LINKS), element);
+    for (int64_t p = first, next; p < end; p = next) {
+        next = gckpti_min(p / GCKPTI_LINKS * GCKPTI_LINKS + GCKPTI_LINKS, end);
+        element = gckpti_mixed_block(a, b, p, next, element);
     }
     return element;
 }
@@ -72,7 +72,7 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     for (int64_t p = 0, n; p < t->k; p += n) {
         const gckpti_links u = gckpti_links_from(&x, p), v = gckpti_links_from(&y, p);
         n = gckpti_min(run - (t->before + p) % run, t->k - p);
-        d = gckpti_mixed_blocks(&u, &v, n, d);
+        d = gckpti_mixed_blocks(&u, &v, 0, n, d);
     }
     return d;
 }
@@ -104,7 +104,7 @@ static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
         for (int64_t r = 0; r < rows; r++) {
             const gckpti_links x =
                 gckpti_links_of(&t->a, (i + r) * t->a.row + p * t->a.step, t->a.step);
-            d[r] = gckpti_mixed_blocks(&x, &y, n, d[r]);
+            d[r] = gckpti_mixed_blocks(&x, &y, 0, n, d[r]);
         }
     }
     for (int64_t r = 0; r < rows; r++)
@@ -134,7 +134,7 @@ static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_
                                 int64_t j, int64_t d)
 {
     const gckpti_links x = gckpti_links_of(a, i * a->row, 1), y = gckpti_links_of(b, j * b->row, 1);
-    return gckpti_mixed_blocks(&x, &y, d, 0.0f);
+    return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
 GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
@@ -150,17 +150,24 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
         const int64_t key = row * h->s * kc + head / h->group * d;
         const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, kc, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, kc, 1, 0);
+        const int64_t first_tile = gckpti_heads_tile(h, i % t);
         float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
-        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+        if (out)
+            gckpti_start(out, d, 0);
+        for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
+            const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
+            const int64_t tile = key + gckpti_heads_row(h, j0);
+            const gckpti_factor k = gckpti_factor_of(&call->in[1], tile, kc, 1, 0);
+            const gckpti_factor v = gckpti_factor_of(&call->in[2], tile, kc, 1, 0);
             for (int64_t j = 0; j < n; j++)
-                p[j] = gckpti_mul(gckpti_mixed_score(&q, 0, &k, j0 + j, d), h->scale);
-            const float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
+                p[j] = j < from ? -GCKPTI_INFINITY
+                                : gckpti_heads_score(h, gckpti_mixed_score(&q, 0, &k, j, d));
+            const float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && e < d; e++) {
-                const gckpti_links y = gckpti_links_of(&v, j0 * kc + e, kc);
-                out[e] = gckpti_mixed_blocks(&exps, &y, n, j0 ? out[e] * factor : 0.0f);
+                const gckpti_links y = gckpti_links_of(&v, e, kc);
+                const float so_far = j0 > first_tile ? out[e] * factor : 0.0f;
+                out[e] = gckpti_mixed_blocks(&exps, &y, from, n, so_far);
             }
         }
         gckpti_softmax_end(&max, &sum);
@@ -211,16 +218,24 @@ static const float *gckpti_mixed_row(const gckpti_heads *h, const float *x, cons
     return rest;
 }
 
-/* Keys of the block that query r of it sees; queries that key r is seen by begin here. */
-static int64_t gckpti_mixed_seen(const gckpti_mixed_square *s, int64_t r)
+static int64_t gckpti_between(int64_t x, int64_t most)
 {
-    const int64_t seen = s->i + r + 1 + s->h->sight.ahead - s->j;
-    return seen < 0 ? 0 : gckpti_min(seen, s->n);
+    return x < 0 ? 0 : gckpti_min(x, most);
 }
-static int64_t gckpti_mixed_since(const gckpti_mixed_square *s, int64_t r)
+
+/* Keys of the block that query r of it sees begin here, and end. */
+static int64_t gckpti_mixed_seen(const gckpti_mixed_square *s, int64_t r, int64_t *from)
+{
+    *from = gckpti_heads_unseen(s->h, s->i + r, s->j, s->n);
+    return gckpti_between(s->i + r + 1 + s->h->sight.ahead - s->j, s->n);
+}
+
+/* The same of queries that key r is seen by. */
+static int64_t gckpti_mixed_since(const gckpti_mixed_square *s, int64_t r, int64_t *end)
 {
     const int64_t first = s->j + r - s->h->sight.ahead - s->i;
-    return first < 0 ? 0 : gckpti_min(first, s->m);
+    *end = gckpti_between(first + s->h->window, s->m);
+    return gckpti_between(first, s->m);
 }
 
 /* p and ds of the block, rounded, in rows of GCKPTI_LINKS; rest: two rows of a head. */
@@ -232,20 +247,22 @@ static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint1
     const int64_t d = h->d;
     const int slopes = s->dq.x || s->dk.x;
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_LINKS, ds += GCKPTI_LINKS) {
-        const int64_t n = gckpti_mixed_seen(s, r), query = s->i + r;
+        int64_t from;
+        const int64_t n = gckpti_mixed_seen(s, r, &from), query = s->i + r;
         const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
         const float lse = ((const float *)call->aux)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && slopes) /* delta: sum(g out) */
             delta = gckpti_dot(gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
                                gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
-        for (int64_t j = 0; j < n; j++) {
-            const float score = gckpti_mixed_score(&s->q, r, &s->k, j, d);
-            const float x = gckpti_exp(gckpti_mul(score, h->scale) - lse);
+        for (int64_t j = from; j < n; j++) {
+            const float score = gckpti_heads_score(h, gckpti_mixed_score(&s->q, r, &s->k, j, d));
+            const float x = gckpti_exp(score - lse);
             p[j] = gckpti_to_bf16(x);
-            if (slopes)
-                ds[j] = gckpti_to_bf16(x * (gckpti_mixed_score(&s->g, r, &s->v, j, d) - delta) *
-                                       h->scale);
+            if (slopes) {
+                const float dp = gckpti_mixed_score(&s->g, r, &s->v, j, d);
+                ds[j] = gckpti_to_bf16(gckpti_heads_slope(h, x * (dp - delta), score));
+            }
         }
     }
 }
@@ -265,17 +282,21 @@ GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s)
 {
     const int64_t d = s->h->d;
     gckpti_mixed_result dq = s->dq, dk = s->dk, dv = s->dv;
+    int64_t from, end;
     for (int64_t r = 0; dq.x && r < s->m; r++, dq.x += dq.row) {
         const gckpti_links ds = gckpti_links_of(&s->ds, r * s->ds.row, 1);
-        gckpti_mixed_gradient(&ds, 0, gckpti_mixed_seen(s, r), &s->k, &dq, d);
+        end = gckpti_mixed_seen(s, r, &from);
+        gckpti_mixed_gradient(&ds, from, end, &s->k, &dq, d);
     }
     for (int64_t r = 0; dk.x && r < s->n; r++, dk.x += dk.row) {
         const gckpti_links ds = gckpti_links_of(&s->ds, r, s->ds.row);
-        gckpti_mixed_gradient(&ds, gckpti_mixed_since(s, r), s->m, &s->q, &dk, d);
+        from = gckpti_mixed_since(s, r, &end);
+        gckpti_mixed_gradient(&ds, from, end, &s->q, &dk, d);
     }
     for (int64_t r = 0; dv.x && r < s->n; r++, dv.x += dv.row) {
         const gckpti_links p = gckpti_links_of(&s->p, r, s->p.row);
-        gckpti_mixed_gradient(&p, gckpti_mixed_since(s, r), s->m, &s->g, &dv, d);
+        from = gckpti_mixed_since(s, r, &end);
+        gckpti_mixed_gradient(&p, from, end, &s->g, &dv, d);
     }
 }
 
@@ -299,7 +320,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kc : d, s.dv.row = in[2].grad ? kc : d;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
     float *dq = gckpti_mixed_open(&in[0], at_q, h->t, d, all + GCKPTI_LINKS * GCKPTI_LINKS, 0);
-    for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
+    for (s.j = gckpti_heads_tile(h, 0); s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
         const int64_t key = at_k + s.j * kc;
         float *dk = rest + s.j * each, *dv = dk + all_keys;
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);
@@ -309,6 +330,8 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
         s.dv.x = gckpti_mixed_open(&in[2], key, s.n, d, dv, nth > 0);
         for (s.i = 0; s.i < h->t; s.i += GCKPTI_LINKS) {
             const int64_t at = at_q + s.i * c;
+            if (gckpti_heads_first(h, s.i) >= s.j + s.n)
+                break;
             s.m = gckpti_min(h->t - s.i, GCKPTI_LINKS);
             s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
             s.dq.x = dq ? dq + s.i * s.dq.row : NULL;

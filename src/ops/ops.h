@@ -209,6 +209,20 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
+typedef struct {
+    int capacity;
+    int window; /* left out where it is 0, as in a slice: all rows are kept */
+} gckpti_cache;
+
+/* Rows that a cache has: a window, and what a call may add to it before the oldest may go. */
+enum { GCKPTI_CACHE_STEP = 64 };
+static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
+{
+    const int64_t rows = (int64_t)o->window + GCKPTI_CACHE_STEP - 1;
+    return o->window ? (rows + GCKPTI_CACHE_STEP - 1) / GCKPTI_CACHE_STEP * GCKPTI_CACHE_STEP
+                     : o->capacity;
+}
+
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
@@ -339,12 +353,12 @@ typedef struct {
 GCKPTI_FN gckpti_links gckpti_links_of(const gckpti_factor *x, int64_t at, int64_t step);
 
 /* What an element is after a block of links, of which those from `first` to end - 1 take part;
- * after n links from the first block on; what an element of t, d so far, is after all of its links,
+ * after such links of all blocks; what an element of t, d so far, is after all of its links,
  * which begin at elements a and b. */
 GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b, int64_t first,
                                    int64_t end, float element);
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t n,
-                                    float element);
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t first,
+                                    int64_t end, float element);
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
 static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
@@ -379,13 +393,19 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
-    int key_heads; /* 0: as many as heads; then left out, as in a slice */
+    int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
+    int more;      /* 0: what follows is 0, and left out */
+    int window;    /* keys that a query sees at most; 0: all */
+    float cap, scale;
 } gckpti_attention;
 
 /* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
 typedef struct {
     int64_t keys, ahead;
 } gckpti_sight;
+
+/* The attributes, whole, with the scale that is meant. */
+GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
 
 /* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
 GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
@@ -396,9 +416,55 @@ typedef struct { /* an attention call's */
     int64_t wide, deep;                /* D in whole vectors; in whole blocks of links */
     gckpti_sight sight;                /* of the row that is under way: see gckpti_heads_see */
     int mixed;
-    float scale;
+    float scale, times, cap;   /* of slopes, of dots; cap of what these give, 0: none */
     int64_t kc, group, shared; /* columns of k and v; heads that share one of these; S, if any do */
+    int64_t window;            /* keys that a query sees at most */
 } gckpti_heads;
+
+/* The first key in query i's window; the first of its tile; what takes the place of key j (of a
+ * ring of rows). */
+static inline int64_t gckpti_heads_first(const gckpti_heads *h, int64_t i)
+{
+    const int64_t first = i + 1 + h->sight.ahead - h->window;
+    return first < 0 ? 0 : first;
+}
+static inline int64_t gckpti_heads_tile(const gckpti_heads *h, int64_t i)
+{
+    return gckpti_heads_first(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+}
+/* Of n keys from j on, a tile's, how many stand before query i's window. */
+static inline int64_t gckpti_heads_unseen(const gckpti_heads *h, int64_t i, int64_t j, int64_t n)
+{
+    const int64_t first = gckpti_heads_first(h, i) - j;
+    return first < 0 ? 0 : gckpti_min(first, n);
+}
+static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
+{
+    return (j % h->s) * h->kc;
+}
+
+/* A score from q k, and what ds takes from it besides scale. */
+GCKPTI_INLINE float gckpti_capped(float x, float times, float cap)
+{
+    return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, times)));
+}
+GCKPTI_INLINE float gckpti_capped_slope(float score, float cap)
+{
+    const float y = score * (1.0f / cap);
+    return gckpti_fma(-y, y, 1.0f);
+}
+static inline float gckpti_heads_score(const gckpti_heads *h, float x)
+{
+    return h->cap > 0.0f ? gckpti_capped(x, h->times, h->cap) : gckpti_mul(x, h->times);
+}
+static inline float gckpti_heads_after(const gckpti_heads *h)
+{
+    return h->cap > 0.0f ? 1.0f : h->scale; /* of what gckpti_capped gives, or of dots */
+}
+static inline float gckpti_heads_slope(const gckpti_heads *h, float ds, float score)
+{
+    return (h->cap > 0.0f ? ds * gckpti_capped_slope(score, h->cap) : ds) * h->scale;
+}
 
 /* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
 GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward);

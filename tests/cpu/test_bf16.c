@@ -830,7 +830,7 @@ static void test_attention(void)
         const int isa = i / 64, more = i >> 5 & 1, group = more && (i ^ i >> 3) & 1 ? AH : 1;
         const int32_t some[2] = { (int32_t)below(AT + 1), i & 4 ? 0 : (int32_t)below(AT + 1) };
         const int32_t all[2] = { AT, AT }, *lengths = more && (group == 1 || i & 2) ? some : all;
-        const gckpti_attention o = { AH, causal, group > 1 ? AH / group : 0 };
+        const gckpti_attention o = { AH, causal, group > 1 ? AH / group : 0, 0, 0, 0, 0 };
         gckpt_call call;
         if (isa == GCKPT_ISA_AUTO || !gckpt_isa_available((gckpt_isa)isa))
             continue;
@@ -985,7 +985,7 @@ static void test_attention_kernels(void)
         const int32_t some = (int32_t)(i % 5 ? below((uint32_t)s + 1) : s * (i / 5 % 2));
         const int32_t *length = with && i % 3 != 1 ? &some : NULL;
         const int later = causal && i % 8 > 4 && !length ? (int)below((uint32_t)(s - t + 1)) : 0;
-        const gckpti_attention o = { many, causal + later, !shared ? 0 : many % 2 ? 1 : many / 2 };
+        const gckpti_attention o = { many, causal + later, !shared ? 0 : many % 2 ? 1 : many / 2, 0, 0, 0, 0 };
         const unsigned more = kind > 2 || i % 7 < 2 ? 7 : i % 7 < 4 ? below(8) : 0;
         attended_draw(&start, kind);
         want = start;
@@ -1009,7 +1009,7 @@ static void unseen(int isa, int t, int s, int bad)
 {
     enum { D = 40 };
     static attended want, got;
-    const gckpti_attention o = { 1, 1, 0 };
+    const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
     for (int late = 0; late < 2; late++) { /* keys at the end, or queries at the start */
         const int keep = late ? t - bad : 0, end = late ? t : bad, more = s - t;
         attended_draw(&want, 0);

@@ -505,11 +505,27 @@ static void test_products(void)
 }
 
 /* == attention ================================================================================ */
-/* `group` heads share each of `heads` of keys; lengths: rows have some of these, or none. */
-static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
-                         int style, int group, int with_lengths)
+/* A window, cap and scale, or none of one or two of these. */
+static void draw_more(gckpti_attention *o)
 {
-    gckpti_attention o = { heads * group, causal, group > 1 ? heads : 0 };
+    const int which = (int)pick(1, 7);
+    o->more = 1;
+    if (o->causal && which & 1)
+        o->window = (int)(pick(0, 1) ? pick(1, 20) : pick(1, 150));
+    if (which & 2)
+        o->cap = 0.5f * (float)pick(1, 8);
+    if (which & 4)
+        o->scale = 0.1f * (float)pick(1, 9);
+}
+
+/* `group` heads share each of `heads` of keys; lengths: rows have some of these, or none; more: see
+ * draw_more. */
+static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
+                         int style, int group, int with_lengths, int more)
+{
+    gckpti_attention o = { .heads = heads * group, .causal = causal, .key_heads = group > 1 ? heads : 0 };
+    if (more)
+        draw_more(&o);
     problem p = { .op = &gckpti_op_attention,
                   .attributes = &o,
                   .style = style,
@@ -522,16 +538,18 @@ static void attention_of(int64_t rows, int64_t t, int64_t s, int64_t d, int head
     p.classes = (int)s + 1;
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
-    sprintf(p.name, "attention %ld x %ld over %ld, %d heads of %ld%s, %d of keys%s, style %d",
+    sprintf(p.name,
+            "attention %ld x %ld over %ld, %d heads of %ld%s, %d of keys%s, style %d, window %d, cap "
+            "%g, scale %g",
             (long)rows, (long)t, (long)s, o.heads, (long)d, causal ? ", causal" : "", heads,
-            with_lengths ? ", lengths" : "", style);
+            with_lengths ? ", lengths" : "", style, o.window, (double)o.cap, (double)o.scale);
     try_problem(&p);
 }
 
 static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal,
                       int style)
 {
-    attention_of(rows, t, s, d, heads, causal, style, 1, 0);
+    attention_of(rows, t, s, d, heads, causal, style, 1, 0, 0);
 }
 
 static void test_attention(void)
@@ -557,7 +575,12 @@ static void test_attention(void)
         int64_t t = i % 4 ? pick(1, 70) : pick(1, 140), s = i % 5 ? pick(1, 70) : pick(1, 200);
         int lengths = i % 4 < 2, group = i % 4 ? (int)pick(2, 4) : 1;
         attention_of(pick(1, 2 + 2 * lengths), t, s, i % 3 ? pick(1, 20) : pick(1, 70),
-                     (int)pick(1, 2), (int)(i / 2 & 1), (int)(i % STYLES), group, lengths);
+                     (int)pick(1, 2), (int)(i / 2 & 1), (int)(i % STYLES), group, lengths, 0);
+    }
+    for (int64_t i = 0, end = share(200); i < end; i++) {
+        int64_t t = i % 4 ? pick(1, 70) : pick(1, 220), s = i % 5 ? pick(1, 70) : pick(1, 300);
+        attention_of(pick(1, 2), t, s, i % 3 ? pick(1, 20) : pick(1, 70), (int)pick(1, 2),
+                     i % 8 != 0, (int)(i % STYLES), i % 4 ? 1 : (int)pick(2, 3), i % 3 == 0, 1);
     }
 }
 
@@ -676,7 +699,7 @@ static void generation(int64_t n, int64_t t, int64_t d, int heads, int group, in
 {
     enum { ROWS = 2 };
     int64_t c = heads * d, kc = c / group, capacity = n + 70;
-    gckpti_attention o = { heads, 1, group > 1 ? heads / group : 0 };
+    gckpti_attention o = { .heads = heads, .causal = 1, .key_heads = group > 1 ? heads / group : 0 };
     gckpt_call call = { .shape = { 0 },
                         .precision = precision,
                         .rounded = precision == GCKPT_BF16 ? 7 : 0,

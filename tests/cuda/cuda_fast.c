@@ -319,7 +319,7 @@ static void test_linear(int every)
 static void test_shared_attention(int64_t b, int64_t queries, int64_t keys, int heads, int group, int64_t d, int causal, int few,
                                   unsigned narrow, unsigned held, unsigned unwanted)
 {
-    const gckpti_attention o = { heads, causal, group > 1 ? heads / group : 0 };
+    const gckpti_attention o = { heads, causal, group > 1 ? heads / group : 0, 0, 0, 0, 0 };
     int64_t c = heads * d, kc = c / group;
     trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3 + few,
                 .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, kc), gckpt_shape3(b, keys, kc), gckpt_shape1(b) },
@@ -416,7 +416,7 @@ static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int head
 /* An infinite element of a token: what does not see it keeps its bits. */
 static void test_out_of_sight(int64_t d, int64_t queries, int64_t keys)
 {
-    const gckpti_attention o = { 1, 1, 0 };
+    const gckpti_attention o = { 1, 1, 0, 0, 0, 0, 0 };
     const int64_t n[3] = { queries * d, keys * d, keys * d }, ahead = keys - queries;
     trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3,
                 .shape = { gckpt_shape3(1, queries, d), gckpt_shape3(1, keys, d), gckpt_shape3(1, keys, d) },

@@ -245,7 +245,7 @@ static void attention(void)
 {
     static const int sizes[] = { 1, 2, 3, 4, 7, 8, 16, 20, 32, 33, 63, 64, 65, 68, 96, 127, 128, 129, 132, 260 };
     const gckpt_op *op = &gckpti_op_attention;
-    gckpti_attention o = { 1 + (int)below(3), chance(60), 0 };
+    gckpti_attention o = { 1 + (int)below(3), chance(60), 0, 0, 0, 0, 0 };
     const int group = chance(40) ? 2 + (int)below(3) : 1, few = chance(30);
     gckpt_call c = new_call(&o, few ? 4 : 3);
     int64_t d = sizes[below(sizeof sizes / sizeof *sizes)], rows = 1 + below(2), t = size(d > 64 ? 65 : 129);

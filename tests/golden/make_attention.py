@@ -41,3 +41,23 @@ for name, b, t, s, heads, key_heads, causal, lengths in (
     out.backward(numbers(4, b, t, heads * D))
     for what, x in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
         show("attention_%s_%s" % (name, what), x)
+
+# B, T, S, heads, key_heads, causal, window, cap, scale: as transformers' eager attention of Gemma 2 has them
+for name, b, t, s, heads, key_heads, causal, window, cap, scale in (
+        ("window", 1, 6, 6, 2, 1, True, 3, None, None),
+        ("capped", 1, 3, 5, 2, 2, False, None, 1.5, None),
+        ("window_capped", 2, 5, 5, 2, 1, True, 2, 2.0, 0.75)):
+    q, k, v = [numbers(i, b, x, h * D).requires_grad_() for i, x, h in
+               ((1, t, heads), (2, s, key_heads), (3, s, key_heads))]
+    wide = [x.view(b, -1, h, D).transpose(1, 2) for x, h in ((q, heads), (k, key_heads), (v, key_heads))]
+    wide = [x.repeat_interleave(heads // x.shape[1], 1) for x in wide]
+    scores = wide[0] @ wide[1].transpose(2, 3) * (scale or D ** -0.5)
+    if cap:
+        scores = torch.tanh(scores / cap) * cap
+    if causal:
+        i, j = torch.arange(t)[:, None] + s - t, torch.arange(s)
+        scores = scores.masked_fill((j > i) | (i - j >= (window or s)), -float("inf"))
+    out = (scores.softmax(-1) @ wide[2]).transpose(1, 2).reshape(b, t, heads * D)
+    out.backward(numbers(4, b, t, heads * D))
+    for what, x in (("out", out.detach()), ("dq", q.grad), ("dk", k.grad), ("dv", v.grad)):
+        show("attention_%s_%s" % (name, what), x)

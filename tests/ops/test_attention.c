@@ -1,4 +1,5 @@
-/* test_attention.c - gckpt_attention_with by itself: against PyTorch (golden/make_attention.py), against heads
+/* test_attention.c - gckpt_attention_with by itself: against PyTorch (golden/make_attention.py), against the
+ * formula in binary64 (windows, caps, scales, over tiles), against heads
  * and rows written out with gckpt_attention, and that what is out of sight changes nothing. On every instruction
  * set of this machine, in fp32 and bf16 plans, on threads, whole and row by row, stored and recomputed. */
 #include "gradckpt.h"
@@ -14,6 +15,8 @@ typedef struct {
     int heads, key_heads, causal;
     const int32_t *lengths;
     int repeat; /* keys are repeated by hand, and gckpt_attention is called */
+    int64_t window;
+    float cap, scale;
 } problem;
 
 typedef struct {
@@ -63,7 +66,7 @@ static void solve(const problem *p, const way *w, arrays *a)
                             gckpt_input(g, "k", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
                             gckpt_input(g, "v", GCKPT_F32, gckpt_shape3(w->rows, p->s, kc)),
                             gckpt_input(g, "g", GCKPT_F32, gckpt_shape3(w->rows, p->t, c)) };
-    gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL };
+    gckpt_attention_desc desc = { p->heads, p->key_heads, p->causal, NULL, p->window, p->cap, p->scale };
     if (p->lengths)
         desc.lengths = gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(w->rows));
     gckpt_tensor *out = p->repeat ? gckpt_attention(in[Q], repeated(p, in[K]), repeated(p, in[V]), p->heads, p->causal)
@@ -108,7 +111,7 @@ static void near_golden(const char *name, const problem *p, const double *const 
 
 #define GOLDEN(name, ...)                                                                                           \
     do {                                                                                                            \
-        const problem golden = { __VA_ARGS__, 0 };                                                                  \
+        const problem golden = { __VA_ARGS__ };                                                                     \
         const double *const want[4] = { golden_attention_##name##_out, golden_attention_##name##_dq,                \
                                         golden_attention_##name##_dk, golden_attention_##name##_dv };               \
         near_golden(#name, &golden, want);                                                                          \
@@ -117,10 +120,84 @@ static void near_golden(const char *name, const problem *p, const double *const 
 static void pytorch(void)
 {
     static const int32_t some[3] = { 5, 1, 3 }, more[3] = { 2, 4, 1 };
-    GOLDEN(shared, 2, 3, 5, 3, 4, 2, 0, NULL);
-    GOLDEN(shared_causal, 1, 4, 4, 3, 3, 1, 1, NULL);
-    GOLDEN(lengths, 3, 3, 5, 3, 2, 2, 0, some);
-    GOLDEN(both, 3, 4, 4, 3, 4, 2, 1, more);
+    GOLDEN(shared, 2, 3, 5, 3, 4, 2, 0, NULL, 0, 0, 0, 0);
+    GOLDEN(shared_causal, 1, 4, 4, 3, 3, 1, 1, NULL, 0, 0, 0, 0);
+    GOLDEN(lengths, 3, 3, 5, 3, 2, 2, 0, some, 0, 0, 0, 0);
+    GOLDEN(both, 3, 4, 4, 3, 4, 2, 1, more, 0, 0, 0, 0);
+    GOLDEN(window, 1, 6, 6, 3, 2, 1, 1, NULL, 0, 3, 0, 0);
+    GOLDEN(capped, 1, 3, 5, 3, 2, 2, 0, NULL, 0, 0, 1.5f, 0);
+    GOLDEN(window_capped, 2, 5, 5, 3, 2, 1, 1, NULL, 0, 2, 2, 0.75f);
+}
+
+/* ---- against the formula in binary64 ---- */
+/* What head h of row b sees: out, and what it adds to gradients. */
+static void head_written_out(const problem *p, const arrays *a, double (*to)[ROOM], int64_t b, int h)
+{
+    static double probability[300];
+    const int64_t c = p->heads * p->d, kc = p->key_heads * p->d, keys = p->lengths ? p->lengths[b] : p->s;
+    const double scale = p->scale > 0 ? (double)p->scale : 1 / sqrt((double)p->d), cap = (double)p->cap;
+    for (int64_t i = 0; i < p->t; i++) {
+        const int64_t at = (b * p->t + i) * c + h * p->d, last = p->causal ? p->s - p->t + i : p->s - 1;
+        const int64_t first = p->window && last + 1 > p->window ? last + 1 - p->window : 0;
+        const int64_t end = last < keys ? last + 1 : keys;
+        const float *q = a->x[Q] + at, *g = a->x[G] + at;
+        double sum = 0, delta = 0;
+        for (int pass = 0; pass < 3; pass++)
+            for (int64_t j = first; j < end; j++) {
+                const int64_t key = (b * p->s + j) * kc + h / (p->heads / p->key_heads) * p->d;
+                double s = 0, dp = 0, slope = scale;
+                for (int64_t e = 0; e < p->d; e++)
+                    s += (double)q[e] * (double)a->x[K][key + e], dp += (double)g[e] * (double)a->x[V][key + e];
+                s *= scale;
+                if (cap > 0) {
+                    const double y = tanh(s / cap);
+                    s = cap * y, slope *= 1 - y * y;
+                }
+                if (pass == 0)
+                    sum += exp(s);
+                probability[j] = exp(s) / sum;
+                if (pass == 1)
+                    delta += probability[j] * dp;
+                for (int64_t e = 0; pass == 2 && e < p->d; e++) {
+                    const double ds = probability[j] * (dp - delta) * slope;
+                    to[OUT][at + e] += probability[j] * (double)a->x[V][key + e];
+                    to[DQ][at + e] += ds * (double)a->x[K][key + e];
+                    to[DK][key + e] += ds * (double)q[e];
+                    to[DV][key + e] += probability[j] * (double)g[e];
+                }
+            }
+    }
+}
+
+static void written_out(void)
+{
+    static const int32_t short_ones[2] = { 50, 7 };
+    static const problem problems[] = {
+        { 1, 150, 150, 5, 1, 1, 1, NULL, 0, 70, 0, 0 },    { 1, 90, 200, 4, 2, 1, 1, NULL, 0, 33, 1.25f, 0 },
+        { 2, 70, 70, 3, 2, 2, 1, NULL, 0, 1, 0, 0.5f },    { 2, 80, 130, 3, 2, 1, 0, NULL, 0, 0, 0.75f, 0.25f },
+        { 2, 100, 100, 3, 1, 1, 1, short_ones, 0, 20, 2, 0 }, { 1, 130, 130, 3, 1, 1, 1, NULL, 0, 64, 0, 0 },
+        { 1, 3, 200, 5, 2, 1, 1, NULL, 0, 100, 0, 0 },     { 1, 200, 200, 2, 1, 1, 1, NULL, 0, 128, 0, 0 },
+    };
+    static arrays a;
+    static double want[ARRAYS][ROOM];
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+        for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
+            const problem *p = &problems[i];
+            const way w = { (gckpt_isa)isa, GCKPT_STORE_ALL, GCKPT_FP32, 1, p->b };
+            if (!gckpt_isa_available(w.isa))
+                continue;
+            fill(p, &a);
+            memset(want, 0, sizeof want);
+            for (int64_t b = 0; b < p->b * p->heads; b++)
+                head_written_out(p, &a, want, b / p->heads, (int)(b % p->heads));
+            solve(p, &w, &a);
+            for (int which = OUT; which < ARRAYS; which++)
+                for (int64_t k = 0; k < elements_of(p, which == OUT ? Q : which - DQ); k++) {
+                    const double x = (double)a.x[which][k], y = want[which][k];
+                    CHECK_MSG(fabs(x - y) < 4e-6 * (1 + fabs(y)), "problem %d, %s: array %d, element %d is %.9g, not %.9g",
+                              (int)i, gckpt_isa_name(w.isa), which, (int)k, x, y);
+                }
+        }
 }
 
 /* ---- the same bits: all ways; heads repeated by hand; rows that have but their keys ---- */
@@ -176,7 +253,7 @@ static void rows_alone(const problem *p, const way *w)
     solve(p, w, &all);
     for (int64_t b = 0; b < p->b; b++) {
         const int64_t keys = p->lengths[b], q = b * p->t * c, k = b * p->s * kc;
-        const problem alone = { 1, p->t, keys, p->d, p->heads, p->key_heads, p->causal, NULL, 0 };
+        const problem alone = { 1, p->t, keys, p->d, p->heads, p->key_heads, p->causal, NULL, 0, 0, 0, 0 };
         const way whole = { w->isa, w->mode, w->precision, w->threads, 1 };
         const float *dk = all.x[DK] + k, *dv = all.x[DV] + k;
         uint32_t words = 0;
@@ -203,9 +280,13 @@ static void rows_alone(const problem *p, const way *w)
 static void bits(void)
 {
     static const int32_t few[5] = { 0, 7, 1, 3, 0 }, many[5] = { 130, 64, 0, 65, 1 };
-    static const problem problems[] = { { 5, 4, 7, 3, 4, 2, 0, few, 0 },   { 5, 5, 7, 5, 3, 1, 1, few, 0 },
-                                        { 5, 70, 130, 4, 2, 1, 0, many, 0 }, { 5, 66, 130, 4, 2, 2, 1, many, 0 },
-                                        { 5, 1, 130, 7, 6, 3, 0, many, 0 }, { 5, 3, 130, 8, 4, 4, 0, many, 0 } };
+    static const problem problems[] = {
+        { 5, 4, 7, 3, 4, 2, 0, few, 0, 0, 0, 0 },      { 5, 5, 7, 5, 3, 1, 1, few, 0, 0, 0, 0 },
+        { 5, 70, 130, 4, 2, 1, 0, many, 0, 0, 0, 0 },  { 5, 66, 130, 4, 2, 2, 1, many, 0, 0, 0, 0 },
+        { 5, 1, 130, 7, 6, 3, 0, many, 0, 0, 0, 0 },   { 5, 3, 130, 8, 4, 4, 0, many, 0, 0, 0, 0 },
+        { 3, 100, 130, 4, 4, 2, 1, NULL, 0, 40, 0, 0 }, { 5, 70, 130, 4, 2, 1, 1, many, 0, 20, 1.5f, 0.25f },
+        { 3, 70, 70, 5, 4, 2, 1, NULL, 0, 10, 0, 0 },  { 3, 3, 140, 4, 2, 1, 1, NULL, 0, 66, 0.5f, 0 },
+    };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (int precision = 0; precision < 2; precision++) {
             same_ways(&problems[i], precision ? GCKPT_BF16 : GCKPT_FP32);
@@ -215,8 +296,10 @@ static void bits(void)
                 all.lengths = NULL;
                 if (!gckpt_isa_available(w.isa))
                     continue;
-                rows_alone(&problems[i], &w);
-                repeated_heads(&all, &w);
+                if (problems[i].lengths && !problems[i].window)
+                    rows_alone(&problems[i], &w);
+                if (!problems[i].window)
+                    repeated_heads(&all, &w);
             }
         }
 }
@@ -228,7 +311,7 @@ static void refusals(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL), *old = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 4));
-    gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)) };
+    gckpt_attention_desc desc = { 2, 0, 0, gckpt_input(g, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
     gckpt_pick pick = { gckpt_attention_with(in, in, in, &desc), 0 };
     gckpt_plan_desc d = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &d), *q, *same;
@@ -266,6 +349,7 @@ static void refusals(void)
 int main(void)
 {
     pytorch();
+    written_out();
     bits();
     refusals();
     return check_report("attention");

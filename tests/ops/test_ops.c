@@ -306,7 +306,7 @@ static pair attention(pair q, pair k, pair v, int heads, int causal)
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t };
+    const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0 };
     return both(gckpt_attention_with(q.t, k.t, v.t, &desc),
                 ref_attention(q.r, k.r, v.r, heads, key_heads ? key_heads : heads, causal, lengths.r));
 }

@@ -251,7 +251,7 @@ static gckpt_tensor *table(int64_t n)
 static gckpt_tensor *cached(int64_t t, int64_t capacity) { return gckpt_cache(of(2, t, 4), capacity); }
 static gckpt_tensor *lengths_with(gckpt_tensor *k)
 {
-    const gckpt_attention_desc desc = { 2, 0, 1, gckpt_input(graph, "lengths", GCKPT_I32, gckpt_shape1(2)) };
+    const gckpt_attention_desc desc = { 2, 0, 1, gckpt_input(graph, "lengths", GCKPT_I32, gckpt_shape1(2)), 0, 0, 0 };
     return gckpt_attention_with(of(2, 3, 4), k, k, &desc);
 }
 static gckpt_tensor *after(gckpt_tensor *first, gckpt_tensor *then) { return first && then ? then : NULL; }

@@ -1076,7 +1076,7 @@ static int attention(int q, int k, int v, int heads, int causal)
 }
 static int attention_with(int q, int k, int v, int heads, int key_heads, int causal, int lengths)
 {
-    const gckpt_attention_desc desc = { heads, key_heads, causal, T(lengths) };
+    const gckpt_attention_desc desc = { heads, key_heads, causal, T(lengths), 0, 0, 0 };
     const int i = note(ATTENTION, gckpt_attention_with(T(q), T(k), T(v), &desc), q, k, v);
     nodes[i].lengths = lengths + 1;
     return with(i, causal, heads, 0);

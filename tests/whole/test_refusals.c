@@ -235,9 +235,9 @@ static void layers(void)
     REFUSED(E_A, "attention: input 2 is NULL",
             gckpt_attention(f3(2, 3, 8), f3(2, 5, 8), NULL, 2, 0));
 
-    static const gckpt_attention_desc two = { 4, 2, 0, NULL }, three = { 4, 3, 0, NULL }, eight = { 4, 8, 0, NULL },
-                                      less = { 4, -2, 1, NULL }, none = { 0, 0, 0, NULL };
-    gckpt_attention_desc few = { 4, 0, 0, NULL };
+    static const gckpt_attention_desc two = { 4, 2, 0, NULL, 0, 0, 0 }, three = { 4, 3, 0, NULL, 0, 0, 0 }, eight = { 4, 8, 0, NULL, 0, 0, 0 },
+                                      less = { 4, -2, 1, NULL, 0, 0, 0 }, none = { 0, 0, 0, NULL, 0, 0, 0 };
+    gckpt_attention_desc few = { 4, 0, 0, NULL, 0, 0, 0 };
     TAKEN(gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 4), f3(2, 5, 4), &two));
     REFUSED(E_A, "attention: desc is NULL", gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), NULL));
     REFUSED(E_S, "key_heads 2 must divide the 4 heads, and k [2,5,8], v have key_heads * 2 columns",
@@ -1740,7 +1740,7 @@ static void attention_work(void)
         int keys = t + t % 5;
         uint64_t flops[2], causal = 0;
         for (int i = 0; i < 2; i++) {
-            gckpti_attention o = { 2, i, 0 };
+            gckpti_attention o = { 2, i, 0, 0, 0, 0, 0 };
             memset(&call, 0, sizeof call);
             call.attributes = &o;
             call.shape = call.in[0].shape = gckpt_shape3(3, t, 8);
