@@ -660,6 +660,22 @@ static inline void llama_write(const model_any *m, FILE *f)
     }
 }
 
+/* What a new model of Gemma's says, too. */
+static inline void llama_write_gemma(const model_config *c, FILE *f)
+{
+    const llama_config *l = &c->llama;
+    const double root = l->score_scale > 0 ? 1 / l->score_scale : model_root((double)c->head);
+    fprintf(f, ",\n  \"hidden_activation\": \"%s\",\n  \"query_pre_attn_scalar\": %.9g",
+            model_activation_name(c->activation), root * root);
+    fprintf(f, ",\n  \"sliding_window\": %lld", (long long)l->window);
+    if (l->score_cap > 0)
+        fprintf(f, ",\n  \"attn_logit_softcapping\": %.9g", l->score_cap);
+    if (c->logit_cap > 0)
+        fprintf(f, ",\n  \"final_logit_softcapping\": %.9g", c->logit_cap);
+    if (l->positions[1].base < l->positions[0].base)
+        fprintf(f, ",\n  \"rope_local_base_freq\": %.9g", l->positions[1].base);
+}
+
 /* What a new model says of itself. */
 static inline void llama_write_new(const model_config *c, FILE *f)
 {
@@ -684,6 +700,8 @@ static inline void llama_write_new(const model_config *c, FILE *f)
                 (int)c->eos[0]);
     else
         fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
+    if (c->llama.post_norms)
+        llama_write_gemma(c, f);
 }
 
 static inline const char *llama_architecture(const model_config *c)
@@ -752,5 +770,24 @@ static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_
         c->llama.positions[i].base = 10000;
         c->llama.positions[i].factor = c->llama.positions[i].scale = 1;
     }
+}
+
+/* Makes a new Llama-like model a Gemma 2 or 3 (`which`), whose layers slide a window of so many
+ * tokens as those do: all but each second, or each sixth. */
+static inline void llama_as_gemma(model_any *m, int which, int64_t window)
+{
+    model_config *c = &m->config;
+    llama_config *l = &c->llama;
+    c->type = which == 2 ? "gemma2" : "gemma3_text";
+    c->activation = gckpt_gelu;
+    c->logit_cap = which == 2 ? 30 : 0;
+    l->score_cap = which == 2 ? 50 : 0;
+    l->epsilon = 1e-6;
+    l->plus_one = l->post_norms = 1;
+    l->head_norms = which == 3;
+    l->window = window;
+    l->positions[0].base = which == 3 ? 1e6 : 10000;
+    for (int i = 0; i < LLAMA_MASKED; i++)
+        l->sliding[i / 64] |= (uint64_t)((i + 1) % (which == 2 ? 2 : 6) != 0) << i % 64;
 }
 #endif
