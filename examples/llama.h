@@ -668,10 +668,10 @@ static inline void llama_write_gemma(const model_config *c, FILE *f)
     fprintf(f, ",\n  \"hidden_activation\": \"%s\",\n  \"query_pre_attn_scalar\": %.9g",
             model_activation_name(c->activation), root * root);
     fprintf(f, ",\n  \"sliding_window\": %lld", (long long)l->window);
-    if (l->score_cap > 0)
-        fprintf(f, ",\n  \"attn_logit_softcapping\": %.9g", l->score_cap);
+    if (l->score_cap > 0) /* transformers takes no whole numbers here */
+        fprintf(f, ",\n  \"attn_logit_softcapping\": %.6f", l->score_cap);
     if (c->logit_cap > 0)
-        fprintf(f, ",\n  \"final_logit_softcapping\": %.9g", c->logit_cap);
+        fprintf(f, ",\n  \"final_logit_softcapping\": %.6f", c->logit_cap);
     if (l->positions[1].base < l->positions[0].base)
         fprintf(f, ",\n  \"rope_local_base_freq\": %.9g", l->positions[1].base);
 }
