@@ -569,6 +569,12 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+typedef struct {
+    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2); 0: they do not */
+} gckpt_linear_loss_desc;
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
+                                                        gckpt_tensor *targets,
+                                                        const gckpt_linear_loss_desc *desc);
 /* sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
 /* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for

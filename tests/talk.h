@@ -4,8 +4,11 @@
 #define TESTS_TALK_H
 #include "rig.h"
 
-enum { B = 3, ALL = 75, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
-enum { LEARNED, ROTARY, PREFIXED, SHARED, STYLES }; /* SHARED: all heads share one of keys */
+enum { B = 3, ALL = 140, C = 16, WORDS = 13, HEADS = 2, DEPTH = 2, PREFIX = 5 };
+/* SHARED: all heads share one of keys; WINDOWED: the first layer sees WINDOW keys and its caches keep KEPT
+ * rows, the second sees more of its own, which keep all; both cap scores. */
+enum { LEARNED, ROTARY, PREFIXED, SHARED, WINDOWED, STYLES };
+enum { WINDOW = 20, KEPT = 128 };
 
 typedef struct {
     gckpt_graph *g;
@@ -33,7 +36,7 @@ static inline gckpt_tensor *talk_prefixed(gckpt_tensor *x, gckpt_tensor *all, co
 static inline talk_model talk_build(gckpt_store *s, int64_t rows, int64_t t, int64_t capacity, int style)
 {
     talk_model m = { gckpt_graph_new(s, NULL), NULL, NULL };
-    const gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0 };
+    gckpt_attention_desc desc = { HEADS, style == SHARED ? 1 : HEADS, 1, NULL, 0, 0, 0 };
     const int64_t K = C / HEADS * desc.key_heads;
     m.tokens = gckpt_input(m.g, "tokens", GCKPT_I32, gckpt_shape2(rows, t));
     gckpt_tensor *table = talk_weight(m.g, "wte", 0, WORDS, C), *h = gckpt_embed(table, m.tokens);
@@ -51,8 +54,10 @@ static inline talk_model talk_build(gckpt_store *s, int64_t rows, int64_t t, int
             q = gckpt_rotary(q, HEADS, 0);
             k = gckpt_rotary_at(k, HEADS, 0, 0);
         }
-        gckpt_tensor *keys = capacity ? gckpt_cache(k, capacity) : k;
-        gckpt_tensor *values = capacity ? gckpt_cache(v, capacity) : v;
+        if (style == WINDOWED)
+            desc.window = WINDOW * (1 + 3 * l), desc.cap = 1.5f, desc.scale = l ? 0.5f : 0;
+        gckpt_tensor *keys = capacity ? gckpt_cache_window(k, capacity, l ? 0 : desc.window) : k;
+        gckpt_tensor *values = capacity ? gckpt_cache_window(v, capacity, l ? 0 : desc.window) : v;
         if (style == PREFIXED) {
             keys = gckpt_reshape(talk_prefixed(k, keys, "pk", l), gckpt_shape3(rows, -1, C));
             values = talk_prefixed(v, values, "pv", l);
@@ -118,8 +123,8 @@ static inline gckpt_result talk(talker *r, int64_t rows, int64_t at, float *logi
 }
 
 /* ---- the same logits, however they come ---- */
-/* All tokens, in pieces of 8 and then one by one, against one call on the processor; from position 11 on once
- * more. */
+/* All tokens, in pieces of 8 and then one by one, against one call on the processor; from a position on once
+ * more (of windows the first one that is possible). */
 static inline void talk_is_same(int style, const gckpt_plan_desc *d, const gckpt_exec_desc *x, const char *what)
 {
     static float whole[B * ALL * WORDS], pieces[B * ALL * WORDS];
@@ -132,23 +137,24 @@ static inline void talk_is_same(int style, const gckpt_plan_desc *d, const gckpt
     talker eight = talk_start(s, B, 8, ALL, style, d, x);
     other.caches_of = eight.e;
     talker one = talk_start(s, B, 1, ALL, style, d, &other);
-    size_t caches = (size_t)(2 * DEPTH * B * ALL * (style == SHARED ? C / HEADS : C) * (d->precision ? 2 : 4));
+    const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, again = style == WINDOWED ? 32 : 11;
+    size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * (d->precision ? 2 : 4));
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
     CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_arena(one.p) + caches);
     CHECK(gckpt_plan_kind_bytes(all.p, GCKPT_BYTES_CACHES) == 0);
     CHECK(talk(&all, B, 0, whole) == GCKPT_OK && gckpt_position(all.e) == 0);
     for (int round = 0; round < 2; round++) {
-        int64_t at = 11 * round;
-        CHECK(gckpt_rewind(one.e, at) == GCKPT_OK);
+        int64_t at = again * round;
+        CHECK_MSG(gckpt_rewind(one.e, at) == GCKPT_OK, "%s", gckpt_error_text(one.e));
         memset(pieces + at * WORDS, 0x7f, sizeof pieces - (size_t)(at * WORDS) * sizeof *pieces);
         while (at < ALL) {
             CHECK(gckpt_position(one.e) == at && gckpt_position(eight.e) == at);
-            talker *r = at + 8 <= (round ? 60 : 66) ? &eight : &one;
+            talker *r = at + 8 <= (round ? ALL - 15 : ALL - 9) ? &eight : &one;
             gckpt_result result = talk(r, B, at, pieces);
             CHECK_MSG(result == GCKPT_OK, "%s: at %d: %s", what, (int)at, gckpt_error_text(r->e));
             at += result == GCKPT_OK ? r->t : ALL;
         }
-        for (int b = 0, from = 11 * round; b < B; b++)
+        for (int b = 0, from = (int)again * round; b < B; b++)
             CHECK_MSG(!memcmp(whole + (b * ALL + from) * WORDS, pieces + (b * ALL + from) * WORDS,
                               (size_t)((ALL - from) * WORDS) * sizeof *whole),
                       "%s, style %d, round %d, row %d: other logits", what, style, round, b);

@@ -394,6 +394,7 @@ typedef struct {
     float (*errors_forward)(const gckpti_errors *e, int64_t row);
     void (*errors_backward)(const gckpti_errors *e, int64_t row);
     float (*exp)(float x), (*log)(float x);
+    void (*cap)(float *x, int64_t n, float times, float cap);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)

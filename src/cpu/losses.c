@@ -13,7 +13,8 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
                                gckpti_mixed_of(k)->widen,
                                gckpti_mixed_of(k)->narrow,
                                k->exp,
-                               k->log };
+                               k->log,
+                               k->cap };
     return by;
 }
 

@@ -3,10 +3,14 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
                                               const gckpti_classes *c)
 {
     const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum), mass = V(set1)(c->mass);
+    const FLOATS inverse = V(set1)(c->cap > 0.0f ? 1.0f / c->cap : 0.0f);
     for (int64_t j = 0; j < n; j += W) {
-        FLOATS p = V(exp)(V(load_n)(x + j, n - j) - top - rest);
+        const FLOATS logit = V(load_n)(x + j, n - j);
+        FLOATS p = V(exp)(logit - top - rest);
         FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->other);
         p = V(fma)(p, mass, -t);
+        if (c->cap > 0.0f)
+            p = V(cap_slope)(p, logit, inverse);
         V(put)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
     }
 }

@@ -7,7 +7,8 @@
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
  * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
  * the products.
- * A form of it (gckpti_form) has one attribute: the backward computes loss and gradient of so
+ * With a cap, a logit z is gckpti_capped(z, 1 / cap, cap) as soon as its chain is done.
+ * A form of it (gckpti_form) says how many rows: the backward computes loss and gradient of so
  * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
     int64_t block, chunk, logits, dx, aux, size; /* rows, classes at a time; in floats: where parts
@@ -23,12 +24,12 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int mixed = gckpti_is_mixed(call);
     int blocks = mixed && backward && gckpti_entry_rows(&call->in[0].shape) >= GCKPTI_LINKS;
-    const int *once = (const int *)call->attributes;
+    const int once = gckpti_head_of(call).once;
     gckpti_loss_parts p = { 1, GCKPTI_LOSS_CHUNK, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
     if (!gckpti_is_plain(call))
-        p.block = once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS;
+        p.block = once ? once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS;
     else if (blocks && !once)
         p.chunk = GCKPTI_LINKS;
     if (blocks && p.block < GCKPTI_LINKS)
@@ -60,7 +61,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    call->aux_bytes = call->attributes ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->aux_bytes = gckpti_head_of(call).once ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
     call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
@@ -75,6 +76,13 @@ GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t 
     return most - (row + most) % entry % GCKPTI_LINKS;
 }
 
+static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    (void)worker;
+    l->by.cap(l->d + r * l->n, l->n, 1.0f / l->cap, l->cap);
+}
+
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
 static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss_parts *parts)
@@ -82,7 +90,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
-    int have = backward && call->attributes;
+    const int once = gckpti_head_of(call).once, have = backward && once;
     float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
     uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
@@ -90,7 +98,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         l->by.widen(rounded, dx, l->rows * c);
     for (l->first = 0; l->first < v; l->first += l->n) {
         l->n = gckpti_min(v - l->first, parts->chunk);
-        l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
+        l->x = l->d = work + parts->logits + (once ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
         gckpt_unpacking rows;
         gckpti_product t;
@@ -102,6 +110,8 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         }
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
+        if (l->counted > 0 && !have && l->cap > 0.0f)
+            gckpt_parallel(call, l->rows, 16 * l->n, gckpti_loss_cap_row, l);
         gckpt_parallel(call, l->rows, 16 * l->n,
                        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
         t.a = d, t.b = gckpti_turned(&t.b);
@@ -124,10 +134,11 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
-    int once = call->attributes != NULL;
+    const int once = gckpti_head_of(call).once;
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by(call), l.e.kind = GCKPTI_CLASSES;
+    l.cap = gckpti_head_of(call).cap;
     l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     if (!l.by.product)
         l.by.product = gckpti_plain_products(call);
@@ -155,19 +166,18 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     uint64_t logits = (uint64_t)gckpti_rows(x) * (uint64_t)call->in[1].shape.d[0];
-    return logits * (2 * (uint64_t)gckpti_last(x) + 13);
+    return logits * (2 * (uint64_t)gckpti_last(x) + (gckpti_head_of(call).cap > 0.0f ? 33 : 13));
 }
 
 /* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
  * often, which moves as much as if dw were written that often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
-    const int *once = (const int *)call->attributes;
+    const uint64_t once = (uint64_t)gckpti_head_of(call).once;
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
-    if (once && !gckpti_is_plain(call) && *once < GCKPTI_LOSS_ROWS)
-        more = (rows + (uint64_t)*once - 1) / (uint64_t)*once -
-               (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+    if (once && !gckpti_is_plain(call) && once < GCKPTI_LOSS_ROWS)
+        more = (rows + once - 1) / once - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
@@ -179,17 +189,31 @@ GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_s
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
-                                                   gckpt_tensor *targets)
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
+                                                        gckpt_tensor *targets,
+                                                        const gckpt_linear_loss_desc *desc)
 {
     gckpt_tensor *in[3] = { x, w, targets };
+    const gckpti_head o = { 0, desc ? desc->cap : 0.0f };
+    if (x && !(o.cap >= 0.0f && o.cap < GCKPTI_INFINITY))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "linear_cross_entropy: a cap of %g; it must be a number above 0, or 0: "
+                           "none",
+                           (double)o.cap);
     if (x && w && targets && !w->batchless)
         return gckpti_fail(w->graph, GCKPT_E_ARG,
                            "linear_cross_entropy: w, %T, depends on the batch; it must be "
                            "a function of parameters",
                            w);
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, &o,
+                                  o.cap > 0.0f ? sizeof o : 0);
     if (t)
         w->floats--;
     return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets)
+{
+    return gckpt_linear_cross_entropy_with(x, w, targets, NULL);
 }

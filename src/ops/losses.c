@@ -54,8 +54,17 @@ static void gckpti_plain_gradient(const float *x, float *d, int64_t n, const gck
     for (int64_t j = 0; j < n; j++) {
         float t = c->targets ? c->targets[j] : c->other;
         float p = gckpti_exp((x[j] - c->max) - c->log_sum);
-        gckpti_put_product(&d[j], gckpti_fma(p, c->mass, -t), c->scale, c->accumulate);
+        p = gckpti_fma(p, c->mass, -t);
+        if (c->cap > 0.0f)
+            p *= gckpti_capped_slope(x[j], c->cap);
+        gckpti_put_product(&d[j], p, c->scale, c->accumulate);
     }
+}
+
+static void gckpti_plain_cap(float *x, int64_t n, float times, float cap)
+{
+    for (int64_t j = 0; j < n; j++)
+        x[j] = gckpti_capped(x[j], times, cap);
 }
 
 GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
@@ -111,7 +120,8 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
                                gckpti_from_bf16s,
                                gckpti_to_bf16s,
                                gckpti_exp,
-                               gckpti_log };
+                               gckpti_log,
+                               gckpti_plain_cap };
     return by;
 }
 
@@ -134,7 +144,7 @@ static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
 static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
                             float log_sum)
 {
-    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
+    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
     if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         return l->by.surprisal(x, l->v, &c);
@@ -195,10 +205,11 @@ static void gckpti_loss_slopes(const gckpti_loss *l, const gckpti_classes *c, co
     if (!here)
         return;
     d[at] = held;
-    gckpti_put_product(&d[at],
-                       l->by.exp((logit - c->max) - c->log_sum) -
-                           ((1.0f - gckpti_loss_smoothing(l)) + c->other),
-                       c->scale, l->accumulate);
+    float slope = l->by.exp((logit - c->max) - c->log_sum) -
+                  ((1.0f - gckpti_loss_smoothing(l)) + c->other);
+    if (c->cap > 0.0f)
+        slope *= gckpti_capped_slope(logit, c->cap);
+    gckpti_put_product(&d[at], slope, c->scale, l->accumulate);
 }
 
 /* All of the row's n classes at once or, where logits or their gradient are bf16 (the other may be
@@ -210,7 +221,7 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const float w = gckpti_loss_weight(l, r), *aux = l->aux + 2 * r, *x = l->x;
     float other = gckpti_loss_smoothing(l) / (float)l->v, *d = l->d;
     float wide[GCKPTI_LOSS_WIDE], gradient[GCKPTI_LOSS_WIDE];
-    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
+    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate, l->cap };
     c.scale = w * l->call->loss_scale;
     (void)worker;
     if (gckpti_loss_soft(l)) {

@@ -614,6 +614,7 @@ typedef struct gckpti_classes {
     float other, mass;    /* mass: the sum of all */
     float scale;
     int accumulate;
+    float cap; /* of the logits, which have it already; 0: none */
 } gckpti_classes;
 
 /* A loss goes over blocks of rows: entries of axis 0 or, over classes, rows of logits that are
@@ -635,6 +636,7 @@ typedef struct {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     float (*exp)(float x), (*log)(float x);
+    void (*cap)(float *x, int64_t n, float times, float cap); /* gckpti_capped */
 } gckpti_loss_kernels;
 typedef gckpti_loss_kernels (*gckpti_loss_by)(const gckpt_call *call);
 
@@ -643,6 +645,17 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_err
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by);
 
 /* ---- ops/linear_loss.c ---- */
+typedef struct {
+    int once;  /* 0, or a form: see there */
+    float cap; /* left out where it is 0, as in a slice */
+} gckpti_head;
+
+static inline gckpti_head gckpti_head_of(const gckpt_call *call)
+{
+    const gckpti_head none = { 0, 0.0f };
+    return call->attributes ? *(const gckpti_head *)call->attributes : none;
+}
+
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
                                               gckpti_loss_by by);
 

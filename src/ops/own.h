@@ -132,6 +132,7 @@ typedef struct {
     uint16_t *d_bf16;
     float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
+    float cap; /* of logits; 0: none */
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;

@@ -7,10 +7,11 @@ GCKPTI_COLD
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
 /* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
  * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
-static int gckpti_form(gckpt_tensor *t, int form)
+static int gckpti_form(gckpti_planner *p, gckpt_tensor *t, int form)
 {
     enum { LAST = GCKPTI_FORMS - 1 };
     static const int rows[LAST - 1] = { 256, 64, 16 };
+    gckpti_head o = { 0, 0.0f };
     const gckpt_tensor *logits = t->in[0];
     if (t->op == &gckpti_op_cross_entropy) {
         if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
@@ -26,8 +27,11 @@ static int gckpti_form(gckpt_tensor *t, int form)
         return 0;
     }
     if (form < LAST) {
-        t->attributes = &rows[form - 1];
-        t->attribute_bytes = sizeof *rows;
+        if (t->attribute_bytes)
+            o = *(const gckpti_head *)t->attributes;
+        o.once = rows[form - 1];
+        t->attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
+        t->attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_head, cap);
         t->aux_bytes = 0;
     }
     return 1;
@@ -67,7 +71,7 @@ GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
         const gckpt_tensor *t = p->g->tensors[i];
         for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
             gckpt_tensor as = *t;
-            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
+            if (!gckpti_form(p, &as, form) || !as.attributes != !as.attribute_bytes || !gckpti_form_fits(p, t, &as))
                 continue;
             p->tensors[i] =
                 (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
