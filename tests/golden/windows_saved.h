@@ -17,7 +17,7 @@ static const struct {
     { "gemma3/config.json", 0xa5a91f4e62341269u },
     { "gemma3/model.safetensors", 0x68f6ab5b5cd476ecu },
     { "gemma3_capped/config.json", 0x5ae7ad90df7ea6fdu },
-    { "gemma3_capped/model.safetensors", 0x580bd2a4316dfc91u },
+    { "gemma3_capped/model.safetensors", 0x8ecbfb8792993482u },
     { "gemma3_old/config.json", 0x57e70ca1a036a8f1u },
     { "gemma3_old/model.safetensors", 0x68f6ab5b5cd476ecu },
     { "lora/adapter_config.json", 0x92cfb3d078c9fe79u },
