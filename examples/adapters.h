@@ -654,17 +654,24 @@ static inline int adapters_residual(const model_config *c, const char *module)
 }
 
 /* New blocks are new layers of the model; their branches add nothing at first (LLaMA Pro: Wu 2024).
- */
+ * Behind a branch that is 0 a norm has a gradient of 1 / sqrt(epsilon): there its gain is 0. */
 static inline int adapters_added(adapters *a, gckpt_graph *g)
 {
     model_config *c = &a->model->config;
     const int64_t n = adapters_layers(a, 1, 1000), before = c->family->before;
-    int64_t i = before + c->family->parts(c) * c->layers;
+    const int64_t first = before + c->family->parts(c) * c->layers;
+    float gain;
+    int closed = 0;
     c->layers += n;
-    for (; i < before + c->family->parts(c) * c->layers; i++) {
+    const int64_t end = before + c->family->parts(c) * c->layers;
+    for (int64_t i = first; i < end && c->family->closes != NULL; i++)
+        closed |= c->family->closes(c, model_get(c, i).name, &gain);
+    for (int64_t i = first; i < end; i++) {
         model_parameter p, module;
         p = model_get(c, i);
-        if (model_module(c, i, &module) && adapters_residual(c, module.name))
+        if (closed && c->family->closes(c, p.name, &gain))
+            p.init.constant = gain;
+        else if (!closed && model_module(c, i, &module) && adapters_residual(c, module.name))
             p.init.normal = 0;
         gckpt_param(g, p.name, p.shape, p.init);
     }

@@ -82,7 +82,8 @@ static const options_row allowed[] = {
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
       "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, a GPT-2 of new weights and a "
       "tokenizer of bytes; 12x768x12x1024x50257 has the size of gpt2; "
-      "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] makes a Llama" },
+      "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] makes a Llama, gemma2: and gemma3: "
+      "make one of these" },
     { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
       "how frozen matrices are kept; changes bytes and, a little, results" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
@@ -361,7 +362,7 @@ static int write_tokenizer(void)
     return 0;
 }
 
-/* --new: the numbers of [llama:]AxBx.., into n; 1, or 0: it is something else. */
+/* --new: the numbers of AxBx.., into n; 1, or 0: it is something else. */
 static int read_sizes(const char *text, int least, int most, long long *n)
 {
     char *end = NULL;
@@ -380,9 +381,13 @@ static int size_model(model_any *m)
 {
     enum { LAYERS, DIM, HEADS, CONTEXT, VOCABULARY };
     enum { KEY_HEADS = 3, L_CONTEXT, L_VOCABULARY };
-    const int llama = strncmp(o.new_model, "llama:", 6) == 0;
+    static const char *const names[] = { "llama:", "gemma2:", "gemma3:" };
+    int which = 0;
+    while (which < 3 && strncmp(o.new_model, names[which], strlen(names[which])) != 0)
+        which++;
+    const int llama = which < 3;
     long long n[6] = { 0, 0, 0, 0, 257, 257 };
-    const char *sizes = o.new_model + (llama ? 6 : 0);
+    const char *sizes = o.new_model + (llama ? strlen(names[which]) : 0);
     if (!read_sizes(sizes, 4 + llama, 5 + llama, n) || n[LAYERS] > 1000 || n[DIM] > 65536 ||
         n[DIM] % n[HEADS] != 0 || n[llama ? L_CONTEXT : CONTEXT] > 1 << 20 ||
         n[llama ? L_VOCABULARY : VOCABULARY] < 257)
@@ -392,6 +397,11 @@ static int size_model(model_any *m)
         return 1;
     }
     llama_new(m, n[LAYERS], n[DIM], n[HEADS], n[KEY_HEADS], n[L_CONTEXT], n[L_VOCABULARY]);
+    const long long half = n[L_CONTEXT] / 2 + n[L_CONTEXT] % 2;
+    if (which > 0)
+        llama_as_gemma(m, which + 1, which == 2 && half > 512 ? 512 : half);
+    if (which > 0 && n[LAYERS] > LLAMA_MASKED)
+        return 0;
     return n[HEADS] % n[KEY_HEADS] == 0 && m->config.head % 2 == 0 && m->config.head <= LLAMA_HEAD;
 }
 
@@ -405,7 +415,8 @@ static int make_model(void)
                             "--new %s: allowed is LAYERSxDIMxHEADSxCONTEXT, such as 4x128x4x128, "
                             "DIM a multiple of HEADS, and xVOCABULARY, 257 or more; or "
                             "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT, such as llama:4x128x4x2x128, "
-                            "DIM an even multiple of HEADS, they a multiple of KVHEADS",
+                            "DIM an even multiple of HEADS, they a multiple of KVHEADS; gemma2: "
+                            "and gemma3: as llama:",
                             o.new_model);
     if (access(join(path, sizeof path, o.model, "config.json"), F_OK) == 0)
         return session_fail(

@@ -229,6 +229,7 @@ static const model_family gpt2_family = {
     gpt2_hidden,
     gpt2_keys_values,
     NULL,
+    NULL,
 };
 
 /* A model_any of these sizes, for new weights: gpt2 itself is (12, 12, 768, 1024, 50257). */

@@ -4,18 +4,30 @@
  *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256); // layers, width, heads, of keys, context, ..
  *     model_declare(&m, store);
  *
- * model_type llama, mistral, qwen2, qwen3, smollm3 and gemma: norms by root mean squares (Zhang &
- * Sennrich 2019), rotary positions (Su 2021), heads of keys that serve several of queries each
- * (Ainslie 2023), a gated MLP (Shazeer 2020); Touvron 2023 put them together. What these differ in
- * is read from config.json: biases, norms of heads, layers without positions, scaled frequencies
- * (linear; llama3; yarn: Peng 2023), activation, embeddings as the head. Where a window slides over
- * the keys, the context ends with the window: up to there it shows all. Weights are torch's Linear,
- * (out,in), what gckpt_linear_transposed takes. C99 or C++11. */
+ * model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text: norms by root mean
+ * squares (Zhang & Sennrich 2019), rotary positions (Su 2021), heads of keys that serve several of
+ * queries each (Ainslie 2023), a gated MLP (Shazeer 2020); Touvron 2023 put them together. What
+ * these differ in is read from config.json: biases, norms of heads, norms behind attention and MLP,
+ * layers without positions, layers that see a window of the last keys (Jiang 2023), with positions
+ * of their own (Gemma 3), scaled frequencies (linear; llama3; yarn: Peng 2023), caps of scores and
+ * logits (Gemma 2), activation, embeddings as the head. For generation, a layer with a window keeps
+ * no more keys than the window needs. Weights are torch's Linear, (out,in), what
+ * gckpt_linear_transposed takes. C99 or C++11. */
 #ifndef LLAMA_H
 #define LLAMA_H
 #ifndef MODEL_H
 #error "include model.h, which includes llama.h"
 #endif
+
+/* Which layers slide where layer_types does not say so: none; all; from max_window_layers on; those
+ * without positions; all but each so many-th. */
+typedef enum {
+    LLAMA_NO_WINDOW,
+    LLAMA_EACH,
+    LLAMA_LATER,
+    LLAMA_UNTURNED,
+    LLAMA_PATTERN
+} llama_windows;
 
 /* What transformers takes where config.json says nothing. */
 static const struct {
@@ -23,20 +35,25 @@ static const struct {
     int64_t key_heads, head; /* 0: as many as heads; width / heads */
     double base;
     int tied;
+    llama_windows windows;
+    int gemma; /* 1, 2 and 3 */
 } llama_types[] = {
-    { "llama", "LlamaForCausalLM", 0, 0, 10000, 0 },
-    { "mistral", "MistralForCausalLM", 8, 0, 10000, 0 },
-    { "qwen2", "Qwen2ForCausalLM", 32, 0, 10000, 0 },
-    { "qwen3", "Qwen3ForCausalLM", 32, 128, 10000, 0 },
-    { "smollm3", "SmolLM3ForCausalLM", 4, 0, 2000000, 1 },
-    { "gemma", "GemmaForCausalLM", 16, 256, 10000, 1 },
+    { "llama", "LlamaForCausalLM", 0, 0, 10000, 0, LLAMA_NO_WINDOW, 0 },
+    { "mistral", "MistralForCausalLM", 8, 0, 10000, 0, LLAMA_EACH, 0 },
+    { "qwen2", "Qwen2ForCausalLM", 32, 0, 10000, 0, LLAMA_LATER, 0 },
+    { "qwen3", "Qwen3ForCausalLM", 32, 128, 10000, 0, LLAMA_LATER, 0 },
+    { "smollm3", "SmolLM3ForCausalLM", 4, 0, 2000000, 1, LLAMA_UNTURNED, 0 },
+    { "gemma", "GemmaForCausalLM", 16, 256, 10000, 1, LLAMA_NO_WINDOW, 1 },
+    { "gemma2", "Gemma2ForCausalLM", 4, 256, 10000, 1, LLAMA_PATTERN, 2 },
+    { "gemma3_text", "Gemma3ForCausalLM", 4, 256, 1000000, 1, LLAMA_PATTERN, 3 },
 };
 enum { LLAMA_TYPES = sizeof llama_types / sizeof llama_types[0], LLAMA_HEAD = 1024 };
 
 /* ---- parameters: a table -------------------------------------------------------------------- */
 /* Of a block; sizes by letter: C width, Q of all heads, K of those of keys, D of a head, I inner, 1
  * a vector. Those with a letter at the end are there where config.json has it so: q biases of
- * queries, keys and values, o of their output, m of the MLP; n norms of heads. */
+ * queries, keys and values, o of their output, m of the MLP; n norms of heads; p norms before the
+ * MLP and behind it where post_attention_layernorm is what it says. */
 static const struct {
     const char *name;
     char rows, columns, where;
@@ -53,6 +70,8 @@ static const struct {
     { "self_attn.o_proj.weight", 'C', 'Q', 0 },
     { "self_attn.o_proj.bias", '1', 'C', 'o' },
     { "post_attention_layernorm.weight", '1', 'C', 0 },
+    { "pre_feedforward_layernorm.weight", '1', 'C', 'p' },
+    { "post_feedforward_layernorm.weight", '1', 'C', 'p' },
     { "mlp.gate_proj.weight", 'I', 'C', 0 },
     { "mlp.gate_proj.bias", '1', 'I', 'm' },
     { "mlp.up_proj.weight", 'I', 'C', 0 },
@@ -68,6 +87,7 @@ static inline int llama_there(const model_config *c, char where)
            : where == 'o' ? c->llama.output_bias
            : where == 'm' ? c->llama.mlp_bias
            : where == 'n' ? c->llama.head_norms
+           : where == 'p' ? c->llama.post_norms
                           : 1;
 }
 
@@ -152,11 +172,10 @@ static inline double llama_between(double x, double low, double high)
 }
 
 /* Of YaRN: the pair that turns so often within the original context. */
-static inline double llama_pair(const model_config *c, double turns)
+static inline double llama_pair(const llama_positions *l, int64_t head, double turns)
 {
     const double two_pi = 6.28318530717958647693;
-    return (double)c->head * llama_log(c->llama.original / (turns * two_pi)) /
-           (2 * llama_log(c->llama.base));
+    return (double)head * llama_log(l->original / (turns * two_pi)) / (2 * llama_log(l->base));
 }
 
 static inline double llama_whole(double x, int up)
@@ -165,22 +184,22 @@ static inline double llama_whole(double x, int up)
     return up ? n + (n < x) : n - (n > x);
 }
 
-/* Angles a position of the pairs of a head, as transformers' modeling_rope_utils. */
-static inline void llama_frequencies(const model_config *c, float *to)
+/* Angles a position of the pairs of a head of so many columns, as transformers'
+ * modeling_rope_utils. */
+static inline void llama_frequencies(const llama_positions *l, int64_t head, float *to)
 {
-    const llama_config *l = &c->llama;
     double low = 0, high = 0;
     if (l->scaling == LLAMA_YARN) {
-        low = llama_pair(c, l->fast);
-        high = llama_pair(c, l->slow);
+        low = llama_pair(l, head, l->fast);
+        high = llama_pair(l, head, l->slow);
         low = l->truncate ? llama_whole(low, 0) : low;
         high = l->truncate ? llama_whole(high, 1) : high;
         low = low > 0 ? low : 0;
-        high = high < (double)c->head - 1 ? high : (double)c->head - 1;
+        high = high < (double)head - 1 ? high : (double)head - 1;
         high += high == low ? 0.001 : 0;
     }
-    for (int64_t i = 0; i < c->head / 2; i++) {
-        const double f = llama_exp(-2.0 * (double)i / (double)c->head * llama_log(l->base));
+    for (int64_t i = 0; i < head / 2; i++) {
+        const double f = llama_exp(-2.0 * (double)i / (double)head * llama_log(l->base));
         double kept = 0; /* share of the angle that is not divided by the factor */
         if (l->scaling == LLAMA_YARN)
             kept = 1 - llama_between(((double)i - low) / (high - low), 0, 1);
@@ -194,10 +213,16 @@ static inline void llama_frequencies(const model_config *c, float *to)
 
 /* ---- building it ----------------------------------------------------------------------------- */
 typedef struct {
-    model_place at; /* the first: what hooks see */
-    gckpt_rotary_desc rotary;
-    gckpt_tensor *one; /* of norms with a gain of 1 + weight; NULL: they have none */
+    model_place at;              /* the first: what hooks see */
+    gckpt_rotary_desc rotary[2]; /* of layers that see all; of sliding ones */
+    gckpt_tensor *one;           /* of norms with a gain of 1 + weight; NULL: they have none */
 } llama_place;
+
+/* A bit of llama_config's masks. */
+static inline int llama_bit(const uint64_t *mask, int64_t layer)
+{
+    return layer >= 0 && layer < LLAMA_MASKED && (mask[layer / 64] >> layer % 64 & 1) != 0;
+}
 
 static inline gckpt_tensor *llama_norm(const llama_place *p, gckpt_tensor *x, const char *part)
 {
@@ -219,12 +244,41 @@ static inline gckpt_tensor *llama_head_norm(const llama_place *p, gckpt_tensor *
 
 static inline gckpt_tensor *llama_turned(const llama_place *p, gckpt_tensor *x, int64_t heads)
 {
-    const int64_t layer = p->at.layer;
-    gckpt_rotary_desc desc = p->rotary;
+    const llama_config *l = &p->at.config->llama;
+    gckpt_rotary_desc desc = p->rotary[llama_bit(l->sliding, p->at.layer)];
     desc.heads = (int)heads;
-    if (layer < LLAMA_MASKED && (p->at.config->llama.unturned[layer / 64] >> layer % 64 & 1) != 0)
-        return x;
-    return gckpt_rotary_with(x, &desc);
+    return llama_bit(l->unturned, p->at.layer) ? x : gckpt_rotary_with(x, &desc);
+}
+
+/* Of queries, keys and values with positions, which caches keep where there are some. */
+static inline gckpt_tensor *llama_attention(const llama_place *p, gckpt_tensor *q, gckpt_tensor *k,
+                                            gckpt_tensor *v)
+{
+    const model_config *c = p->at.config;
+    const int64_t capacity = p->at.options->capacity;
+    gckpt_attention_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.heads = (int)c->heads;
+    desc.key_heads = (int)c->key_heads;
+    desc.causal = 1;
+    desc.window = llama_bit(c->llama.sliding, p->at.layer) ? c->llama.window : 0;
+    desc.cap = (float)c->llama.score_cap;
+    desc.scale = (float)c->llama.score_scale;
+    if (capacity > 0) {
+        const model_hooks *hooks = p->at.options->hooks;
+        const int64_t first = hooks != NULL ? hooks->prefix + hooks->prompt : 0; /* in one call */
+        const int64_t kept = desc.window + (desc.window > 0 && first > 64 ? first - 64 : 0);
+        k = gckpt_cache_window(k, capacity, kept);
+        v = gckpt_cache_window(v, capacity, kept);
+    }
+    return gckpt_attention_with(q, k, v, &desc);
+}
+
+/* What a branch adds to x: behind a norm, where the model has such. */
+static inline gckpt_tensor *llama_add(const llama_place *p, gckpt_tensor *x, gckpt_tensor *branch,
+                                      const char *norm)
+{
+    return gckpt_add(x, p->at.config->llama.post_norms ? llama_norm(p, branch, norm) : branch);
 }
 
 /* (B,T,C) -> (B,T,C), one segment (gckpt_checkpoint). */
@@ -234,7 +288,6 @@ static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
     const model_place *at = &p->at;
     const model_config *c = at->config;
     const model_hooks *hooks = at->options->hooks;
-    const int64_t capacity = at->options->capacity;
     gckpt_tensor *a = llama_norm(p, x, "input_layernorm");
     gckpt_tensor *q =
         llama_head_norm(p, model_linear(at, a, "self_attn.q_proj"), "self_attn.q_norm");
@@ -245,16 +298,13 @@ static inline gckpt_tensor *llama_block(gckpt_tensor *x, void *user)
     k = llama_turned(p, k, c->key_heads);
     if (hooks != NULL && hooks->keys_values != NULL)
         hooks->keys_values(hooks->user, at, &k, &v);
-    if (capacity > 0) {
-        k = gckpt_cache(k, capacity);
-        v = gckpt_cache(v, capacity);
-    }
-    a = model_linear(at, model_attention(c, q, k, v, 1), "self_attn.o_proj");
-    x = gckpt_add(x, model_branch(at, q, a));
-    a = llama_norm(p, x, "post_attention_layernorm");
+    a = model_linear(at, llama_attention(p, q, k, v), "self_attn.o_proj");
+    x = llama_add(p, x, model_branch(at, q, a), "post_attention_layernorm");
+    a = llama_norm(p, x,
+                   c->llama.post_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     gckpt_tensor *gate = c->activation(model_linear(at, a, "mlp.gate_proj")); /* (B,T,I) */
     a = model_linear(at, gckpt_mul(gate, model_linear(at, a, "mlp.up_proj")), "mlp.down_proj");
-    return gckpt_add(x, model_branch(at, NULL, a));
+    return llama_add(p, x, model_branch(at, NULL, a), "post_feedforward_layernorm");
 }
 
 static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *tokens,
@@ -263,18 +313,21 @@ static inline gckpt_tensor *llama_hidden(const model_any *m, gckpt_tensor *token
     static const float one = 1;
     const model_config *c = &m->config;
     const model_hooks *hooks = o->hooks;
-    float frequencies[LLAMA_HEAD / 2];
+    float frequencies[2][LLAMA_HEAD / 2];
     llama_place p;
     memset(&p, 0, sizeof p);
     p.at.config = c;
     p.at.options = o;
     p.at.layer = -1;
-    p.rotary.base = (float)c->llama.base;
-    p.rotary.scale = (float)c->llama.scale;
-    p.rotary.first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
-    if (c->llama.scaling != LLAMA_UNSCALED) {
-        llama_frequencies(c, frequencies);
-        p.rotary.frequencies = frequencies;
+    for (int i = 0; i < 2; i++) {
+        const llama_positions *l = &c->llama.positions[i];
+        p.rotary[i].base = (float)l->base;
+        p.rotary[i].scale = (float)l->scale;
+        p.rotary[i].first = o->capacity == 0 && hooks != NULL ? hooks->prefix : 0;
+        if (l->scaling == LLAMA_UNSCALED)
+            continue;
+        llama_frequencies(l, c->head, frequencies[i]);
+        p.rotary[i].frequencies = frequencies[i];
     }
     gckpt_graph *g = gckpt_graph_of(tokens);
     gckpt_tensor *x = gckpt_embed(model_param(g, &p.at, "embed_tokens", ".weight"), tokens);
@@ -306,6 +359,13 @@ static inline void llama_keys_values(const model_place *at, gckpt_tensor *prompt
                                          model_param(g, at, parts[i], ".bias"));
 }
 
+static inline int llama_closes(const model_config *c, const char *name, float *gain)
+{
+    *gain = c->llama.plus_one ? -1 : 0;
+    return c->llama.post_norms && (strstr(name, ".post_attention_layernorm.") != NULL ||
+                                   strstr(name, ".post_feedforward_layernorm.") != NULL);
+}
+
 /* ---- config.json ----------------------------------------------------------------------------- */
 /* A number of an object of config.json that must be above `least`. */
 static inline double llama_real(json *d, uint32_t object, const char *key, double usual,
@@ -318,12 +378,12 @@ static inline double llama_real(json *d, uint32_t object, const char *key, doubl
 }
 
 /* log(scale) as YaRN counts it into cosines and sines. */
-static inline double llama_attention(double scale, double by)
+static inline double llama_yarn_scale(double scale, double by)
 {
     return scale > 1 ? 0.1 * by * llama_log(scale) + 1 : 1;
 }
 
-static inline void llama_read_yarn(json *d, uint32_t at, llama_config *l)
+static inline void llama_read_yarn(json *d, uint32_t at, llama_positions *l)
 {
     const double one = json_real(d, at, "mscale", 0), all = json_real(d, at, "mscale_all_dim", 0);
     const double fast = json_real(d, at, "beta_fast", 0), slow = json_real(d, at, "beta_slow", 0);
@@ -331,26 +391,20 @@ static inline void llama_read_yarn(json *d, uint32_t at, llama_config *l)
     l->slow = slow > 0 ? slow : 1;
     l->truncate = json_bool(d, at, "truncate", 1);
     l->scale = one != 0 && all != 0
-                   ? llama_attention(l->factor, one) / llama_attention(l->factor, all)
-                   : llama_attention(l->factor, 1);
+                   ? llama_yarn_scale(l->factor, one) / llama_yarn_scale(l->factor, all)
+                   : llama_yarn_scale(l->factor, 1);
     l->scale = llama_real(d, at, "attention_factor", l->scale, 0);
 }
 
-/* rope_theta and what else the angles of positions are made of; older files have it in
- * rope_scaling. */
-static inline void llama_read_positions(json *d, const model_config *c, double base,
-                                        llama_config *l)
+/* rope_theta and what else the angles of positions are made of, in an object (0: there is none). */
+static inline void llama_read_angles(json *d, uint32_t at, const model_config *c, double base,
+                                     llama_positions *l)
 {
     static const char *const names[] = { "default", "linear", "llama3", "yarn" };
-    const uint32_t old = json_find_set(d, JSON_ROOT, "rope_scaling");
-    const uint32_t at =
-        json_size(d, old) > 0 ? old : json_find_set(d, JSON_ROOT, "rope_parameters");
     uint32_t type = json_find_set(d, at, "rope_type");
     int which = 0;
     l->factor = l->scale = 1;
-    l->base = llama_real(d, JSON_ROOT, "rope_theta", base, 1);
-    if (llama_real(d, JSON_ROOT, "partial_rotary_factor", 1, 0) != 1)
-        json_wrong(d, json_find(d, JSON_ROOT, "partial_rotary_factor"), "1: all columns of a head");
+    l->base = base;
     if (at == 0)
         return;
     if (json_kind_of(d, at) != JSON_OBJECT) {
@@ -383,26 +437,103 @@ static inline void llama_read_positions(json *d, const model_config *c, double b
     l->high = llama_real(d, at, "high_freq_factor", 0, l->low);
 }
 
-/* Which layers have no positions, and that the others attend to all before. */
-static inline void llama_read_layers(json *d, model_config *c, int some_unturned)
+/* The same of all layers, or, Gemma 3, of those that see all and of those that slide. Older files
+ * have it in rope_scaling, rope_theta and rope_local_base_freq. */
+static inline void llama_read_positions(json *d, model_config *c, int row)
 {
-    const uint32_t types = json_find_set(d, JSON_ROOT, "layer_types");
-    const uint32_t turned =
-        some_unturned ? json_find_set(d, JSON_ROOT, "no_rope_layers") : 0; /* 1: with positions */
-    const int64_t each = some_unturned ? json_int(d, JSON_ROOT, "no_rope_layer_interval", 4) : 0;
-    for (uint32_t i = json_first(d, types); i != 0; i = json_next(d, i))
-        if (!json_is(d, i, "full_attention") && !json_is(d, i, "sliding_attention"))
-            json_wrong(d, i, "full_attention or sliding_attention");
+    llama_positions *l = c->llama.positions;
+    const uint32_t scaling = json_find_set(d, JSON_ROOT, "rope_scaling");
+    const uint32_t all = json_find_set(d, JSON_ROOT, "rope_parameters");
+    const uint32_t old = json_size(d, scaling) > 0 ? scaling : 0;
+    double base = llama_real(d, JSON_ROOT, "rope_theta", llama_types[row].base, 1);
+    if (llama_real(d, JSON_ROOT, "partial_rotary_factor", 1, 0) != 1)
+        json_wrong(d, json_find(d, JSON_ROOT, "partial_rotary_factor"), "1: all columns of a head");
+    if (llama_types[row].gemma != 3) {
+        llama_read_angles(d, old ? old : all, c, base, l);
+        l[1] = l[0];
+        return;
+    }
+    for (uint32_t k = json_first(d, all); k != 0; k = json_next(d, k))
+        if (json_kind_of(d, all) == JSON_OBJECT && json_kind_of(d, k + 1) != JSON_OBJECT)
+            json_wrong(d, k + 1,
+                       "an object: rope_parameters has full_attention and "
+                       "sliding_attention, and what each of them is made of");
+    const uint32_t full = json_find_set(d, all, "full_attention");
+    base = full ? llama_real(d, full, "rope_theta", base, 1) : base;
+    llama_read_angles(d, old ? old : full, c, base, l);
+    base = llama_real(d, JSON_ROOT, "rope_local_base_freq", 10000, 1);
+    llama_read_angles(d, json_find_set(d, all, "sliding_attention"), c, base, l + 1);
+}
+
+/* Which layers have no positions. */
+static inline void llama_read_unturned(json *d, model_config *c)
+{
+    const uint32_t turned = json_find_set(d, JSON_ROOT, "no_rope_layers"); /* 1: with positions */
+    const int64_t each = json_int(d, JSON_ROOT, "no_rope_layer_interval", 4);
     if (turned && json_size(d, turned) != (uint32_t)c->layers)
         json_wrong(d, turned, "as many numbers as there are layers");
-    if (some_unturned && (each < 1 || c->layers > LLAMA_MASKED))
+    if (each < 1 || c->layers > LLAMA_MASKED)
         json_fail(d, 0,
                   "no_rope_layer_interval %lld of %lld layers: expected 1 or more, of %d at most",
                   (long long)each, (long long)c->layers, LLAMA_MASKED);
     uint32_t at = json_first(d, turned);
-    for (int64_t i = 0; some_unturned && d->error[0] == 0 && i < c->layers; i++) {
+    for (int64_t i = 0; d->error[0] == 0 && i < c->layers; i++) {
         const int unturned = turned ? json_int_of(d, at) == 0 : (i + 1) % each == 0;
         c->llama.unturned[i / 64] |= (uint64_t)unturned << i % 64;
+        at = json_next(d, at);
+    }
+}
+
+/* The size of the window, 0: there is none. */
+static inline int64_t llama_read_window(json *d, llama_windows windows)
+{
+    const int later = windows == LLAMA_LATER && !json_bool(d, JSON_ROOT, "use_sliding_window", 0);
+    const uint32_t at = json_find(d, JSON_ROOT, "sliding_window");
+    const int64_t usual = at != 0 || windows == LLAMA_UNTURNED ? 0 : 4096;
+    if (windows == LLAMA_NO_WINDOW || later)
+        return 0;
+    const int64_t window = json_int(d, JSON_ROOT, "sliding_window", usual);
+    if (json_find_set(d, JSON_ROOT, "sliding_window") != 0 && window < 1)
+        json_fail(d, 0, "sliding_window %lld: expected 1 or more, or null", (long long)window);
+    return window < 1 << 30 ? window : 1 << 30;
+}
+
+/* Which layers slide; also those that a method adds. */
+static inline void llama_read_sliding(json *d, model_config *c, int row)
+{
+    llama_config *l = &c->llama;
+    const llama_windows windows = llama_types[row].windows;
+    const uint32_t types = json_find_set(d, JSON_ROOT, "layer_types");
+    const int64_t later = json_int(d, JSON_ROOT, "max_window_layers", 28);
+    const int64_t pattern =
+        llama_types[row].gemma == 3 ? json_int(d, JSON_ROOT, "sliding_window_pattern", 6) : 2;
+    const int uses = json_bool(d, JSON_ROOT, "use_sliding_window", 0);
+    uint32_t at = json_first(d, types);
+    l->window = llama_read_window(d, windows);
+    for (uint32_t i = at; i != 0; i = json_next(d, i))
+        if (!json_is(d, i, "full_attention") && !json_is(d, i, "sliding_attention"))
+            json_wrong(d, i, "full_attention or sliding_attention");
+    if (windows > LLAMA_EACH && types && json_size(d, types) != (uint32_t)c->layers)
+        json_wrong(d, types, "as many types as there are layers");
+    if (pattern < 1)
+        json_fail(d, 0, "sliding_window_pattern %lld: expected 1 or more", (long long)pattern);
+    if (l->window > 0 && c->layers > LLAMA_MASKED)
+        json_fail(d, 0, "a sliding_window in %lld layers: expected %d layers at most",
+                  (long long)c->layers, LLAMA_MASKED);
+    for (int64_t i = 0; windows != LLAMA_NO_WINDOW && d->error[0] == 0 && i < LLAMA_MASKED; i++) {
+        const int unlisted = windows == LLAMA_PATTERN ? (i + 1) % pattern != 0
+                             : l->window == 0         ? 0
+                             : windows == LLAMA_LATER
+                                 ? i >= later
+                                 : windows == LLAMA_EACH || (uses && llama_bit(l->unturned, i));
+        const int listed = types && windows != LLAMA_EACH;
+        const int slides = !listed ? unlisted : at != 0 && json_is(d, at, "sliding_attention");
+        if (slides && i < c->layers && l->window == 0)
+            json_fail(d, 0,
+                      "layer %lld slides, and there is no window: expected a number as "
+                      "sliding_window, and where there is use_sliding_window, true",
+                      (long long)i);
+        l->sliding[i / 64] |= (uint64_t)slides << i % 64;
         at = json_next(d, at);
     }
 }
@@ -441,10 +572,36 @@ static inline void llama_read_heads(json *d, model_config *c, int row)
 static inline void llama_read_activation(json *d, model_config *c, int gemma)
 {
     uint32_t at = gemma ? json_find_set(d, JSON_ROOT, "hidden_activation") : 0;
-    at = at ? at : json_find_set(d, JSON_ROOT, "hidden_act");
+    at = at || gemma > 1 ? at : json_find_set(d, JSON_ROOT, "hidden_act");
     c->activation = at ? model_read_activation(d, at) : gemma ? gckpt_gelu : gckpt_silu;
-    if (gemma && c->activation == gckpt_gelu_erf) /* its first files say gelu and mean the other */
+    /* Gemma 1's first files say gelu and mean the other */
+    if (gemma == 1 && c->activation == gckpt_gelu_erf)
         c->activation = gckpt_gelu;
+}
+
+/* A cap, 0: none. */
+static inline double llama_read_cap(json *d, const char *key, double usual)
+{
+    if (json_find_set(d, JSON_ROOT, key) == 0)
+        return json_find(d, JSON_ROOT, key) != 0 ? 0 : usual;
+    return llama_real(d, JSON_ROOT, key, usual, 0);
+}
+
+/* What is Gemma's own. */
+static inline void llama_read_gemma(json *d, model_config *c, int gemma)
+{
+    llama_config *l = &c->llama;
+    l->plus_one = 1;
+    if (json_bool(d, JSON_ROOT, "use_bidirectional_attention", 0))
+        json_wrong(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
+    if (gemma == 1)
+        return;
+    const double of = llama_real(d, JSON_ROOT, "query_pre_attn_scalar", 256, 0);
+    l->post_norms = 1;
+    l->score_scale = of == (double)c->head ? 0 : 1 / model_root(of);
+    if (gemma == 2) /* Gemma 3 reads one, too, and applies none */
+        l->score_cap = llama_read_cap(d, "attn_logit_softcapping", 50);
+    c->logit_cap = llama_read_cap(d, "final_logit_softcapping", gemma == 2 ? 30 : 0);
 }
 
 /* model_type is one of llama_types. */
@@ -458,7 +615,7 @@ static inline int llama_read(model_any *m)
         row++;
     c->type = llama_types[row].type;
     const int qwen2 = strcmp(c->type, "qwen2") == 0, mistral = strcmp(c->type, "mistral") == 0;
-    const int gemma = strcmp(c->type, "gemma") == 0, smollm3 = strcmp(c->type, "smollm3") == 0;
+    const int gemma = llama_types[row].gemma, smollm3 = strcmp(c->type, "smollm3") == 0;
     c->layers = model_size(d, "num_hidden_layers", 0);
     c->width = model_size(d, "hidden_size", 0);
     c->inner = model_size(d, "intermediate_size", 0);
@@ -468,24 +625,17 @@ static inline int llama_read(model_any *m)
     llama_read_heads(d, c, row);
     llama_read_activation(d, c, gemma);
     l->epsilon = llama_real(d, JSON_ROOT, "rms_norm_eps", 1e-6, 0);
-    l->plus_one = gemma;
-    l->head_norms = strcmp(c->type, "qwen3") == 0;
+    l->head_norms = gemma == 3 || strcmp(c->type, "qwen3") == 0;
     l->output_bias = !qwen2 && !mistral && json_bool(d, JSON_ROOT, "attention_bias", 0);
     l->qkv_bias = qwen2 || l->output_bias;
     l->mlp_bias =
         (smollm3 || strcmp(c->type, "llama") == 0) && json_bool(d, JSON_ROOT, "mlp_bias", 0);
-    llama_read_positions(d, c, llama_types[row].base, l);
-    llama_read_layers(d, c, smollm3);
-    if (gemma && json_bool(d, JSON_ROOT, "use_bidirectional_attention", 0))
-        json_wrong(d, json_find(d, JSON_ROOT, "use_bidirectional_attention"), "false or null");
-    if (mistral || json_bool(d, JSON_ROOT, "use_sliding_window", 0)) {
-        const int64_t usual =
-            smollm3 || json_find(d, JSON_ROOT, "sliding_window") ? c->context : 4096;
-        const int64_t window = json_int(d, JSON_ROOT, "sliding_window", usual);
-        if (window < 1)
-            json_fail(d, 0, "sliding_window %lld: expected 1 or more, or null", (long long)window);
-        c->context = window < c->context ? window : c->context;
-    }
+    if (gemma != 0)
+        llama_read_gemma(d, c, gemma);
+    llama_read_positions(d, c, row);
+    if (smollm3)
+        llama_read_unturned(d, c);
+    llama_read_sliding(d, c, row);
     return d->error[0] != 0 ? -1 : 0;
 }
 
@@ -507,10 +657,25 @@ static inline void llama_write(const model_any *m, FILE *f)
     if (strcmp(c->type, "smollm3") == 0) {
         fputs(",\n  \"no_rope_layers\": [", f);
         for (int64_t i = 0; i < c->layers; i++)
-            fprintf(f, "%s%d", i > 0 ? ", " : "",
-                    i >= LLAMA_MASKED || (c->llama.unturned[i / 64] >> i % 64 & 1) == 0);
+            fprintf(f, "%s%d", i > 0 ? ", " : "", !llama_bit(c->llama.unturned, i));
         fputs("]", f);
     }
+}
+
+/* What a new model of Gemma's says, too. */
+static inline void llama_write_gemma(const model_config *c, FILE *f)
+{
+    const llama_config *l = &c->llama;
+    const double root = l->score_scale > 0 ? 1 / l->score_scale : model_root((double)c->head);
+    fprintf(f, ",\n  \"hidden_activation\": \"%s\",\n  \"query_pre_attn_scalar\": %.9g",
+            model_activation_name(c->activation), root * root);
+    fprintf(f, ",\n  \"sliding_window\": %lld", (long long)l->window);
+    if (l->score_cap > 0) /* transformers takes no whole numbers here */
+        fprintf(f, ",\n  \"attn_logit_softcapping\": %.6f", l->score_cap);
+    if (c->logit_cap > 0)
+        fprintf(f, ",\n  \"final_logit_softcapping\": %.6f", c->logit_cap);
+    if (l->positions[1].base < l->positions[0].base)
+        fprintf(f, ",\n  \"rope_local_base_freq\": %.9g", l->positions[1].base);
 }
 
 /* What a new model says of itself. */
@@ -530,13 +695,15 @@ static inline void llama_write_new(const model_config *c, FILE *f)
         fprintf(f, ",\n  \"%s\": %lld", sizes[i].key, (long long)sizes[i].value);
     fprintf(f, ",\n  \"hidden_act\": \"%s\",\n  \"rms_norm_eps\": %.9g",
             model_activation_name(c->activation), c->llama.epsilon);
-    fprintf(f, ",\n  \"rope_theta\": %.9g,\n  \"initializer_range\": %.9g", c->llama.base,
-            c->range);
+    fprintf(f, ",\n  \"rope_theta\": %.9g,\n  \"initializer_range\": %.9g",
+            c->llama.positions[0].base, c->range);
     if (c->eos[0] >= 0)
         fprintf(f, ",\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d", (int)c->eos[0],
                 (int)c->eos[0]);
     else
         fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
+    if (c->llama.post_norms)
+        llama_write_gemma(c, f);
 }
 
 static inline const char *llama_architecture(const model_config *c)
@@ -551,7 +718,7 @@ static inline const char *llama_targets(const model_config *c) { return (void)c,
 
 static const model_family llama_family = {
     "Llama",
-    "llama, mistral, qwen2, qwen3, smollm3, gemma",
+    "llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2, gemma3_text",
     llama_read,
     " num_hidden_layers layer_types no_rope_layers ",
     llama_write,
@@ -576,6 +743,7 @@ static const model_family llama_family = {
     llama_hidden,
     llama_keys_values,
     "self_attn.o_proj",
+    llama_closes,
 };
 
 /* A model of these sizes, for new weights, of model_type llama: SmolLM2-135M is (30, 576, 9, 3,
@@ -600,7 +768,28 @@ static inline void llama_new(model_any *m, int64_t layers, int64_t width, int64_
     c->eos[0] = -1;
     c->range = 0.02;
     c->llama.epsilon = 1e-5;
-    c->llama.base = 10000;
-    c->llama.factor = c->llama.scale = 1;
+    for (int i = 0; i < 2; i++) {
+        c->llama.positions[i].base = 10000;
+        c->llama.positions[i].factor = c->llama.positions[i].scale = 1;
+    }
+}
+
+/* Makes a new Llama-like model a Gemma 2 or 3 (`which`), whose layers slide a window of so many
+ * tokens as those do: all but each second, or each sixth. */
+static inline void llama_as_gemma(model_any *m, int which, int64_t window)
+{
+    model_config *c = &m->config;
+    llama_config *l = &c->llama;
+    c->type = which == 2 ? "gemma2" : "gemma3_text";
+    c->activation = gckpt_gelu;
+    c->logit_cap = which == 2 ? 30 : 0;
+    l->score_cap = which == 2 ? 50 : 0;
+    l->epsilon = 1e-6;
+    l->plus_one = l->post_norms = 1;
+    l->head_norms = which == 3;
+    l->window = window;
+    l->positions[0].base = which == 3 ? 1e6 : 10000;
+    for (int i = 0; i < LLAMA_MASKED; i++)
+        l->sliding[i / 64] |= (uint64_t)((i + 1) % (which == 2 ? 2 : 6) != 0) << i % 64;
 }
 #endif

@@ -48,15 +48,22 @@ typedef struct model_family model_family;
 typedef enum { LLAMA_UNSCALED, LLAMA_LINEAR, LLAMA_LLAMA3, LLAMA_YARN } llama_scaling;
 enum { LLAMA_MASKED = 256 };
 typedef struct {
+    llama_scaling scaling;                    /* of the angles of positions: */
+    double base, factor, original, low, high; /* rope_theta, ..; llama3 */
+    double fast, slow, scale;                 /* yarn */
+    int truncate;
+} llama_positions;
+typedef struct {
     double epsilon; /* of norms */
     int plus_one;   /* gemma: norms times 1 + weight, embeddings times sqrt(width) */
+    int post_norms; /* gemma 2 and 3: norms behind attention and the MLP, too */
     int head_norms, qkv_bias, output_bias, mlp_bias; /* 1: there are such */
     uint64_t unturned[LLAMA_MASKED / 64];            /* bits: layers without positions */
-    llama_scaling scaling;                           /* of the angles of positions: */
-    double base, factor, original, low, high;        /* rope_theta, ..; llama3 */
-    double fast, slow, scale;                        /* yarn */
-    int truncate;
-} llama_config; /* of llama.h; GPT-2 has none of it */
+    uint64_t sliding[LLAMA_MASKED / 64];             /* layers that see a window of keys */
+    int64_t window;                                  /* of so many, a query's own included */
+    double score_cap, score_scale;                   /* of attention; 0: none; 1 / sqrt(head) */
+    llama_positions positions[2];                    /* of layers that see all; of sliding ones */
+} llama_config;                                      /* of llama.h; GPT-2 has none of it */
 
 typedef struct {
     const model_family *family;
@@ -64,7 +71,8 @@ typedef struct {
     int64_t layers, width, inner, context, vocabulary; /* inner: of the MLP */
     int64_t heads, key_heads, head; /* of queries; of keys and values; columns of each */
     model_activation activation;
-    int tied; /* 1: the head is the embedding table */
+    int tied;         /* 1: the head is the embedding table */
+    double logit_cap; /* logits z are cap * tanh(z / cap) (Gemma 2); 0: z */
     /* Tokens that end a text, then -1; the first is put between texts. */
     int32_t eos[MODEL_EOS + 1];
     double range; /* initializer_range: of new weights */
@@ -129,6 +137,9 @@ struct model_family {
     void (*keys_values)(const model_place *at, gckpt_tensor *prompts, gckpt_tensor **k,
                         gckpt_tensor **v);
     const char *output; /* the layer that takes what prompts are attended to; NULL: none (peft) */
+    /* 1: a norm in a block, this parameter, is behind a branch; with *gain in it what the branch adds
+     * is 0 (a block of such norms adds nothing then, and not by its `residual`). NULL: none is. */
+    int (*closes)(const model_config *c, const char *name, float *gain);
 };
 
 /* What config.json calls activations. */
@@ -401,15 +412,18 @@ static inline gckpt_tensor *model_head(const model_any *m, gckpt_graph *g)
 static inline gckpt_tensor *model_loss(const model_any *m, gckpt_tensor *hidden,
                                        gckpt_tensor *targets)
 {
+    const gckpt_linear_loss_desc desc = { (float)m->config.logit_cap };
     gckpt_graph *g = gckpt_graph_of(targets);
-    return gckpt_linear_cross_entropy(hidden, model_head(m, g), targets);
+    return gckpt_linear_cross_entropy_with(hidden, model_head(m, g), targets, &desc);
 }
 
 /* hidden (..,C) -> (..,V) */
 static inline gckpt_tensor *model_logits(const model_any *m, gckpt_tensor *hidden)
 {
     gckpt_graph *g = gckpt_graph_of(hidden);
-    return gckpt_linear_transposed(hidden, model_head(m, g), NULL);
+    const float cap = (float)m->config.logit_cap;
+    gckpt_tensor *logits = gckpt_linear_transposed(hidden, model_head(m, g), NULL);
+    return cap > 0 ? gckpt_scale(gckpt_tanh(gckpt_scale(logits, 1 / cap)), cap) : logits;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -525,6 +539,10 @@ static inline const model_family *model_family_of(json *d)
         n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
                               model_families[i]->types);
     }
+    if (strcmp(name, "gemma3") == 0)
+        json_fail(d, 0,
+                  "model_type gemma3 is of pictures, too: save its text model in transformers "
+                  "(docs/finetuning.md: four lines), whose type is gemma3_text");
     json_wrong(d, type, all);
     return NULL;
 }

@@ -102,6 +102,57 @@ static inline void tuning_train(const model_any *m, gckpt_store *s, const model_
     rig_free(e, p, g, NULL);
 }
 
+/* Of each parameter's gradient, as golden/llama.py has them in expected's `name`.gradients; in the
+ * order of names. */
+static inline void tuning_gradients(const model_any *m, gckpt_store *s, const char *name)
+{
+    const int count = gckpt_store_count(s);
+    const gckpt_init none = { 0, 0, 0 };
+    const gckpt_shape shape = gckpt_shape2(GOLDEN_BATCH, GOLDEN_LENGTH);
+    char full[64];
+    gckpt_parameter p, q, want;
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
+    gckpt_term loss = { model_loss(m, model_hidden(m, tokens, NULL), targets), 1, 0 };
+    gckpt_pick *picks = (gckpt_pick *)calloc((size_t)count, sizeof *picks);
+    for (int i = 0; i < count && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
+        picks[i].tensor = gckpt_param(g, p.name, p.shape, none);
+        picks[i].gradient = 1;
+    }
+    const gckpt_plan_desc desc = { .fetch = picks, .fetches = count, .batch = GOLDEN_BATCH };
+    gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
+    CHECK_MSG(plan != NULL, "%s: %s", name, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
+    const gckpt_feed feeds[2] = { { gckpt_id(tokens), golden_batch },
+                                  { gckpt_id(targets), golden_targets } };
+    const int good = gckpt_gradients(e, feeds, 2, GOLDEN_BATCH, NULL) == GCKPT_OK;
+    snprintf(full, sizeof full, "%s.gradients", name);
+    if (CHECK_MSG(good, "%s: %s", name, gckpt_error_text(e)) &&
+        CHECK(gckpt_store_get(expected, gckpt_store_find(expected, full), &want) == GCKPT_OK &&
+              want.elements == 2 * count))
+        for (int i = 0; i < count && gckpt_store_peek(s, i, &p) == GCKPT_OK; i++) {
+            const float *values = gckpt_fetch(e, gckpt_id(picks[i].tensor), 1);
+            double squares = 0, sum = 0;
+            int place = 0;
+            for (int k = 0; k < count && gckpt_store_peek(s, k, &q) == GCKPT_OK; k++)
+                place += strcmp(q.name, p.name) < 0;
+            for (int64_t k = 0; k < p.elements; k++) {
+                squares += (double)values[k] * (double)values[k];
+                sum += ((uint64_t)k * 2654435761u >> 15 & 1) != 0 ? -(double)values[k]
+                                                                  : (double)values[k];
+            }
+            const double wanted = (double)want.values[2 * place], off = squares - wanted;
+            const double by = sum - (double)want.values[2 * place + 1];
+            CHECK_MSG(off * off <= 1e-8 * wanted * wanted &&
+                          by * by <= 1e-8 * wanted * (double)p.elements,
+                      "%s: the gradient of %s is %g, %g; not %g, %g", name, p.name, squares, sum,
+                      wanted, (double)want.values[2 * place + 1]);
+        }
+    rig_free(e, plan, g, NULL);
+    free(picks);
+}
+
 /* What is made of the golden prompt, greedily, with caches of keys and values: these tokens, by
  * logits that are, to the bit, those of all tokens at once. Two texts at once, the prompt four
  * tokens at a time. */

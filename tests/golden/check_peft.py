@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Loads what test_gpt2 and test_adapters, or test_llama, save with transformers and peft, compares
-the logits, and writes gpt2_saved.h or llama_saved.h: hashes of the files that were accepted, which
+"""Loads what test_gpt2 and test_adapters, test_llama or test_windows save with transformers and peft,
+compares the logits, and writes gpt2_saved.h, llama_saved.h or windows_saved.h: hashes of the files that were accepted, which
 the tests compare theirs with.
 
     mkdir build/saved; build/test_gpt2 build/saved; build/test_adapters build/saved
     python3 tests/golden/check_peft.py build/saved gpt2
     mkdir build/llamas; build/test_llama build/llamas
     python3 tests/golden/check_peft.py build/llamas llama
+    mkdir build/windows; build/test_windows build/windows
+    python3 tests/golden/check_peft.py build/windows windows
 
 So a file that is written in another way fails the tests until this script has accepted it."""
 import importlib
