@@ -410,14 +410,13 @@ static inline int dataset_need_chat(json *line, const dataset_reader *r)
     char names[256];
     if (dataset_has_chat(r->desc))
         return 0;
-    return json_fail(
-        line, line->line,
-        "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
-        "--assistant-turn say what is around a turn",
-        c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
-        c != NULL ? c->found : "",
-        c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
-        chat_names(names, sizeof names));
+    return json_fail(line, line->line,
+                     "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
+                     "--assistant-turn say what is around a turn",
+                     c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
+                     c != NULL ? c->found : "",
+                     c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
+                     chat_names(names, sizeof names));
 }
 
 static inline int dataset_reserve_turns(json *line, dataset_reader *r, size_t turns)
@@ -658,8 +657,7 @@ static inline int dataset_chat_pair(dataset *d, json *line, dataset_reader *r, u
                      given = dataset_answers(turns, common);
         if (all == given)
             return json_fail(line, line->line, "\"%s\" has no turn of the assistant%s",
-                             i > 0 ? "rejected" : "chosen",
-                             common > 0 ? " behind the prompt" : "");
+                             i > 0 ? "rejected" : "chosen", common > 0 ? " behind the prompt" : "");
         if (dataset_next(d, line) == NULL || dataset_chat(d, line, r, turns, counts[i]) != 0 ||
             dataset_forget(d, line, given, all) != 0)
             return -1;
@@ -678,8 +676,7 @@ static inline int dataset_pair_line(dataset *d, json *line, dataset_reader *r)
             return json_fail(line, line->line, "\"%s\" is missing: expected %s", names[i],
                              dataset_pair_forms);
         const json_kind kind = json_kind_of(line, answers[i]);
-        if ((kind != JSON_STRING && kind != JSON_ARRAY) ||
-            kind != json_kind_of(line, answers[0]))
+        if ((kind != JSON_STRING && kind != JSON_ARRAY) || kind != json_kind_of(line, answers[0]))
             return json_fail(line, line->line, "\"%s\": expected %s", names[i],
                              i > 0 ? "what \"chosen\" is, a text or a list of messages"
                                    : "a text, or a list of messages");

@@ -76,7 +76,8 @@ static const options_row allowed[] = {
     { "label-smoothing", OPTIONS_REAL, &o.label_smoothing, "0", 0, 0.5, NULL,
       "dpo: the share of pairs taken to be labelled the wrong way round" },
     { "reference", OPTIONS_FILE, &o.reference, NULL, 0, 0, NULL,
-      "dpo: folder with the reference; not given: --model as it is, without an adapter" },
+      "dpo: folder with the reference, a model or an adapter of --model's; not given: --model and "
+      "--adapter as they are when the training begins (--eval: --model alone)" },
     { "teacher", OPTIONS_FILE, &o.teacher, NULL, 0, 0, NULL,
       "distill: folder with a model of the same vocabulary, which stays as it is" },
     { "teacher-store", OPTIONS_CHOICE, &o.teacher_store, "f32", 0, 0, storage_names,
@@ -348,7 +349,7 @@ typedef struct {
     model_any model, teacher;
     adapters adapters;
     model_options how;
-    int training; /* 1: what is built is to train with */
+    int training;     /* 1: what is built is to train with */
     const char *save; /* folder; NULL: nothing is saved */
     int saved;        /* 1: what others load from there has the weights as they are now */
     lm_run run;
@@ -804,8 +805,9 @@ static int load_teacher(tuning *t)
     if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
         return session_fail(1, "--teacher: %s", t->teacher.error);
     if (t->teacher.config.context < run.first.T)
-        return session_fail(2, "--teacher %s has %lld positions, rows %lld: a --context of at most "
-                               "so many",
+        return session_fail(2,
+                            "--teacher %s has %lld positions, rows %lld: a --context of at most "
+                            "so many",
                             o.teacher, (long long)t->teacher.config.context,
                             (long long)run.first.T);
     fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
@@ -843,7 +845,7 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                             adapter, adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
-    t->run.lr = lm.lr > 0                        ? lm.lr
+    t->run.lr = lm.lr > 0                      ? lm.lr
                 : o.objective == OBJECTIVE_DPO ? usual_lr[method] / 50
                                                : usual_lr[method];
     if (failed)
@@ -1356,12 +1358,36 @@ static int refer_part(tuning *t, const part *p, int evaluated, uint64_t *pairs)
     return 0;
 }
 
+/* What --reference names, a model or an adapter; else what the training begins with, but that a new
+ * adapter is no part of it, nor, with --eval, the one that is evaluated. */
+static int load_reference(tuning *t)
+{
+    char path[MODEL_PATH];
+    const int adapted =
+        o.reference != NULL &&
+        access(join(path, sizeof path, o.reference, "adapter_config.json"), F_OK) == 0;
+    const char *model = o.reference != NULL && !adapted ? o.reference : o.model;
+    const char *adapter = adapted ? o.reference : o.reference == NULL && !o.eval ? o.adapter : NULL;
+    const adapters_method method = adapter != NULL         ? (adapters_method)o.method
+                                   : o.store != 0 || o.map ? ADAPTERS_LORA
+                                                           : ADAPTERS_FULL;
+    if (load_model(t, method, model, adapter) != 0)
+        return 1;
+    if (t->model.config.vocabulary < run.vocabulary || t->model.config.context < run.first.T)
+        return session_fail(2,
+                            "--reference %s has a vocabulary of %lld tokens and %lld positions; "
+                            "--model's vocabulary is %lld, and rows have %lld",
+                            model, (long long)t->model.config.vocabulary,
+                            (long long)t->model.config.context, (long long)run.vocabulary,
+                            (long long)run.first.T);
+    return 0;
+}
+
 /* Log-probabilities of all answers by the reference, before the model that learns takes its place:
  * they are numbers from then on, and one model at a time is in memory. */
 static int keep_references(void)
 {
     tuning t = { .run = run.first };
-    const char *folder = o.reference != NULL ? o.reference : o.model;
     const double begin = session_now();
     uint64_t pairs = 0;
     if (o.objective != OBJECTIVE_DPO || lm.plan || run.references[0] != NULL)
@@ -1370,22 +1396,15 @@ static int keep_references(void)
     run.references[1] = calloc((size_t)dataset_rows(&run.validation, 1) + 1, 2 * sizeof(float));
     if (run.references[0] == NULL || run.references[1] == NULL)
         return session_fail(1, "out of memory for the reference's log-probabilities");
-    int failed = load_model(&t, o.store != 0 || o.map ? ADAPTERS_LORA : ADAPTERS_FULL, folder, NULL);
-    if (!failed && (t.model.config.vocabulary < run.vocabulary || t.model.config.context < run.first.T))
-        failed = session_fail(2,
-                              "--reference %s: a vocabulary of %lld and %lld positions; pairs need "
-                              "--model's %lld, and %lld",
-                              folder, (long long)t.model.config.vocabulary,
-                              (long long)t.model.config.context, (long long)run.vocabulary,
-                              (long long)run.first.T);
     run.refers = 1;
-    failed = failed || make_plans(&t) || lm_execs(&t.run);
+    int failed = load_reference(&t) || make_plans(&t) || lm_execs(&t.run);
     failed = failed || (!o.eval && refer_part(&t, &run.train, 0, &pairs)) ||
              ((lm.eval_every > 0 || o.eval) && refer_part(&t, &run.valid, 1, &pairs));
     run.refers = 0;
     if (!failed)
-        fprintf(session.out, "reference %s: log-probabilities of %llu pair%s, %.1f s\n", folder,
-                (unsigned long long)pairs, session_s((int64_t)pairs), session_now() - begin);
+        fprintf(session.out, "reference %s: log-probabilities of %llu pair%s, %.1f s\n",
+                o.reference != NULL ? o.reference : o.model, (unsigned long long)pairs,
+                session_s((int64_t)pairs), session_now() - begin);
     free_tuning(&t);
     return failed;
 }
@@ -1533,8 +1552,8 @@ static int load_saved(tuning *t)
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
     tuning t = { .save = folder, .run = run.first };
-    int failed =
-        keep_references() || load_model(&t, method, o.model, o.adapter) || (lm.resume != NULL && resume(&t, argc, argv));
+    int failed = keep_references() || load_model(&t, method, o.model, o.adapter) ||
+                 (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
         failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
                  gckpt_store_set_note(t.notes, o.epochs > 0 ? "option.steps" : "option.epochs",
@@ -1609,8 +1628,8 @@ static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
     double loss = 0, general = 0;
-    const int failed = keep_references() || load_alone(&t) || make_plans(&t) ||
-                       lm_execs(&t.run) || evaluate(&t, 0, &loss) || evaluate_general(&t, 0, &general);
+    const int failed = keep_references() || load_alone(&t) || make_plans(&t) || lm_execs(&t.run) ||
+                       evaluate(&t, 0, &loss) || evaluate_general(&t, 0, &general);
     free_tuning(&t);
     return failed;
 }

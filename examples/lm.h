@@ -155,7 +155,7 @@ typedef struct {
     gckpt_feed feeds[LM_FEEDS]; /* of tokens and targets (rows,T), and of lm_run.more */
     gckpt_tensor *loss;         /* of the graph above */
     gckpt_pick logits;          /* of sampling, or what else is fetched */
-    int64_t T;           /* of its rows; 0: those of the run */
+    int64_t T;                  /* of its rows; 0: those of the run */
     void *user;
 } lm_model;
 
@@ -169,13 +169,13 @@ struct lm_run {
     const gckpt_ranks *ranks;                  /* NULL: this process alone */
     void *arena; /* one for all of them, which take turns: the device's */
     size_t arena_bytes;
-    int32_t *tokens, *targets;  /* (batch,T) feeds, */
-    int64_t T, first, rows;     /* of which this rank has so many rows, from `first` on */
+    int32_t *tokens, *targets;      /* (batch,T) feeds, */
+    int64_t T, first, rows;         /* of which this rank has so many rows, from `first` on */
     const void *more[LM_FEEDS - 2]; /* further feeds, of the first, NULL: none */
-    int64_t fed, length, real;  /* rows of the step, their T, places that are not padding */
-    double lr, seconds;         /* of a step, the median */
-    uint64_t skipped, position; /* steps that were not finite; rows learned, theirs included */
-    int saved;                  /* 0: there is something new */
+    int64_t fed, length, real;      /* rows of the step, their T, places that are not padding */
+    double lr, seconds;             /* of a step, the median */
+    uint64_t skipped, position;     /* steps that were not finite; rows learned, theirs included */
+    int saved;                      /* 0: there is something new */
     void *user;
     void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets (fed,length), and says
                                                   how many, unless as --batch and T say */

@@ -60,7 +60,7 @@ typedef struct {
 
 typedef struct {
     const model_family *family;
-    const char *type;                                  /* model_type of config.json */
+    const char *type;  /* model_type of config.json */
     const char *under; /* before its parameters' names in the store; NULL: nothing */
     int64_t layers, width, inner, context, vocabulary; /* inner: of the MLP */
     int64_t heads, key_heads, head; /* of queries; of keys and values; columns of each */

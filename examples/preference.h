@@ -34,14 +34,15 @@ enum { PREFERENCE_PIECES = 512, PREFERENCE_LOGITS = 1 << 21, PREFERENCE_ROWS = 1
 static inline int64_t preference_piece(const model_any *m, int64_t T, int trained)
 {
     const model_config *c = &m->config;
+    const int64_t least = PREFERENCE_ROWS, most = PREFERENCE_PIECES;
     int64_t n = 1, rows = PREFERENCE_LOGITS / c->vocabulary;
-    rows = rows > PREFERENCE_ROWS ? rows : PREFERENCE_ROWS;
+    rows = rows > least ? rows : least;
     if (trained)
         while ((n + 1) * (n + 1) * c->width <= 4 * T)
             n++;
     else
         n = (T + rows - 1) / rows;
-    n = n < PREFERENCE_PIECES ? n : PREFERENCE_PIECES;
+    n = n < most ? n : most;
     return (T + n - 1) / n;
 }
 
@@ -202,7 +203,7 @@ static inline void preference_add(preference_stats *s, const float logps[2],
 static inline void preference_mean(preference_stats *s)
 {
     const double n = s->count > 0 ? (double)s->count : 1;
-    double *const all[] = { &s->loss,   &s->chosen,   &s->rejected, &s->margin,
+    double *const all[] = { &s->loss,     &s->chosen,   &s->rejected, &s->margin,
                             &s->accuracy, &s->logps[0], &s->logps[1] };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         *all[i] /= n;
