@@ -16,6 +16,9 @@
  *     {"instruction": "..", "input": "..", "output": ".."}     the output and the end of text are;
  *                                           "input" may be missing or empty
  *     {"text": ".."}                        all of it is, and the end of text
+ *     {"prompt": .., "chosen": .., "rejected": ..}    dataset_open_pairs: two answers to compare, as
+ *                                           texts or as messages; the prompt may be missing: it is
+ *                                           then what both begin with
  * All other targets are -1, which no loss counts. The prompt of an instruction is
  *     "### Instruction:\n" instruction "\n\n### Input:\n" input "\n\n### Response:\n"
  * without the middle part where there is no input; with a chat template it is a turn of the user
@@ -50,6 +53,7 @@ typedef struct {
     chat_marks learned; /* of examples: which tokens are targets */
     size_t replaced;    /* bytes of a text that are no UTF-8: learned as U+FFFD */
     size_t spelled;     /* special tokens that are spelled out */
+    int pairs;          /* 1: a row is two examples, chosen and rejected */
     int32_t padding;
     char error[512];
 } dataset;
@@ -292,15 +296,26 @@ static inline int dataset_encode(dataset *d, json *line, dataset_reader *r, cons
     return 0;
 }
 
+typedef struct {
+    const char *at;
+    size_t size;
+} dataset_span;
+
+static inline dataset_span dataset_string(json *line, uint32_t at)
+{
+    const dataset_span s = { json_text(line, at), json_size(line, at) };
+    return s;
+}
+
 /* A row of one text before another, which is learned with the end of text behind it. */
-static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const char *prompt,
-                               size_t n, uint32_t answer)
+static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, dataset_span prompt,
+                               dataset_span answer)
 {
     const dataset_desc *desc = r->desc;
-    const size_t begin = d->all.count;
-    if (prompt != r->text) {
+    const size_t begin = d->all.count, n = prompt.size;
+    if (prompt.at != r->text) {
         r->size = 0;
-        if (dataset_join(line, r, prompt, n) != 0)
+        if (dataset_join(line, r, prompt.at, n) != 0)
             return -1;
     }
     if (dataset_head(d, line, r) != 0)
@@ -311,7 +326,7 @@ static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const 
     if (d->all.count == begin && desc->end >= 0 && dataset_put(d, line, desc->end, 0) != 0)
         return -1; /* something must come before */
     const size_t learned = d->all.count;
-    if (dataset_encode(d, line, r, json_text(line, answer), json_size(line, answer), 1) != 0 ||
+    if (dataset_encode(d, line, r, answer.at, answer.size, 1) != 0 ||
         (desc->end >= 0 && dataset_put(d, line, desc->end, 1) != 0))
         return -1;
     if (d->all.count == learned || d->all.count - begin < 2)
@@ -320,17 +335,18 @@ static inline int dataset_pair(dataset *d, json *line, dataset_reader *r, const 
     return 0;
 }
 
-/* Tokens of r->turns; up to the last that is learned. */
-static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, size_t count)
+/* Tokens of turns; up to the last that is learned. */
+static inline int dataset_chat(dataset *d, json *line, dataset_reader *r, const chat_turn *turns,
+                               size_t count)
 {
     const dataset_desc *desc = r->desc;
     chat *c = desc->chats;
     const size_t begin = d->all.count;
     for (size_t i = 0; i < count; i++)
-        d->spelled += chat_spelled(r->tokenizer, r->turns[i].text, r->turns[i].size);
+        d->spelled += chat_spelled(r->tokenizer, turns[i].text, turns[i].size);
     if (strcmp(c->format.name, "own") == 0 && dataset_head(d, line, r) != 0)
         return -1;
-    if (chat_encode(c, r->tokenizer, r->turns, count, 0, desc->specials, &d->all, &d->learned) != 0)
+    if (chat_encode(c, r->tokenizer, turns, count, 0, desc->specials, &d->all, &d->learned) != 0)
         return json_fail(line, line->line, "%s", c->error);
     while (d->all.count > begin && !d->learned.at[d->all.count - 1])
         d->all.count--;
@@ -367,15 +383,18 @@ static inline int dataset_instruction(dataset *d, json *line, dataset_reader *r)
         (dataset_join(line, r, heads[1], chats ? 2 : strlen(heads[1])) != 0 ||
          dataset_join(line, r, json_text(line, input), json_size(line, input)) != 0))
         return -1;
-    if (!chats)
-        return dataset_join(line, r, heads[2], strlen(heads[2])) != 0 ||
-               dataset_pair(d, line, r, r->text, r->size, output) != 0;
+    if (!chats) {
+        if (dataset_join(line, r, heads[2], strlen(heads[2])) != 0)
+            return -1;
+        const dataset_span prompt = { r->text, r->size };
+        return dataset_pair(d, line, r, prompt, dataset_string(line, output));
+    }
     const chat_turn user = { CHAT_USER, r->text, r->size };
     const chat_turn assistant = { CHAT_ASSISTANT, json_text(line, output),
                                   json_size(line, output) };
     r->turns[0] = user;
     r->turns[1] = assistant;
-    return dataset_chat(d, line, r, 2);
+    return dataset_chat(d, line, r, r->turns, 2);
 }
 
 /* What a message says: a string, or a list of {"type": "text", "text": ".."}, which are put together
@@ -398,33 +417,42 @@ static inline int dataset_content(json *line, dataset_reader *r, uint32_t conten
     return 0;
 }
 
-static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
+/* Chats need a template. */
+static inline int dataset_need_chat(json *line, const dataset_reader *r)
 {
-    const uint32_t messages = json_need(line, JSON_ROOT, "messages", JSON_ARRAY);
     const chat *c = r->desc->chats;
     char names[256];
-    size_t n = 0, at = 0;
-    if (line->error[0] != 0)
+    if (dataset_has_chat(r->desc))
+        return 0;
+    return json_fail(line, line->line,
+                     "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
+                     "--assistant-turn say what is around a turn",
+                     c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
+                     c != NULL ? c->found : "",
+                     c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
+                     chat_names(names, sizeof names));
+}
+
+static inline int dataset_reserve_turns(json *line, dataset_reader *r, size_t turns)
+{
+    if (turns <= r->turn_room)
+        return 0;
+    chat_turn *more = (chat_turn *)realloc(r->turns, 2 * turns * sizeof *more);
+    if (more == NULL)
+        return json_fail(line, line->line, "out of memory for %.0f turns", 2 * (double)turns);
+    r->turns = more;
+    r->turn_room = 2 * turns;
+    return 0;
+}
+
+/* Adds an array of messages to the *n turns of r; their texts to r->text, where dataset_place_turns
+ * finds them. */
+static inline int dataset_read_turns(json *line, dataset_reader *r, uint32_t messages, size_t *n)
+{
+    int number = 1;
+    if (dataset_reserve_turns(line, r, *n + (size_t)json_size(line, messages) + 2) != 0)
         return -1;
-    if (!dataset_has_chat(r->desc))
-        return json_fail(
-            line, line->line,
-            "a chat, but %s%s%s; --chat NAME takes a known one: %s; or --user-turn and "
-            "--assistant-turn say what is around a turn",
-            c != NULL && c->found[0] != 0 ? "the model's " : "the model has no template",
-            c != NULL ? c->found : "",
-            c != NULL && c->found[0] != 0 ? " is none that is known here" : "",
-            chat_names(names, sizeof names));
-    if (json_size(line, messages) + 2 > r->turn_room) {
-        const size_t room = 2 * (size_t)json_size(line, messages) + 2;
-        chat_turn *more = (chat_turn *)realloc(r->turns, room * sizeof *more);
-        if (more == NULL)
-            return json_fail(line, line->line, "out of memory for %.0f turns", (double)room);
-        r->turns = more;
-        r->turn_room = room;
-    }
-    r->size = 0;
-    for (uint32_t i = json_first(line, messages); i != 0; i = json_next(line, i), n++) {
+    for (uint32_t i = json_first(line, messages); i != 0; i = json_next(line, i), number++) {
         const uint32_t role = json_need(line, i, "role", JSON_STRING);
         const uint32_t calls = json_find_set(line, i, "tool_calls");
         int k = 0;
@@ -435,17 +463,33 @@ static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
         if (k == CHAT_ROLES || json_size(line, calls) > 0)
             return json_fail(
                 line, line->line,
-                "message %d: expected \"role\" system, user or assistant, and no tools",
-                (int)n + 1);
+                "message %d: expected \"role\" system, user or assistant, and no tools", number);
         const size_t first = r->size;
         if (dataset_content(line, r, json_find(line, i, "content")) != 0)
             return -1;
-        r->turns[n].role = (chat_role)k;
-        r->turns[n].size = r->size - first;
+        r->turns[*n].role = (chat_role)k;
+        r->turns[(*n)++].size = r->size - first;
     }
-    for (size_t i = 0; i < n; at += r->turns[i++].size)
-        r->turns[i].text = r->text + at;
-    return dataset_chat(d, line, r, n);
+    return 0;
+}
+
+static inline void dataset_place_turns(dataset_reader *r, size_t n)
+{
+    for (size_t i = 0, at = 0; i < n; at += r->turns[i++].size)
+        r->turns[i].text = r->text != NULL ? r->text + at : "";
+}
+
+static inline int dataset_messages(dataset *d, json *line, dataset_reader *r)
+{
+    const uint32_t messages = json_need(line, JSON_ROOT, "messages", JSON_ARRAY);
+    size_t n = 0;
+    if (line->error[0] != 0 || dataset_need_chat(line, r) != 0)
+        return -1;
+    r->size = 0;
+    if (dataset_read_turns(line, r, messages, &n) != 0)
+        return -1;
+    dataset_place_turns(r, n);
+    return dataset_chat(d, line, r, r->turns, n);
 }
 
 static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
@@ -454,6 +498,11 @@ static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
     uint32_t prompt, answer;
     if (line->error[0] != 0)
         return -1;
+    if (kind == DATASET_KINDS && json_find(line, JSON_ROOT, "chosen") != 0 &&
+        json_find(line, JSON_ROOT, "rejected") != 0)
+        return json_fail(line, line->line,
+                         "a pair of answers, which --objective dpo compares; else expected %s",
+                         dataset_forms);
     if (kind == DATASET_KINDS)
         return json_fail(line, line->line, "expected %s", dataset_forms);
     d->lines[kind]++;
@@ -462,14 +511,16 @@ static inline int dataset_line(dataset *d, json *line, dataset_reader *r)
     if (kind == DATASET_INSTRUCTIONS)
         return dataset_instruction(d, line, r);
     if (kind == DATASET_TEXTS) {
+        const dataset_span none = { "", 0 };
         answer = json_need(line, JSON_ROOT, "text", JSON_STRING);
-        return line->error[0] != 0 || dataset_pair(d, line, r, "", 0, answer) != 0;
+        return line->error[0] != 0 ||
+               dataset_pair(d, line, r, none, dataset_string(line, answer)) != 0;
     }
     const char *key = json_find(line, JSON_ROOT, "completion") != 0 ? "completion" : "answer";
     prompt = json_need(line, JSON_ROOT, "prompt", JSON_STRING);
     answer = json_need(line, JSON_ROOT, key, JSON_STRING);
-    return line->error[0] != 0 ||
-           dataset_pair(d, line, r, json_text(line, prompt), json_size(line, prompt), answer) != 0;
+    return line->error[0] != 0 || dataset_pair(d, line, r, dataset_string(line, prompt),
+                                               dataset_string(line, answer)) != 0;
 }
 
 /* A place for an example, which begins where the tokens end. */
@@ -488,12 +539,177 @@ static inline dataset_example *dataset_next(dataset *d, json *line)
     return &d->examples[d->count++];
 }
 
+/* The example that was begun ends where the tokens do. */
+static inline void dataset_close(dataset *d)
+{
+    dataset_example *e = &d->examples[d->count - 1];
+    e->end = d->all.count;
+    for (e->answer = e->begin; !d->learned.at[e->answer];)
+        e->answer++;
+}
+
+/* ---- pairs ----------------------------------------------------------------------------------- */
+static const char dataset_pair_forms[] =
+    "{\"prompt\": \"..\", \"chosen\": \"..\", \"rejected\": \"..\"}, or lists of messages, "
+    "[{\"role\": \"assistant\", \"content\": \"..\"}], in their place";
+
+/* What two texts begin with, up to a whole character and not with the blank before it. */
+static inline size_t dataset_common(dataset_span a, dataset_span b)
+{
+    size_t n = 0;
+    while (n < a.size && n < b.size && a.at[n] == b.at[n])
+        n++;
+    while (n > 0 && ((n < a.size && ((unsigned char)a.at[n] & 0xc0) == 0x80) ||
+                     (n < b.size && ((unsigned char)b.at[n] & 0xc0) == 0x80)))
+        n--;
+    return n > 0 && a.at[n - 1] == ' ' ? n - 1 : n;
+}
+
+/* Both answers as texts; prompt 0: what both begin with. */
+static inline int dataset_text_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
+                                    const uint32_t answers[2])
+{
+    dataset_span before = dataset_string(line, answers[0]);
+    if (prompt != 0)
+        before = dataset_string(line, prompt);
+    else
+        before.size = dataset_common(before, dataset_string(line, answers[1]));
+    d->lines[DATASET_PROMPTS]++;
+    for (int i = 0; i < 2; i++) {
+        dataset_span answer = dataset_string(line, answers[i]);
+        if (prompt == 0) {
+            answer.at += before.size;
+            answer.size -= before.size;
+        }
+        if (dataset_next(d, line) == NULL || dataset_pair(d, line, r, before, answer) != 0)
+            return -1;
+        dataset_close(d);
+    }
+    return 0;
+}
+
+/* Only answers behind the first `before` count: those of a prompt are given. */
+static inline int dataset_forget(dataset *d, json *line, size_t before, size_t answers)
+{
+    const size_t begin = d->examples[d->count - 1].begin;
+    unsigned char *learned = d->learned.at;
+    size_t runs = 0;
+    for (size_t i = begin; i < d->all.count; i++) {
+        runs += learned[i] && (i == begin || !learned[i - 1]);
+        if (learned[i] && runs <= before)
+            learned[i] = 2;
+    }
+    for (size_t i = begin; i < d->all.count; i++)
+        learned[i] = learned[i] == 1;
+    if (runs != answers)
+        return json_fail(line, line->line, "an answer without a token, or two without one between");
+    return 0;
+}
+
+static inline size_t dataset_answers(const chat_turn *turns, size_t count)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        n += turns[i].role == CHAT_ASSISTANT;
+    return n;
+}
+
+/* The turns of a prompt and each answer to r->turns; counts: how many of each. prompt: messages, a
+ * text of the user's, or 0. */
+static inline int dataset_pair_turns(json *line, dataset_reader *r, uint32_t prompt,
+                                     const uint32_t answers[2], size_t counts[2])
+{
+    const int text = prompt != 0 && json_kind_of(line, prompt) == JSON_STRING;
+    size_t n = 0;
+    r->size = 0;
+    for (int i = 0; i < 2; i++) {
+        const size_t first = n;
+        if (text) {
+            if (dataset_reserve_turns(line, r, n + 1) != 0 ||
+                dataset_join(line, r, json_text(line, prompt), json_size(line, prompt)) != 0)
+                return -1;
+            r->turns[n].role = CHAT_USER;
+            r->turns[n++].size = json_size(line, prompt);
+        } else if (prompt != 0 && dataset_read_turns(line, r, prompt, &n) != 0) {
+            return -1;
+        }
+        if (dataset_read_turns(line, r, answers[i], &n) != 0)
+            return -1;
+        counts[i] = n - first;
+    }
+    dataset_place_turns(r, n);
+    return 0;
+}
+
+/* Both answers as messages. Without a prompt, or where that is a text and both begin with it, the
+ * prompt is the messages that both begin with. */
+static inline int dataset_chat_pair(dataset *d, json *line, dataset_reader *r, uint32_t prompt,
+                                    const uint32_t answers[2])
+{
+    const int text = prompt != 0 && json_kind_of(line, prompt) == JSON_STRING;
+    size_t counts[2], common = 0;
+    if (dataset_need_chat(line, r) != 0 ||
+        dataset_pair_turns(line, r, text ? 0 : prompt, answers, counts) != 0)
+        return -1;
+    const size_t least = counts[0] < counts[1] ? counts[0] : counts[1];
+    for (const chat_turn *a = r->turns, *b = a + counts[0];
+         common < least && a->role == b->role && a->size == b->size &&
+         memcmp(a->text, b->text, a->size) == 0;
+         a++, b++)
+        common++;
+    if (prompt != 0 && !text)
+        common = json_size(line, prompt);
+    if (text && common == 0) {
+        common = 1;
+        if (dataset_pair_turns(line, r, prompt, answers, counts) != 0)
+            return -1;
+    }
+    d->lines[DATASET_CHATS]++;
+    for (int i = 0; i < 2; i++) {
+        const chat_turn *turns = r->turns + (i > 0 ? counts[0] : 0);
+        const size_t all = dataset_answers(turns, counts[i]),
+                     given = dataset_answers(turns, common);
+        if (all == given)
+            return json_fail(line, line->line, "\"%s\" has no turn of the assistant%s",
+                             i > 0 ? "rejected" : "chosen", common > 0 ? " behind the prompt" : "");
+        if (dataset_next(d, line) == NULL || dataset_chat(d, line, r, turns, counts[i]) != 0 ||
+            dataset_forget(d, line, given, all) != 0)
+            return -1;
+        dataset_close(d);
+    }
+    return 0;
+}
+
+static inline int dataset_pair_line(dataset *d, json *line, dataset_reader *r)
+{
+    static const char *const names[2] = { "chosen", "rejected" };
+    uint32_t answers[2], prompt = json_find_set(line, JSON_ROOT, "prompt");
+    for (int i = 0; i < 2; i++) {
+        answers[i] = json_find_set(line, JSON_ROOT, names[i]);
+        if (answers[i] == 0)
+            return json_fail(line, line->line, "\"%s\" is missing: expected %s", names[i],
+                             dataset_pair_forms);
+        const json_kind kind = json_kind_of(line, answers[i]);
+        if ((kind != JSON_STRING && kind != JSON_ARRAY) || kind != json_kind_of(line, answers[0]))
+            return json_fail(line, line->line, "\"%s\": expected %s", names[i],
+                             i > 0 ? "what \"chosen\" is, a text or a list of messages"
+                                   : "a text, or a list of messages");
+    }
+    const json_kind kind = json_kind_of(line, prompt);
+    const int chats = json_kind_of(line, answers[0]) == JSON_ARRAY;
+    if (prompt != 0 && kind != JSON_STRING && (kind != JSON_ARRAY || !chats))
+        return json_fail(line, line->line, "\"prompt\": expected a text%s",
+                         chats ? ", or a list of messages" : ", as the answers are");
+    return chats ? dataset_chat_pair(d, line, r, prompt, answers)
+                 : dataset_text_pair(d, line, r, prompt, answers);
+}
+
 static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
                                 const dataset_desc *desc)
 {
+    const char *forms = d->pairs ? dataset_pair_forms : dataset_forms;
     json line;
     dataset_reader r;
-    dataset_example *e;
     FILE *f = fopen(path, "rb");
     memset(&r, 0, sizeof r);
     r.tokenizer = tokenizer;
@@ -506,11 +722,11 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
     else if (r.turns == NULL)
         json_fail(&line, 0, "out of memory for turns");
     while (line.error[0] == 0 && json_read_line(&line, f) == 1) {
-        if ((e = dataset_next(d, &line)) == NULL || dataset_line(d, &line, &r) != 0)
+        if (d->pairs ? dataset_pair_line(d, &line, &r) != 0
+                     : dataset_next(d, &line) == NULL || dataset_line(d, &line, &r) != 0)
             break;
-        e->end = d->all.count;
-        for (e->answer = e->begin; !d->learned.at[e->answer];)
-            e->answer++;
+        if (!d->pairs)
+            dataset_close(d);
     }
     if (f != NULL && line.error[0] != 0 && line.line <= 1)
         dataset_refuse_head(&line, f);
@@ -522,10 +738,10 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
         json_fail(&line, 1,
                   "an array: expected an object a line, with no [ ] around them and no commas "
                   "between: %s",
-                  dataset_forms);
+                  forms);
     }
     if (line.error[0] == 0 && d->count == 0)
-        json_fail(&line, 0, "no lines: expected %s", dataset_forms);
+        json_fail(&line, 0, "no lines: expected %s", forms);
     memcpy(d->error, line.error, sizeof d->error);
     json_free(&line);
     free(r.text);
@@ -533,14 +749,16 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer,
     return d->error[0] != 0 ? -1 : 0;
 }
 
-/* By the end of the path: .jsonl, .bin (tokens below `vocabulary`), else text, in which special
- * tokens count. tokenizer may be NULL for .bin. 0, or -1 with d->error set and nothing to free. */
-static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
-                                  const dataset_desc *desc)
+static inline int dataset_read(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
+                               const dataset_desc *desc)
 {
-    memset(d, 0, sizeof *d);
     d->padding = desc->end >= 0 ? desc->end : 0;
     int failed;
+    if (d->pairs && !dataset_ends_in(path, ".jsonl")) {
+        snprintf(d->error, sizeof d->error, "%.200s: pairs are lines of FILE.jsonl: %s", path,
+                 dataset_pair_forms);
+        return -1;
+    }
     if (dataset_ends_in(path, ".bin")) {
         failed = bpe_read_bin(path, vocabulary, &d->all);
     } else if (dataset_ends_in(path, ".jsonl")) {
@@ -562,6 +780,24 @@ static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, 
     return failed ? -1 : 0;
 }
 
+/* By the end of the path: .jsonl, .bin (tokens below `vocabulary`), else text, in which special
+ * tokens count. tokenizer may be NULL for .bin. 0, or -1 with d->error set and nothing to free. */
+static inline int dataset_open_as(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
+                                  const dataset_desc *desc)
+{
+    memset(d, 0, sizeof *d);
+    return dataset_read(d, path, tokenizer, vocabulary, desc);
+}
+
+/* The same of pairs, FILE.jsonl: a row is 2 T tokens, the one that was chosen, then the other. */
+static inline int dataset_open_pairs(dataset *d, const char *path, bpe *tokenizer,
+                                     int32_t vocabulary, const dataset_desc *desc)
+{
+    memset(d, 0, sizeof *d);
+    d->pairs = 1;
+    return dataset_read(d, path, tokenizer, vocabulary, desc);
+}
+
 /* Without a chat template. end: of a text, -1: there is none. */
 static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int32_t vocabulary,
                                int32_t end)
@@ -570,11 +806,11 @@ static inline int dataset_open(dataset *d, const char *path, bpe *tokenizer, int
     return dataset_open_as(d, path, tokenizer, vocabulary, &desc);
 }
 
-/* Rows of T tokens. */
+/* Rows of T tokens, or of pairs of T each. */
 static inline uint64_t dataset_rows(const dataset *d, int64_t T)
 {
     const size_t targets = d->all.count > 0 ? d->all.count - 1 : 0;
-    return d->examples != NULL ? d->count : (targets + (size_t)T - 1) / (size_t)T;
+    return d->examples != NULL ? d->count >> d->pairs : (targets + (size_t)T - 1) / (size_t)T;
 }
 
 /* The least T that cuts no example; 0: windows, which may have any. */
@@ -596,13 +832,11 @@ static inline uint64_t dataset_cut(const dataset *d, int64_t T)
     return n;
 }
 
-static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_t *tokens,
-                               int32_t *targets)
+static inline void dataset_fill(const dataset *d, dataset_example e, int64_t T, int32_t *tokens,
+                                int32_t *targets)
 {
     const size_t length = (size_t)T;
-    dataset_example e = { (size_t)row * length, 0, d->all.count };
     if (d->examples != NULL) {
-        e = d->examples[row];
         const size_t spare = e.end - e.begin > length + 1 ? e.end - e.begin - length - 1 : 0;
         const size_t prompt = e.answer > e.begin ? e.answer - e.begin - 1 : 0;
         e.begin += spare < prompt ? spare : prompt;
@@ -613,6 +847,18 @@ static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_
         const int learned = at + 1 < e.end && (d->learned.at == NULL || d->learned.at[at + 1]);
         targets[t] = learned ? d->all.ids[at + 1] : -1;
     }
+}
+
+/* T tokens and targets, of pairs 2 T. */
+static inline void dataset_row(const dataset *d, uint64_t row, int64_t T, int32_t *tokens,
+                               int32_t *targets)
+{
+    const dataset_example window = { (size_t)row * (size_t)T, 0, d->all.count };
+    if (d->examples == NULL)
+        dataset_fill(d, window, T, tokens, targets);
+    for (int i = 0; d->examples != NULL && i <= d->pairs; i++)
+        dataset_fill(d, d->examples[(row << d->pairs) + (uint64_t)i], T, tokens + i * T,
+                     targets + i * T);
 }
 
 /* The row that comes at a position: in each epoch of n rows all of them, in an order of its own. A
@@ -675,15 +921,30 @@ static inline int dataset_batches_new(dataset_batches *b)
     return -1;
 }
 
-/* Places of a row that are not padding, of T. */
-static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
+/* Places of part i of a row that are not padding, of T. */
+static inline int64_t dataset_part(const dataset *d, uint64_t row, int i, int64_t T)
 {
     size_t n = (size_t)T;
-    if (d->examples != NULL)
-        n = d->examples[row].end - d->examples[row].begin - 1;
+    const dataset_example *e =
+        d->examples != NULL ? &d->examples[(row << d->pairs) + (uint64_t)i] : NULL;
+    if (e != NULL)
+        n = e->end - e->begin - 1;
     else if (d->all.count - (size_t)row * (size_t)T <= n)
         n = d->all.count - (size_t)row * (size_t)T - 1;
     return (int64_t)n < T ? (int64_t)n : T;
+}
+
+/* The T that a row needs, up to T: of a pair, the longer one's. */
+static inline int64_t dataset_length(const dataset *d, uint64_t row, int64_t T)
+{
+    const int64_t a = dataset_part(d, row, 0, T), b = dataset_part(d, row, d->pairs, T);
+    return a > b ? a : b;
+}
+
+/* Places of a row that are not padding. */
+static inline int64_t dataset_real(const dataset *d, uint64_t row, int64_t T)
+{
+    return dataset_part(d, row, 0, T) + (d->pairs ? dataset_part(d, row, 1, T) : 0);
 }
 
 static inline int dataset_shorter(const void *a, const void *b)

@@ -25,6 +25,7 @@
 #include "dataset.h"
 #include "generate.h"
 #include "lm.h"
+#include "teacher.h"
 #include "tokenizer.h"
 
 /* ---- options: those that gpt.c does not have, too -------------------------------------------- */
@@ -36,10 +37,15 @@ static struct {
     const char *merge, *modules_to_save, *layers_to_transform;
     int64_t dora, tied;
     int64_t special_tokens, epochs, eval, generate, export_as, keep;
+    int64_t objective, teacher_store;
+    double beta, label_smoothing, distill_temperature, distill_alpha;
+    const char *reference, *teacher;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
+enum { OBJECTIVE_PLAIN, OBJECTIVE_DPO, OBJECTIVE_DISTILL };
+static const char *const objective_names[] = { "plain", "dpo", "distill", NULL };
 static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", NULL };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
@@ -57,11 +63,30 @@ static const options_row allowed[] = {
       "folder with config.json, model.safetensors (or its shards) and the tokenizer's files" },
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
+    { "objective", OPTIONS_CHOICE, &o.objective, "plain", 0, 0, objective_names,
+      "what is minimised: the loss of the next token; dpo: that of pairs of answers, against a "
+      "reference; distill: of the next token, and how far the probabilities are from --teacher's" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
       "what to learn: text (-: standard input), FILE.bin of 16-bit tokens, or FILE.jsonl, a line "
       "each: {\"messages\": [{\"role\": \"user\", \"content\": \"..\"}, ..]}, whose answers are "
       "learned, {\"prompt\": .., \"completion\": ..}, {\"instruction\": .., \"output\": ..}, "
-      "{\"text\": ..}" },
+      "{\"text\": ..}; with --objective dpo {\"prompt\": .., \"chosen\": .., \"rejected\": ..}, "
+      "texts or messages" },
+    { "beta", OPTIONS_REAL, &o.beta, "0.1", 1e-6, 1e6, NULL,
+      "dpo: how much log-probabilities' distance from the reference's counts" },
+    { "label-smoothing", OPTIONS_REAL, &o.label_smoothing, "0", 0, 0.5, NULL,
+      "dpo: the share of pairs taken to be labelled the wrong way round" },
+    { "reference", OPTIONS_FILE, &o.reference, NULL, 0, 0, NULL,
+      "dpo: folder with the reference, a model or an adapter of --model's; not given: --model and "
+      "--adapter as they are when the training begins (--eval: --model alone)" },
+    { "teacher", OPTIONS_FILE, &o.teacher, NULL, 0, 0, NULL,
+      "distill: folder with a model of the same vocabulary, which stays as it is" },
+    { "teacher-store", OPTIONS_CHOICE, &o.teacher_store, "f32", 0, 0, storage_names,
+      "distill: how the teacher's matrices are kept" },
+    { "distill-temperature", OPTIONS_REAL, &o.distill_temperature, "2", 0.01, 100, NULL,
+      "distill: both models' logits are divided by it; that loss is multiplied by its square" },
+    { "distill-alpha", OPTIONS_REAL, &o.distill_alpha, "0.5", 0, 0.999, NULL,
+      "distill: the share of the next token's loss; the rest is of the teacher's probabilities" },
     { "validation", OPTIONS_FILE, &lm.validation, NULL, 0, 0, NULL,
       "what to evaluate with; not given: the last 10 % of --data" },
     { "general", OPTIONS_FILE, &o.general, NULL, 0, 0, NULL,
@@ -157,7 +182,7 @@ static const options_table options = { "finetune", allowed, sizeof allowed / siz
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store dora modules-to-save "
-    "ensure-weight-tying layers-to-transform";
+    "ensure-weight-tying layers-to-transform objective";
 static const char other_notes[] = "data base skipped position best before general cut.step cut.row "
                                   "rows.validation rows.general";
 static const char not_kept[] =
@@ -172,6 +197,33 @@ static int check_steps(int argc, char **argv)
         return session_fail(2, "--steps %lld and --epochs %lld: give one of them",
                             (long long)lm.steps, (long long)o.epochs);
     o.epochs = steps ? 0 : o.epochs;
+    return 0;
+}
+
+/* Options of an objective that is not asked for, or what one lacks. */
+static int check_objective(int argc, char **argv)
+{
+    static const struct {
+        const char *option;
+        int objective;
+    } own[] = { { "beta", OBJECTIVE_DPO },
+                { "label-smoothing", OBJECTIVE_DPO },
+                { "reference", OBJECTIVE_DPO },
+                { "teacher", OBJECTIVE_DISTILL },
+                { "teacher-store", OBJECTIVE_DISTILL },
+                { "distill-temperature", OBJECTIVE_DISTILL },
+                { "distill-alpha", OBJECTIVE_DISTILL } };
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (own[i].objective != o.objective &&
+            options_given(&options, argc, argv, own[i].option) != NULL)
+            return session_fail(2, "--%s is of --objective %s: give that option, too",
+                                own[i].option, objective_names[own[i].objective]);
+    if (o.objective == OBJECTIVE_DISTILL && o.teacher == NULL && !o.eval && !o.generate)
+        return session_fail(2, "--objective distill needs --teacher DIR: a model of the same "
+                               "vocabulary to learn from");
+    if (o.objective == OBJECTIVE_DPO && o.general != NULL)
+        return session_fail(2, "--general is a text, and --objective dpo evaluates pairs; --eval "
+                               "without it says how much of a text is forgotten");
     return 0;
 }
 
@@ -310,6 +362,11 @@ static struct {
     uint64_t cut_step, cut_row;   /* where --batch became what it is; 0: at the beginning */
     int64_t cut_was;              /* and what it was until now; 0: the same */
     int biases;                   /* 1: the model has some */
+    int64_t vocabulary;           /* its own */
+    /* Of pairs: log-probabilities by the reference, (rows,2) of --data and of --validation; those of
+     * a batch, and its labels, which are fed. */
+    float *references[2], *reference, *label;
+    int refers; /* 1: they are being computed */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
@@ -321,9 +378,10 @@ typedef struct { /* what came of a method: a row of the table */
 
 typedef struct {
     gckpt_store *notes; /* of training.safetensors, which other files do not get */
-    model_any model;
+    model_any model, teacher;
     adapters adapters;
     model_options how;
+    int training;     /* 1: what is built is to train with */
     const char *save; /* folder; NULL: nothing is saved */
     int saved;        /* 1: what others load from there has the weights as they are now */
     lm_run run;
@@ -440,8 +498,10 @@ static int open_data(const char *option, const char *path, const model_any *m, d
     if (session_is_dash(path) && session_take_stdin(option) != 0)
         return 2;
     const dataset_desc desc = { run.end, (int)o.special_tokens, &run.chat };
-    if (dataset_open_as(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
-                        (int32_t)m->config.vocabulary, &desc) != 0)
+    const int pairs = o.objective == OBJECTIVE_DPO;
+    if ((pairs ? dataset_open_pairs
+               : dataset_open_as)(d, session_is_dash(path) ? "/dev/stdin" : path, &run.tokenizer,
+                                  (int32_t)m->config.vocabulary, &desc) != 0)
         return session_fail(1, "--%s: %s", option, d->error);
     if (d->spelled > 0)
         fprintf(session.out, "note   --%s: %zu special token%s spelled out, taken as %s\n", option,
@@ -515,6 +575,29 @@ static void say_chats(void)
             end >= 0 ? "" : "; no token of the model's ends a turn: its end is spelled out");
 }
 
+/* Sequences of T tokens in a row. */
+static int64_t row_width(void) { return o.objective == OBJECTIVE_DPO ? 2 : 1; }
+
+/* What a step is fed. */
+static int make_batch(void)
+{
+    const int64_t T = run.first.T, width = row_width();
+    if (lm_make_batch(&run.first, width * T) != 0)
+        return 1;
+    run.first.T = T;
+    if (width == 1)
+        return 0;
+    run.reference = calloc((size_t)lm.batch, 2 * sizeof(float));
+    run.label = malloc((size_t)lm.batch * sizeof(float));
+    if (run.reference == NULL || run.label == NULL)
+        return session_fail(1, "out of memory for a batch of %lld pairs", (long long)lm.batch);
+    for (int64_t i = 0; i < lm.batch; i++)
+        run.label[i] = (float)(1 - o.label_smoothing);
+    run.first.more[0] = run.reference;
+    run.first.more[1] = run.label;
+    return 0;
+}
+
 /* Steps of rows of like length, and the lengths that are planned for. */
 static int group_rows(void)
 {
@@ -528,6 +611,7 @@ static int group_rows(void)
                                 0,
                                 NULL,
                                 NULL };
+    const int64_t width = row_width();
     double real = 0, computed = 0;
     run.grouped = run.train.data->examples != NULL && !o.in_order;
     if (!run.grouped)
@@ -543,13 +627,13 @@ static int group_rows(void)
         int k = 0;
         while (run.lengths[k] < length)
             k++;
-        computed += (double)n * (double)run.lengths[k];
+        computed += (double)n * (double)(width * run.lengths[k]);
         for (uint64_t i = 0; i < n; i++)
-            real += (double)dataset_length(run.train.data, run.batches.now[i], run.first.T);
+            real += (double)dataset_real(run.train.data, run.batches.now[i], run.first.T);
     }
     run.lengths[run.classes - 1] = run.first.T; /* what evaluates may be longer */
     run.padding = computed / real;
-    run.unsorted = (double)run.train.count * (double)run.first.T / real;
+    run.unsorted = (double)run.train.count * (double)(width * run.first.T) / real;
     return 0;
 }
 
@@ -599,6 +683,7 @@ static int open_model(model_any *m)
     if (bpe_open(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s", run.tokenizer.error);
     run.biases = has_biases(&m->config);
+    run.vocabulary = m->config.vocabulary;
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
     if (m->config.eos[0] < 0 && end != NULL)
         m->config.eos[0] = end->id, m->config.eos[1] = -1;
@@ -657,7 +742,7 @@ static int load_data(void)
                             (long long)run.first.T, session_s(run.first.T),
                             longest > 0 ? "--validation FILE or --eval-every 0 leaves all to learn"
                                         : "a smaller --context makes more");
-    if (lm_make_batch(&run.first, run.first.T) != 0 || group_rows() != 0)
+    if (make_batch() != 0 || group_rows() != 0)
         return 1;
     count_steps();
     const uint64_t cut = dataset_cut(&run.data, run.first.T);
@@ -701,7 +786,7 @@ static uint64_t part_place(const part *p, uint64_t i)
 static uint64_t part_hash(const part *p)
 {
     const lm_run *r = &run.first;
-    const size_t bytes = (size_t)r->T * sizeof(int32_t);
+    const size_t bytes = (size_t)(row_width() * r->T) * sizeof(int32_t);
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
     for (uint64_t i = 0; i < part_used(p); i++) {
         dataset_row(p->data, part_place(p, i), r->T, r->tokens, r->targets);
@@ -711,18 +796,81 @@ static uint64_t part_hash(const part *p)
 }
 
 /* ---- a method: loading and planning ---------------------------------------------------------- */
+/* 1: the table of the head is trained. */
+static int trains_head(const tuning *t)
+{
+    const model_config *c = &t->model.config;
+    char name[MODEL_NAME];
+    gckpt_parameter p;
+    model_join(name, c->tied ? c->family->embeddings : "lm_head", ".weight");
+    return gckpt_store_peek(t->run.store, gckpt_store_find(t->run.store, name), &p) == GCKPT_OK &&
+           !p.frozen;
+}
+
+static int with_pairs(gckpt_graph *g, int64_t rows, int64_t T, gckpt_term *term, lm_model *m)
+{
+    tuning *t = (tuning *)m->user;
+    const gckpt_shape shape = gckpt_shape2(rows, 2 * T);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
+    gckpt_tensor *reference = gckpt_input(g, "reference", GCKPT_F32, gckpt_shape2(rows, 2));
+    gckpt_tensor *label = gckpt_input(g, "label", GCKPT_F32, gckpt_shape1(rows));
+    const int64_t piece = preference_piece(&t->model, T, t->training && trains_head(t));
+    m->logits.tensor = preference_logps(&t->model, tokens, targets, &t->how, piece);
+    term->loss = preference_loss(m->logits.tensor, reference, label, o.beta);
+    term->weight = 1;
+    m->feeds[0].input = gckpt_id(tokens);
+    m->feeds[1].input = gckpt_id(targets);
+    m->feeds[2].input = gckpt_id(reference);
+    m->feeds[3].input = gckpt_id(label);
+    return 1;
+}
+
 static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
     lm_model *m = (lm_model *)user;
     tuning *t = (tuning *)m->user;
-    const gckpt_shape shape = gckpt_shape2(rows, m->T > 0 ? m->T : t->run.T);
-    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
-    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
-    term->loss = model_loss(&t->model, model_hidden(&t->model, tokens, &t->how), targets);
-    term->weight = 1;
+    const int64_t T = m->T > 0 ? m->T : t->run.T;
+    if (o.objective == OBJECTIVE_DPO)
+        return with_pairs(g, rows, T, term, m);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *hidden = model_hidden(&t->model, tokens, &t->how);
+    const int taught = o.objective == OBJECTIVE_DISTILL && t->training,
+              plain = !taught || o.distill_alpha > 0;
+    int n = 0;
     m->feeds[0].input = gckpt_id(tokens);
     m->feeds[1].input = gckpt_id(targets);
-    return 1;
+    if (plain) {
+        term[n].loss = model_loss(&t->model, hidden, targets);
+        term[n++].weight = taught ? (float)o.distill_alpha : 1;
+    }
+    if (taught) {
+        const int64_t piece = preference_piece(&t->model, T, trains_head(t));
+        term[n].loss = teacher_loss(&t->model, hidden, &t->teacher, tokens, targets,
+                                    o.distill_temperature, piece);
+        term[n++].weight = (float)(1 - o.distill_alpha);
+    }
+    return n;
+}
+
+/* The teacher, beside what is trained. */
+static int load_teacher(tuning *t)
+{
+    const model_source source = { (gckpt_storage)o.teacher_store, 0 };
+    const int64_t before = lm_parameters(t->run.store);
+    if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
+        return session_fail(1, "--teacher: %s", t->teacher.error);
+    if (t->teacher.config.context < run.first.T)
+        return session_fail(2,
+                            "--teacher %s has %lld positions, rows %lld: a --context of at most "
+                            "so many",
+                            o.teacher, (long long)t->teacher.config.context,
+                            (long long)run.first.T);
+    fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
+            t->teacher.config.type, (long long)(lm_parameters(t->run.store) - before),
+            storage_names[o.teacher_store]);
+    return 0;
 }
 
 /* Of the folders of a model and, or NULL: a new one, of an adapter. */
@@ -759,8 +907,14 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
                             adapter, adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
-    t->run.lr = lm.lr > 0 ? lm.lr : usual_lr[method];
-    return failed ? session_fail(1, "%s", t->model.error) : 0;
+    t->run.lr = lm.lr > 0                      ? lm.lr
+                : o.objective == OBJECTIVE_DPO ? usual_lr[method] / 50
+                                               : usual_lr[method];
+    if (failed)
+        return session_fail(1, "%s", t->model.error);
+    return o.objective == OBJECTIVE_DISTILL && !o.eval && !o.generate && lm.data != NULL
+               ? load_teacher(t)
+               : 0;
 }
 
 /* Only what is trained goes to training.safetensors. */
@@ -780,11 +934,14 @@ static int make_plans(tuning *t)
     desc.batch = 1; /* row by row: the mean of their means is wanted, too */
     r->classes = run.classes > 0 ? run.classes - 1 : 0;
     for (int i = 0; (m = lm_each(r, i)) != NULL; i++) {
-        const int training = lm_purpose(i) == LM_TRAINING;
+        const int training = lm_purpose(i) == LM_TRAINING, evaluates = o.eval || run.refers;
         if (lm_purpose(i) == LM_SAMPLING ||
-            (training ? o.eval != 0 : lm.eval_every == 0 && !o.eval))
+            (training ? evaluates : lm.eval_every == 0 && !evaluates))
             continue;
         m->user = t;
+        t->training = training;
+        desc.fetch = &m->logits;
+        desc.fetches = o.objective == OBJECTIVE_DPO;
         m->T = i < LM_PURPOSES ? r->T : run.lengths[(i - LM_PURPOSES) / LM_SAMPLING];
         if (training ? lm_plan_training(r, m, with_loss, NULL) != 0
                      : lm_plan(r, m, LM_EVALUATION, with_loss, 1, &desc) != 0)
@@ -833,6 +990,7 @@ static void free_tuning(tuning *t)
     gckpt_store_free(t->run.store);
     gckpt_store_free(t->notes);
     model_close(&t->model);
+    model_close(&t->teacher);
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */
@@ -933,21 +1091,37 @@ static int sample(tuning *t, const char *when)
 }
 
 /* ---- evaluation and saving ------------------------------------------------------------------- */
+/* What pairs of a row of a data set are compared with. */
+static void put_reference(const dataset *d, uint64_t row, int64_t at)
+{
+    if (run.references[d == &run.validation] != NULL)
+        memcpy(run.reference + 2 * at, run.references[d == &run.validation] + 2 * row,
+               2 * sizeof(float));
+}
+
+/* A row alone; *m: what it ran by. */
+static gckpt_result forward_row(tuning *t, const part *p, uint64_t row, lm_model **m,
+                                gckpt_report *report)
+{
+    lm_run *r = &t->run;
+    gckpt_feed feeds[LM_FEEDS];
+    *m = lm_for(r, LM_EVALUATION, dataset_length(p->data, row, r->T));
+    dataset_row(p->data, row, (*m)->T, r->tokens, r->targets);
+    if (p->data->pairs)
+        put_reference(p->data, row, 0);
+    return gckpt_forward((*m)->exec, feeds, lm_feeds(r, *m, feeds), 1, report);
+}
+
 /* The mean loss of a target, and the mean of the rows' means; 0 when interrupted. */
 static int evaluate_part(tuning *t, const part *p, double *mean, double *of_means)
 {
     const uint64_t used = part_used(p);
-    lm_run *r = &t->run;
     double sum = 0, means = 0;
     int64_t count = 0, rows = 0;
     for (uint64_t i = 0; i < used && !session.interrupted; i++) {
-        const uint64_t row = part_place(p, i);
-        const lm_model *m = lm_for(r, LM_EVALUATION, dataset_length(p->data, row, r->T));
-        const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
-                                      { m->feeds[1].input, r->targets } };
+        lm_model *m;
         gckpt_report report;
-        dataset_row(p->data, row, m->T, r->tokens, r->targets);
-        const gckpt_result result = gckpt_forward(m->exec, feeds, 2, 1, &report);
+        const gckpt_result result = forward_row(t, p, part_place(p, i), &m, &report);
         if (result == GCKPT_CANCELLED)
             break;
         if (result != GCKPT_OK)
@@ -965,10 +1139,49 @@ static int evaluate_part(tuning *t, const part *p, double *mean, double *of_mean
 /* e to the mean loss of a token: between so many the model was as unsure. */
 static double perplexity(double loss) { return loss < 700 ? 1 / sample_exp(-loss) : 1e304; }
 
+/* The loss of pairs, and the rewards of their answers. */
+static int evaluate_pairs(tuning *t, uint64_t step, double *loss)
+{
+    const part *p = &run.valid;
+    preference_stats s = { 0 };
+    char also[320], text[160];
+    for (uint64_t i = 0; i < part_used(p) && !session.interrupted; i++) {
+        lm_model *m;
+        gckpt_report report;
+        const gckpt_result result = forward_row(t, p, part_place(p, i), &m, &report);
+        if (result == GCKPT_CANCELLED)
+            break;
+        if (result != GCKPT_OK)
+            return session_fail(1, "%s", gckpt_error_text(m->exec));
+        preference_add(&s, gckpt_fetch(m->exec, gckpt_id(m->logits.tensor), 0), run.reference,
+                       o.beta, report.loss);
+    }
+    preference_mean(&s);
+    *loss = session.interrupted ? 0 : s.loss;
+    if (*loss == 0)
+        return 0;
+    snprintf(text, sizeof text,
+             "loss %.4f a pair, accuracy %.3f, rewards %.4f chosen, %.4f rejected, margin %.4f",
+             s.loss, s.accuracy, s.chosen, s.rejected, s.margin);
+    if (o.eval)
+        fprintf(session.out, "eval   %lld pair%s: %s\n", (long long)s.count, session_s(s.count),
+                text);
+    else
+        session_say("step %llu: validation %s", (unsigned long long)step, text);
+    snprintf(also, sizeof also,
+             ",\"rewards/chosen\":%.9g,\"rewards/rejected\":%.9g,\"rewards/accuracies\":%.9g,"
+             "\"rewards/margins\":%.9g,\"logps/chosen\":%.9g,\"logps/rejected\":%.9g",
+             s.chosen, s.rejected, s.accuracy, s.margin, s.logps[0], s.logps[1]);
+    lm_report_eval(step, *loss, also);
+    return 0;
+}
+
 static int evaluate(tuning *t, uint64_t step, double *loss)
 {
     double of_means;
     char also[96];
+    if (o.objective == OBJECTIVE_DPO)
+        return evaluate_pairs(t, step, loss);
     if (evaluate_part(t, &run.valid, loss, &of_means) != 0)
         return 1;
     if (*loss == 0)
@@ -1140,6 +1353,15 @@ static int save(tuning *t, double loss)
 }
 
 /* ---- training -------------------------------------------------------------------------------- */
+/* A row that is learned, to place i of a batch of rows of T tokens. */
+static void put_row(lm_run *r, uint64_t row, int64_t i, int64_t T)
+{
+    const int64_t at = i * row_width() * T;
+    dataset_row(run.train.data, row, T, r->tokens + at, r->targets + at);
+    if (run.train.data->pairs)
+        put_reference(run.train.data, row, i);
+}
+
 static void put_batch(lm_run *r, uint64_t step)
 {
     (void)step; /* rows follow each other, also those of steps without targets */
@@ -1151,9 +1373,8 @@ static void put_batch(lm_run *r, uint64_t step)
         r->real = 0;
         for (int64_t i = 0; i < r->fed; i++) {
             const uint64_t row = run.batches.now[i];
-            r->real += dataset_length(run.train.data, row, r->length);
-            dataset_row(run.train.data, row, r->length, r->tokens + i * r->length,
-                        r->targets + i * r->length);
+            r->real += dataset_real(run.train.data, row, r->length);
+            put_row(r, row, i, r->length);
         }
         return;
     }
@@ -1161,9 +1382,8 @@ static void put_batch(lm_run *r, uint64_t step)
     for (int64_t i = 0; i < lm.batch; i++) {
         const uint64_t n = run.train.count, at = r->position + (uint64_t)i;
         const uint64_t row = o.in_order ? at % n : dataset_shuffled((uint64_t)lm.seed, at, n);
-        r->real += dataset_length(run.train.data, run.train.first + row, r->T);
-        dataset_row(run.train.data, run.train.first + row, r->T, r->tokens + i * r->T,
-                    r->targets + i * r->T);
+        r->real += dataset_real(run.train.data, run.train.first + row, r->T);
+        put_row(r, run.train.first + row, i, r->T);
     }
 }
 
@@ -1180,6 +1400,79 @@ static int evaluate_now(lm_run *r, uint64_t step)
         return 1;
     r->saved = t->result.after > 0;
     return r->saved ? save(t, t->result.after) : 0;
+}
+
+/* ---- the reference of pairs ------------------------------------------------------------------ */
+/* Rows that are learned, or evaluated. */
+static int refer_part(tuning *t, const part *p, int evaluated, uint64_t *pairs)
+{
+    float *to = run.references[p->data == &run.validation];
+    const uint64_t count = evaluated ? part_used(p) : p->count;
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t row = evaluated ? part_place(p, i) : p->first + i;
+        lm_model *m;
+        gckpt_report report;
+        const gckpt_result result = forward_row(t, p, row, &m, &report);
+        if (result == GCKPT_CANCELLED || session.interrupted)
+            return session_fail(130, "interrupted before the first step");
+        if (result != GCKPT_OK)
+            return session_fail(1, "%s", gckpt_error_text(m->exec));
+        memcpy(to + 2 * row, gckpt_fetch(m->exec, gckpt_id(m->logits.tensor), 0),
+               2 * sizeof(float));
+        ++*pairs;
+    }
+    return 0;
+}
+
+/* What --reference names, a model or an adapter; else what the training begins with, but that a new
+ * adapter is no part of it, nor, with --eval, the one that is evaluated. */
+static int load_reference(tuning *t)
+{
+    char path[MODEL_PATH];
+    const int adapted =
+        o.reference != NULL &&
+        access(join(path, sizeof path, o.reference, "adapter_config.json"), F_OK) == 0;
+    const char *model = o.reference != NULL && !adapted ? o.reference : o.model;
+    const char *adapter = adapted ? o.reference : o.reference == NULL && !o.eval ? o.adapter : NULL;
+    const adapters_method method = adapter != NULL         ? (adapters_method)o.method
+                                   : o.store != 0 || o.map ? ADAPTERS_LORA
+                                                           : ADAPTERS_FULL;
+    if (load_model(t, method, model, adapter) != 0)
+        return 1;
+    if (t->model.config.vocabulary < run.vocabulary || t->model.config.context < run.first.T)
+        return session_fail(2,
+                            "--reference %s has a vocabulary of %lld tokens and %lld positions; "
+                            "--model's vocabulary is %lld, and rows have %lld",
+                            model, (long long)t->model.config.vocabulary,
+                            (long long)t->model.config.context, (long long)run.vocabulary,
+                            (long long)run.first.T);
+    return 0;
+}
+
+/* Log-probabilities of all answers by the reference, before the model that learns takes its place:
+ * they are numbers from then on, and one model at a time is in memory. */
+static int keep_references(void)
+{
+    tuning t = { .run = run.first };
+    const double begin = session_now();
+    uint64_t pairs = 0;
+    if (o.objective != OBJECTIVE_DPO || lm.plan || run.references[0] != NULL)
+        return 0;
+    run.references[0] = calloc((size_t)dataset_rows(&run.data, 1) + 1, 2 * sizeof(float));
+    run.references[1] = calloc((size_t)dataset_rows(&run.validation, 1) + 1, 2 * sizeof(float));
+    if (run.references[0] == NULL || run.references[1] == NULL)
+        return session_fail(1, "out of memory for the reference's log-probabilities");
+    run.refers = 1;
+    int failed = load_reference(&t) || make_plans(&t) || lm_execs(&t.run);
+    failed = failed || (!o.eval && refer_part(&t, &run.train, 0, &pairs)) ||
+             ((lm.eval_every > 0 || o.eval) && refer_part(&t, &run.valid, 1, &pairs));
+    run.refers = 0;
+    if (!failed)
+        fprintf(session.out, "reference %s: log-probabilities of %llu pair%s, %.1f s\n",
+                o.reference != NULL ? o.reference : o.model, (unsigned long long)pairs,
+                session_s((int64_t)pairs), session_now() - begin);
+    free_tuning(&t);
+    return failed;
 }
 
 /* ---- a method from beginning to end ---------------------------------------------------------- */
@@ -1325,8 +1618,8 @@ static int load_saved(tuning *t)
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
     tuning t = { .save = folder, .run = run.first };
-    int failed =
-        load_model(&t, method, o.model, o.adapter) || (lm.resume != NULL && resume(&t, argc, argv));
+    int failed = keep_references() || load_model(&t, method, o.model, o.adapter) ||
+                 (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
         failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
                  gckpt_store_set_note(t.notes, o.epochs > 0 ? "option.steps" : "option.epochs",
@@ -1401,7 +1694,7 @@ static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
     double loss = 0, general = 0;
-    const int failed = load_alone(&t) || make_plans(&t) || lm_execs(&t.run) ||
+    const int failed = keep_references() || load_alone(&t) || make_plans(&t) || lm_execs(&t.run) ||
                        evaluate(&t, 0, &loss) || evaluate_general(&t, 0, &general);
     free_tuning(&t);
     return failed;
@@ -1537,9 +1830,14 @@ static int try_outputs(void)
     if (lm.save != NULL && !lm.plan) {
         if (mkdir(lm.save, 0777) != 0 && errno != EEXIST)
             return session_fail(1, "--save %s: %s", lm.save, strerror(errno));
-        if (stat(o.model, &model) == 0 && stat(lm.save, &is) == 0 && model.st_dev == is.st_dev &&
-            model.st_ino == is.st_ino)
-            return session_fail(2, "--save %s: it is also --model; give another folder", lm.save);
+        for (int i = 0; i < 3; i++) {
+            const char *const from[] = { o.model, o.teacher, o.reference };
+            static const char *const names[] = { "model", "teacher", "reference" };
+            if (from[i] != NULL && stat(from[i], &model) == 0 && stat(lm.save, &is) == 0 &&
+                model.st_dev == is.st_dev && model.st_ino == is.st_ino)
+                return session_fail(2, "--save %s: it is also --%s; give another folder", lm.save,
+                                    names[i]);
+        }
         join(path, sizeof path, lm.save, "training.safetensors");
         if (session_try_save("save", path, stat(path, &is) == 0 ? &is : NULL) != 0)
             return 1;
@@ -1561,6 +1859,8 @@ int main(int argc, char **argv)
         status = check_steps(argc, argv);
     if (status == 0)
         status = check_options();
+    if (status == 0)
+        status = check_objective(argc, argv);
     if (status == 0)
         status = session_device(lm.device, &run.first.device);
     if (status == 0)
@@ -1590,5 +1890,9 @@ int main(int argc, char **argv)
     bpe_free(&run.tokenizer);
     free(run.first.tokens);
     free(run.first.targets);
+    free(run.references[0]);
+    free(run.references[1]);
+    free(run.reference);
+    free(run.label);
     return session_end(status);
 }

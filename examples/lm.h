@@ -140,17 +140,22 @@ enum { LM_RESUMED = 2 }; /* session_file.from of what may take the place of the 
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 enum { LM_TRAINING, LM_EVALUATION, LM_SAMPLING, LM_PURPOSES };
-enum { LM_TIMES = 1024, LM_MOST_SKIPPED = 10 /* steps in a row */, LM_CLASSES = 16 };
+enum {
+    LM_TIMES = 1024,
+    LM_MOST_SKIPPED = 10, /* steps in a row */
+    LM_CLASSES = 16,
+    LM_FEEDS = 4
+};
 
 /* A graph, unless gckpt_fit made it, with its plan and executor; what a gckpt_build gets. */
 typedef struct {
     gckpt_graph *graph;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    gckpt_feed feeds[2]; /* of tokens and targets (rows,T) */
-    gckpt_tensor *loss;  /* of the graph above */
-    gckpt_pick logits;   /* of sampling */
-    int64_t T;           /* of its rows; 0: those of the run */
+    gckpt_feed feeds[LM_FEEDS]; /* of tokens and targets (rows,T), and of lm_run.more */
+    gckpt_tensor *loss;         /* of the graph above */
+    gckpt_pick logits;          /* of sampling, or what else is fetched */
+    int64_t T;                  /* of its rows; 0: those of the run */
     void *user;
 } lm_model;
 
@@ -164,12 +169,13 @@ struct lm_run {
     const gckpt_ranks *ranks;                  /* NULL: this process alone */
     void *arena; /* one for all of them, which take turns: the device's */
     size_t arena_bytes;
-    int32_t *tokens, *targets;  /* (batch,T) feeds, */
-    int64_t T, first, rows;     /* of which this rank has so many rows, from `first` on */
-    int64_t fed, length, real;  /* rows of the step, their T, places that are not padding */
-    double lr, seconds;         /* of a step, the median */
-    uint64_t skipped, position; /* steps that were not finite; rows learned, theirs included */
-    int saved;                  /* 0: there is something new */
+    int32_t *tokens, *targets;      /* (batch,T) feeds, */
+    int64_t T, first, rows;         /* of which this rank has so many rows, from `first` on */
+    const void *more[LM_FEEDS - 2]; /* further feeds, of the first, NULL: none */
+    int64_t fed, length, real;      /* rows of the step, their T, places that are not padding */
+    double lr, seconds;             /* of a step, the median */
+    uint64_t skipped, position;     /* steps that were not finite; rows learned, theirs included */
+    int saved;                      /* 0: there is something new */
     void *user;
     void (*batch)(lm_run *r, uint64_t step);   /* fills tokens and targets (fed,length), and says
                                                   how many, unless as --batch and T say */
@@ -192,6 +198,19 @@ static int lm_make_batch(lm_run *r, int64_t T)
     return 0;
 }
 
+/* What a model is fed of the run's data; how many. */
+static int lm_feeds(const lm_run *r, const lm_model *m, gckpt_feed *feeds)
+{
+    int n = 2;
+    feeds[0].data = r->tokens;
+    feeds[1].data = r->targets;
+    for (; n < LM_FEEDS && r->more[n - 2] != NULL; n++)
+        feeds[n].data = r->more[n - 2];
+    for (int i = 0; i < n; i++)
+        feeds[i].input = m->feeds[i].input;
+    return n;
+}
+
 static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
 {
     gckpt_plan_desc desc;
@@ -210,10 +229,11 @@ static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
 static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64_t rows,
                    const gckpt_plan_desc *desc)
 {
-    gckpt_term term = { NULL, 0, 0 };
+    gckpt_term terms[GCKPT_MAX_TERMS];
+    memset(terms, 0, sizeof terms);
     m->graph = gckpt_graph_new(r->store, NULL);
-    build(m->graph, rows, &term, m);
-    m->plan = gckpt_plan_new(m->graph, &term, purpose != LM_SAMPLING, desc);
+    const int count = build(m->graph, rows, terms, m);
+    m->plan = gckpt_plan_new(m->graph, terms, purpose != LM_SAMPLING ? count : 0, desc);
     if (m->plan != NULL)
         return 0;
     return session_fail(1, "%s%s", gckpt_error_text(m->graph),
@@ -571,11 +591,11 @@ static int lm_train(lm_run *r)
         r->real = lm.batch * r->T;
         r->batch(r, step);
         const lm_model *m = lm_for(r, LM_TRAINING, r->length);
-        const gckpt_feed feeds[2] = { { m->feeds[0].input, r->tokens },
-                                      { m->feeds[1].input, r->targets } };
+        gckpt_feed feeds[LM_FEEDS];
+        const int fed = lm_feeds(r, m, feeds);
         hyper.lr = gckpt_lr_cosine(step, (uint64_t)lm.warmup, (uint64_t)lm.steps, (float)r->lr,
                                    (float)(lm.min_lr >= 0 ? lm.min_lr : r->lr));
-        const gckpt_result result = gckpt_step(m->exec, feeds, 2, r->fed, &hyper, &report);
+        const gckpt_result result = gckpt_step(m->exec, feeds, fed, r->fed, &hyper, &report);
         if (result == GCKPT_CANCELLED) {
             session.interrupted = 1; /* here, or on another rank */
             break;

@@ -67,7 +67,8 @@ typedef struct {
 
 typedef struct {
     const model_family *family;
-    const char *type;                                  /* model_type of config.json */
+    const char *type;  /* model_type of config.json */
+    const char *under; /* before its parameters' names in the store; NULL: nothing */
     int64_t layers, width, inner, context, vocabulary; /* inner: of the MLP */
     int64_t heads, key_heads, head; /* of queries; of keys and values; columns of each */
     model_activation activation;
@@ -204,6 +205,12 @@ static inline const char *model_named(const model_config *c, char *name, int64_t
     return model_join(name, block, part);
 }
 
+/* What the store calls a parameter of this name. */
+static inline const char *model_stored(const model_config *c, char *to, const char *name)
+{
+    return model_join(to, c->under != NULL ? c->under : "", name);
+}
+
 /* How many there are. */
 static inline int64_t model_count(const model_config *c)
 {
@@ -283,8 +290,9 @@ static inline int model_declare_some(model_any *m, gckpt_store *store, int axes)
     gckpt_graph *g = gckpt_graph_new(store, NULL);
     for (int64_t i = 0; i < model_count(&m->config); i++) {
         model_parameter p = model_get(&m->config, i);
+        char name[MODEL_NAME];
         if (p.shape.n <= axes)
-            gckpt_param(g, p.name, p.shape, p.init);
+            gckpt_param(g, model_stored(&m->config, name, p.name), p.shape, p.init);
     }
     int failed = gckpt_error(g) != GCKPT_OK ? model_fail(m, "%s", gckpt_error_text(g)) : 0;
     gckpt_graph_free(g);
@@ -340,7 +348,7 @@ static inline gckpt_tensor *model_param(gckpt_graph *g, const model_place *at, c
     if (i < 0)
         return NULL;
     const model_parameter p = model_get(at->config, i);
-    return gckpt_param(g, p.name, p.shape, p.init);
+    return gckpt_param(g, model_stored(at->config, name, p.name), p.shape, p.init);
 }
 
 /* x times weights as the family's files have them, + bias where there is one */
@@ -605,7 +613,7 @@ static inline int model_read_config(model_any *m, const char *dir)
 typedef struct {
     model_any *model;
     unsigned char *found; /* by parameter */
-    char unknown[MODEL_NAME];
+    char unknown[MODEL_NAME], stored[MODEL_NAME];
 } model_loading;
 
 /* The parameter that a tensor of a file is for. */
@@ -626,7 +634,7 @@ static inline const char *model_renamed(void *user, const char *name)
         return NULL;
     }
     l->found[i] = 1;
-    return name;
+    return c->under != NULL ? model_stored(c, l->stored, name) : name;
 }
 
 /* The mapped bytes of a file, which model_close gives back; NULL: m->error. */
@@ -730,10 +738,12 @@ static inline int model_pack_others(model_any *m, gckpt_store *store, gckpt_stor
 {
     for (int64_t i = 0; i < model_count(&m->config); i++) {
         const model_parameter p = model_get(&m->config, i);
+        char name[MODEL_NAME];
         if (floats != NULL && model_in_modules(&m->config, floats, p.name))
             continue;
-        if (p.shape.n == 2 && (gckpt_store_freeze(store, p.name, 1) != GCKPT_OK ||
-                               gckpt_store_pack(store, p.name, storage) != GCKPT_OK))
+        model_stored(&m->config, name, p.name);
+        if (p.shape.n == 2 && (gckpt_store_freeze(store, name, 1) != GCKPT_OK ||
+                               gckpt_store_pack(store, name, storage) != GCKPT_OK))
             return model_fail(m, "%s", gckpt_error_text(store));
     }
     return 0;
@@ -744,18 +754,19 @@ static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage sto
     return model_pack_others(m, store, storage, NULL);
 }
 
-/* Reads a model's directory into a store that has none of its parameters; source NULL: all zero.
- * After an error, free the store, then model_close. */
-static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
-                             const model_source *source)
+/* As model_load; `under`, a constant text, or NULL, comes before its parameters' names in the store:
+ * so two models stand in one store, and in one graph. */
+static inline int model_load_under(model_any *m, gckpt_store *store, const char *dir,
+                                   const model_source *source, const char *under)
 {
     const model_source none = { GCKPT_STORED_F32, 0, NULL };
     source = source != NULL ? source : &none;
     if (model_read_config(m, dir) != 0)
         return -1;
+    m->config.under = under;
     const int map = source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
     const int64_t n = model_count(&m->config);
-    model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 } };
+    model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 }, { 0 } };
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
     int failed = model_declare_some(m, store, map ? 1 : 2) != 0 ||
@@ -772,6 +783,14 @@ static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
     free(l.found);
     return failed || (map && model_declare(m, store) != 0) ? -1
                                                            : 0; /* of mapped ones: the shapes */
+}
+
+/* Reads a model's directory into a store that has none of its parameters; source NULL: all zero.
+ * After an error, free the store, then model_close. */
+static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
+                             const model_source *source)
+{
+    return model_load_under(m, store, dir, source, NULL);
 }
 
 typedef struct {
@@ -911,7 +930,8 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
     desc.storage = storage;
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++)
-        if (p.storage == GCKPT_STORED_I8 || p.storage == GCKPT_STORED_I4)
+        if ((p.storage == GCKPT_STORED_I8 || p.storage == GCKPT_STORED_I4) &&
+            model_find(&m->config, p.name) >= 0)
             return model_fail(m,
                               "%s: \"%s\" is kept as %s, which is no format of transformers'; "
                               "load the model as floats to save it",

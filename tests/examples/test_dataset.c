@@ -428,10 +428,110 @@ static void test_order(void)
     CHECK(dataset_shuffled(7, 5, 1000) != dataset_shuffled(8, 5, 1000));
 }
 
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define PAIR(chosen, rejected) "\"chosen\": " chosen ", \"rejected\": " rejected "}"
+
+/* Rows of two examples: texts and messages, with prompts of their own, in both answers, or as a text beside messages. */
+static void test_pairs(void)
+{
+    static const struct {
+        const char *line, *chosen, *rejected;
+    } lines[] = {
+        { "{\"prompt\": \"1 2\", " PAIR("\" 3\"", "\" 4 5\""), "1 2| 3<|endoftext|>", "1 2| 4 5<|endoftext|>" },
+        { "{" PAIR("\"1 2 3\"", "\"1 2 4 5\""), "1 2| 3<|endoftext|>", "1 2| 4 5<|endoftext|>" },
+        { "{\"prompt\": null, " PAIR("\"\\u00fca\"", "\"\\u00f6a\""), "<|endoftext|>|\xc3\xbc" "a<|endoftext|>",
+          "<|endoftext|>|\xc3\xb6" "a<|endoftext|>" },
+        { "{\"prompt\": [" SAYS("user", "one") "], \"messages\": [], " PAIR("[" SAYS("assistant", "two") "]",
+                                                                        "[" SAYS("assistant", "six") "]"),
+          "<|user|>one\nA:|two<|endoftext|>", "<|user|>one\nA:|six<|endoftext|>" },
+        { "{" PAIR("[" SAYS("user", "one") "," SAYS("assistant", "two") "]", "[" SAYS("user", "one") "," SAYS("assistant", "six") "]"),
+          "<|user|>one\nA:|two<|endoftext|>", "<|user|>one\nA:|six<|endoftext|>" },
+        { "{\"prompt\": \"one\", " PAIR("[" SAYS("user", "one") "," SAYS("assistant", "two") "]",
+                                        "[" SAYS("user", "one") "," SAYS("assistant", "six") "]"),
+          "<|user|>one\nA:|two<|endoftext|>", "<|user|>one\nA:|six<|endoftext|>" },
+        { "{\"prompt\": \"one\", " PAIR("[" SAYS("assistant", "two") "]", "[" SAYS("assistant", "six") "]"),
+          "<|user|>one\nA:|two<|endoftext|>", "<|user|>one\nA:|six<|endoftext|>" },
+        { "{\"prompt\": [" SAYS("user", "a") "," SAYS("assistant", "b") "," SAYS("user", "c") "], " PAIR(
+              "[" SAYS("assistant", "two") "," SAYS("user", "x") "," SAYS("assistant", "three") "]",
+              "[" SAYS("assistant", "b") "]"),
+          "<|user|>a\nA:b<|endoftext|>\n<|user|>c\nA:|two<|endoftext|>|\n<|user|>x\nA:|three<|endoftext|>",
+          "<|user|>a\nA:b<|endoftext|>\n<|user|>c\nA:|b<|endoftext|>" },
+    };
+    static const struct {
+        const char *text, *says;
+    } wrong[] = {
+        { "{\"prompt\": \"a\", \"rejected\": \"b\"}", ":1: \"chosen\" is missing: expected {\"prompt\": \"..\", \"chosen\"" },
+        { "\n{\"prompt\": \"a\", \"chosen\": \"b\"}", ":2: \"rejected\" is missing" },
+        { "{\"prompt\": \"a\", \"completion\": \"b\"}", "\"chosen\" is missing" },
+        { "{\"prompt\": 1, " PAIR("\"a\"", "\"b\""), "\"prompt\": expected a text, as the answers are" },
+        { "{\"prompt\": [" SAYS("user", "a") "], " PAIR("\"a\"", "\"b\""), "\"prompt\": expected a text, as the answers are" },
+        { "{\"prompt\": 1, " PAIR("[" SAYS("assistant", "a") "]", "[" SAYS("assistant", "b") "]"),
+          "\"prompt\": expected a text, or a list of messages" },
+        { "{" PAIR("1", "2"), "\"chosen\": expected a text, or a list of messages" },
+        { "{" PAIR("\"a\"", "[" SAYS("assistant", "b") "]"), "\"rejected\": expected what \"chosen\" is" },
+        { "{" PAIR("[" SAYS("user", "a") "]", "[" SAYS("assistant", "b") "]"), "\"chosen\" has no turn of the assistant" },
+        { "{" PAIR("[" SAYS("user", "a") "," SAYS("assistant", "b") "]", "[" SAYS("user", "a") "]"),
+          "\"rejected\" has no turn of the assistant behind the prompt" },
+        { "{" PAIR("[" SAYS("tool", "a") "]", "[" SAYS("assistant", "b") "]"), "message 1: expected \"role\" system" },
+        { "{" PAIR("[1]", "[2]"), "role" },
+        { "{\"prompt\": [], " PAIR("[]", "[]"), "no turn of the assistant" },
+        { "", "no lines: expected {\"prompt\": \"..\", \"chosen\"" },
+        { "[]", "an array: expected an object a line" },
+    };
+    enum { LINES = sizeof lines / sizeof *lines, LONG = 24 };
+    static chat c;
+    dataset d;
+    const dataset_desc desc = { END, 0, &c }, plain = { END, 0, NULL };
+    int32_t tokens[2 * LONG], targets[2 * LONG];
+    memset(&c, 0, sizeof c);
+    CHECK(chat_turns(&c, CHAT_USER, "<|user|>{}\n") == 0 && chat_turns(&c, CHAT_ASSISTANT, "A:{}<|endoftext|>\n") == 0);
+    FILE *f = fopen(path, "wb");
+    for (int i = 0; i < LINES; i++)
+        fprintf(f, "%s\n", lines[i].line);
+    fclose(f);
+    CHECK_MSG(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &desc) == 0, "%s", d.error);
+    CHECK(d.count == 2 * LINES && dataset_rows(&d, 1) == LINES && d.lines[DATASET_CHATS] == LINES - 3);
+    for (uint64_t i = 0; i < LINES && i < d.count / 2; i++) {
+        int64_t length[2];
+        for (int k = 0; k < 2; k++) {
+            const dataset_example *e = &d.examples[2 * i + (uint64_t)k];
+            const char *want = k == 0 ? lines[i].chosen : lines[i].rejected;
+            CHECK_MSG(strcmp(shown(&d, 2 * i + (uint64_t)k), want) == 0, "pair %d: %s", (int)i, shown(&d, 2 * i + (uint64_t)k));
+            length[k] = (int64_t)(e->end - e->begin) - 1;
+            length[k] = length[k] < LONG ? length[k] : LONG;
+        }
+        CHECK(dataset_length(&d, i, LONG) == (length[0] > length[1] ? length[0] : length[1]));
+        CHECK(dataset_real(&d, i, LONG) == length[0] + length[1]);
+        dataset_row(&d, i, LONG, tokens, targets);
+        for (size_t t = 0; t < 2 * LONG; t++) {
+            const dataset_example *e = &d.examples[2 * i + t / LONG];
+            const size_t spare = e->end - e->begin > LONG + 1 ? e->end - e->begin - LONG - 1 : 0,
+                         at = e->begin + spare + t % LONG;
+            CHECK(tokens[t] == (at < e->end ? d.all.ids[at] : END));
+            CHECK(targets[t] == (at + 1 < e->end && d.learned.at[at + 1] ? d.all.ids[at + 1] : -1));
+        }
+    }
+    dataset_free(&d);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        put_file(path, wrong[i].text, strlen(wrong[i].text));
+        CHECK_MSG(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &desc) != 0 && strstr(d.error, wrong[i].says),
+                  "%s: %s", wrong[i].text, d.error);
+    }
+    put_file(path, lines[3].line, strlen(lines[3].line));
+    CHECK(dataset_open_pairs(&d, path, &tokenizer, tokenizer.count, &plain) != 0 && strstr(d.error, "the model has no template"));
+    put_file(path, lines[1].line, strlen(lines[1].line));
+    CHECK(dataset_open_as(&d, path, &tokenizer, tokenizer.count, &desc) != 0 && strstr(d.error, ":1: a pair of answers, which --objective dpo"));
+    CHECK(dataset_open_pairs(&d, "build/test_dataset.txt", &tokenizer, tokenizer.count, &desc) != 0 &&
+          strstr(d.error, "pairs are lines of FILE.jsonl"));
+}
+
 static void test_memory(void)
 {
     static const char *const files[] = { "build/test_dataset.jsonl", "build/test_dataset.txt", "build/test_dataset.bin",
-                                         "build/test_dataset.md", "build/test_dataset2.jsonl" };
+                                         "build/test_dataset.md", "build/test_dataset2.jsonl", "build/test_dataset3.jsonl" };
+    static const char pairs[] =
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n{\"prompt\": \"a\", " PAIR(
+            "[" SAYS("assistant", "a") "]", "[" SAYS("assistant", "b") "]") "\n";
     static chat c;
     const dataset_desc desc = { END, 0, &c };
     static const char lines[] = "{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\"}\n"
@@ -442,13 +542,15 @@ static void test_memory(void)
     put_file(files[0], "{\"prompt\": \"one\", \"answer\": \"two\"}\n", 35);
     put_file(files[1], "three four", 10);
     put_file(files[3], "[5] six", 7);
-    for (int i = 0; i < 5; i++) {
+    put_file(files[5], pairs, sizeof pairs - 1);
+    for (int i = 0; i < 6; i++) {
         int failed = 1;
         for (long n = 1; failed; n++) {
             dataset d;
             allocations = 0;
             fail_at = n;
-            failed = dataset_open_as(&d, files[i], &tokenizer, tokenizer.count, &desc) != 0;
+            failed = (i == 5 ? dataset_open_pairs
+                             : dataset_open_as)(&d, files[i], &tokenizer, tokenizer.count, &desc) != 0;
             fail_at = 0;
             CHECK_MSG(!failed || strstr(d.error, "out of memory"), "%s: %s", files[i], d.error);
             CHECK(n < 50);
@@ -495,6 +597,7 @@ int main(void)
     test_windows();
     test_answers();
     test_lines();
+    test_pairs();
     test_blank_before();
     test_batches();
     test_many_batches();

@@ -518,7 +518,6 @@ build/finetune $llama --threads 1 --data "$work/text" --context 24 --eval-every 
 check "llama: a sample ends at any of its ends" sh -c "test \$(grep -ac '^The' $work/stdout) -ge 8 &&
     ! grep -a '^The.* ' $work/stdout"
 
-<<<<<<< HEAD
 # ---- DoRA, whole modules, some layers -----------------------------------------------------------------------
 for base in tiny llama; do
     names=lm_head,ln_f
@@ -585,18 +584,19 @@ printf '\000\000\300\177' | dd of="$work/broken/model.safetensors" bs=1 conv=not
 for how in "--eval-every 0" "--eval-every 0 --store bf16" "--eval-every 1" "--method full --clip 0 --eval-every 0"; do
     check "weights of NaN, $how" fails_with 1 'not finite: "[a-z0-9_.]*" has an infinite value or NaN; the file' build/finetune $text \
         --model "$work/broken" $how
-=======
+done
+
 # ---- Gemma 2 and 3: windows, caps ---------------------------------------------------------------------------
 check "--new gemma2: of nonsense" fails_with 2 "gemma2: and gemma3: as llama:" build/finetune --new gemma2:300x32x4x2x48 \
     --model "$work/x"
 for gemma in gemma2:3x32x4x2x48 gemma3:7x32x4x2x48; do
     name=${gemma%%:*}
-    model="--model $work/$name"
+    fresh="--model $work/$name"
     a="$work/$name.a"
     learns="--threads 1 --context 48 --batch 4 --lr 1e-2 --warmup 2 --json - --data $work/text --eval-iters 4"
-    check "--new $name:" build/finetune --new $gemma $model
+    check "--new $name:" build/finetune --new $gemma $fresh
     check "$name: its config.json" grep -q '"sliding_window": 24' "$work/$name/config.json"
-    build/finetune $model $learns --method full --steps 12 --save "$a" > "$a.json" 2> "$work/stderr"
+    build/finetune $fresh $learns --method full --steps 12 --save "$a" > "$a.json" 2> "$work/stderr"
     check "$name: the loss falls" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
     check "$name: bytes as planned" test "$(field "$a.json" plan bytes)" = "$(field "$a.json" end bytes_measured)"
     build/finetune --model "$a" $learns --method lora --targets all-linear --store int8 --steps 4 --save "$a.lora" \
@@ -604,7 +604,6 @@ for gemma in gemma2:3x32x4x2x48 gemma3:7x32x4x2x48; do
     check "$name: lora on what was saved, int8" less "$(field "$a.json" end after)" "$(field "$a.json" end before)"
     check "$name: generates" sh -c "build/finetune --model $a --adapter $a.lora --threads 1 --generate --sample 30 --prompt 'The ' \
         > $work/stdout && grep -aq '^The ' $work/stdout"
->>>>>>> h-gemma
 done
 
 # ---- files that must not be harmed ------------------------------------------------------------------------
