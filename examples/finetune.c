@@ -39,7 +39,8 @@ static struct {
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
-static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", NULL };
+static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "auto", NULL };
+enum { STORE_AUTO = 4 };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
@@ -53,7 +54,8 @@ static const double usual_lr[ADAPTERS_METHODS] = { 5e-5, 1e-4, 1e-4, 1e-3, 3e-4,
 
 static const options_row allowed[] = {
     { "model", OPTIONS_FILE, &o.model, NULL, 0, 0, NULL,
-      "folder with config.json, model.safetensors (or its shards) and the tokenizer's files" },
+      "folder with config.json, model.safetensors (or its shards) and the tokenizer's files; or a "
+      "FILE.gguf of llama.cpp's" },
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
@@ -82,8 +84,9 @@ static const options_row allowed[] = {
       "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, a GPT-2 of new weights and a "
       "tokenizer of bytes; 12x768x12x1024x50257 has the size of gpt2; "
       "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] makes a Llama" },
-    { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
-      "how frozen matrices are kept; changes bytes and, a little, results" },
+    { "store", OPTIONS_CHOICE, &o.store, "auto", 0, 0, storage_names,
+      "how frozen matrices are kept; changes bytes and, a little, results; auto: f32, but of a GGUF "
+      "as near to the file as there is a storage" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
       "use weights where they lie in the file, which the system may drop and read again; they are "
       "not counted then" },
@@ -164,6 +167,16 @@ static int check_steps(int argc, char **argv)
     return 0;
 }
 
+static int packed_by_option(void) { return o.store != GCKPT_STORED_F32 && o.store != STORE_AUTO; }
+
+/* --store auto of a GGUF: matrices are near to the file's where no method trains them and nothing is
+ * added to them. */
+static int as_file(const char *model, adapters_method method)
+{
+    return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
+           method != ADAPTERS_LAST && gguf_is(model);
+}
+
 /* What does not train, and what is written. */
 static int check_modes(void)
 {
@@ -178,7 +191,7 @@ static int check_modes(void)
                             "--generate only continues --prompt: leave --data, --resume, --save, "
                             "--eval, --method all, --plan and --timeline out; --sample N shows "
                             "samples beside a training");
-    if (o.merge != NULL && (o.store != 0 || o.map || o.eval || o.generate || lm.plan))
+    if (o.merge != NULL && (packed_by_option() || o.map || o.eval || o.generate || lm.plan))
         return session_fail(2,
                             "--merge %s adds to weights as floats, and writes them: leave --store, "
                             "--map, --eval, --generate and --plan out",
@@ -220,7 +233,7 @@ static int check_options(void)
         return session_fail(
             2,
             "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
-            "model, such as huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
+            "model, such as huggingface.co/gpt2, or a FILE.gguf; --new 4x128x4x128 --model DIR makes a small one");
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
     if (lm.data == NULL && !o.generate && o.merge == NULL &&
@@ -231,13 +244,13 @@ static int check_options(void)
         return session_fail(2, lm.save == NULL
                                    ? "--method all needs --save DIR: each goes to DIR/METHOD"
                                    : "--method all: --resume and --adapter are of one method");
-    if (o.store != 0 &&
+    if (packed_by_option() &&
         (o.method == ADAPTERS_FULL || o.method == ADAPTERS_LAST || o.method == ADAPTERS_METHODS))
         return session_fail(2,
                             "--store %s: --method %s trains matrices, which only frozen ones can "
                             "be; leave --store out, or take another method",
                             storage_names[o.store], method_names[o.method]);
-    if (o.store != 0 && o.map)
+    if (packed_by_option() && o.map)
         return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
                             storage_names[o.store]);
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
@@ -672,7 +685,8 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const model_source source = { (gckpt_storage)o.store, (int)o.map };
+    const model_source source = { packed_by_option() ? (gckpt_storage)o.store : GCKPT_STORED_F32,
+                                  (int)o.map, as_file(model, method) };
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,
                                       .size = o.size,
@@ -1299,9 +1313,10 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
  * begins at 0 lets it be packed. */
 static int load_alone(tuning *t)
 {
-    const adapters_method method = o.adapter != NULL       ? (adapters_method)o.method
-                                   : o.store != 0 || o.map ? ADAPTERS_LORA
-                                                           : ADAPTERS_FULL;
+    const int packed = packed_by_option() || o.map || as_file(o.model, ADAPTERS_LORA);
+    const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
+                                   : packed          ? ADAPTERS_LORA
+                                                     : ADAPTERS_FULL;
     session.start = session_now();
     return load_model(t, method, o.model, o.adapter);
 }

@@ -347,6 +347,13 @@ static inline double gguf_llama3_apart(const gguf_llama3 *l, const float *want, 
     return apart;
 }
 
+static inline double gguf_round(double x) /* to 6 digits: what was in config.json is likely short */
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.6g", x);
+    return strtod(text, NULL);
+}
+
 /* Low and high from two known points of the straight line that the kept shares are between them:
  * the last frequency that is kept whole, the first and the last between, the first divided. */
 static inline void gguf_llama3_fit(gguf_llama3 *l, const float *want, int64_t n, double base)
@@ -368,8 +375,8 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *want, int64_t n,
         if (!(turns[p] > 0) || !(turns[q] > 0))
             continue;
         const double slope = (share[p] - share[q]) / (turns[p] - turns[q]);
-        l->low = turns[q] - share[q] / slope;
-        l->high = turns[p] + (1 - share[p]) / slope;
+        l->low = gguf_round(turns[q] - share[q] / slope);
+        l->high = gguf_round(turns[p] + (1 - share[p]) / slope);
         if (gguf_llama3_apart(l, want, n, base) <= 1e-5)
             return;
     }

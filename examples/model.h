@@ -724,9 +724,9 @@ static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
     model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 } };
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
-    int failed =
-        model_declare_some(m, store, map ? 1 : 2) != 0 ||
-        (!keys && source->storage != GCKPT_STORED_F32 && model_pack(m, store, source->storage) != 0);
+    int failed = model_declare_some(m, store, map ? 1 : 2) != 0 ||
+                 (!keys && source->storage != GCKPT_STORED_F32 &&
+                  model_pack(m, store, source->storage) != 0);
     failed = failed || (keys ? gguf_load(&l, store, dir, source)
                              : model_load_files(&l, store, dir, map)) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
