@@ -33,7 +33,7 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    const char *merge;
+    const char *merge, *gguf;
     int64_t special_tokens, epochs, eval, generate, export_as, keep;
 } o;
 
@@ -76,10 +76,13 @@ static const options_row allowed[] = {
     { "merge", OPTIONS_FILE, &o.merge, NULL, 0, 0, NULL,
       "folder for a whole model: --model with what LoRA adds; of --adapter, without --data, or of "
       "what a training saved" },
+    { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
+      "lora: also write the adapter to this file, for llama.cpp's --lora; of --adapter, without "
+      "--data, or of what a training saves" },
     { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
       "go on from a training.safetensors, with its options but for those given now" },
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
-      "folder with an adapter to begin with, of peft or from --save" },
+      "folder with an adapter to begin with, of peft or from --save; or LoRA as a FILE.gguf" },
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
       "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, a GPT-2 of new weights and a "
       "tokenizer of bytes; 12x768x12x1024x50257 has the size of gpt2; "
@@ -153,7 +156,7 @@ static const char fixed[] =
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
 static const char not_kept[] =
-    "resume save new json timeline picture plan help eval generate merge";
+    "resume save new json timeline picture plan help eval generate merge export-gguf";
 
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
@@ -201,6 +204,12 @@ static int check_modes(void)
                                    ? "--merge: only what --method lora trains adds up to weights "
                                      "(of --method full, --save has a whole model)"
                                    : "--merge needs --adapter DIR, or --data to train one first");
+    if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || o.generate || lm.plan ||
+                           (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
+        return session_fail(2,
+                            "--export-gguf %s: what --method lora saves (--save), or --adapter "
+                            "without --data; leave --eval, --generate and --plan out",
+                            o.gguf);
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
             2,
@@ -236,7 +245,7 @@ static int check_options(void)
             "model, such as huggingface.co/gpt2, or a FILE.gguf; --new 4x128x4x128 --model DIR makes a small one");
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
-    if (lm.data == NULL && !o.generate && o.merge == NULL &&
+    if (lm.data == NULL && !o.generate && o.merge == NULL && o.gguf == NULL &&
         (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: %s",
                             o.eval ? "what to evaluate with" : "what to learn");
@@ -1014,6 +1023,8 @@ static int save_model(tuning *t, const char *folder)
                       : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", folder, t->model.error);
+    if (o.gguf != NULL && folder == t->save && gguf_adapter_save(&t->adapters, o.gguf) != 0)
+        return session_fail(1, "--export-gguf: %s", t->model.error);
     return full ? copy_files(&t->model, folder) : 0;
 }
 
@@ -1336,11 +1347,14 @@ static int generate(void)
     return status;
 }
 
-/* --merge without --data */
-static int merge_only(void)
+/* --merge and --export-gguf without --data */
+static int write_only(void)
 {
     tuning t = { .run = run.first };
-    const int failed = load_alone(&t) || merge(&t);
+    int failed = load_alone(&t);
+    if (!failed && o.gguf != NULL && gguf_adapter_save(&t.adapters, o.gguf) != 0)
+        failed = session_fail(1, "--export-gguf: %s", t.model.error);
+    failed = failed || (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
 }
@@ -1460,7 +1474,12 @@ static int try_outputs(void)
 {
     char path[MODEL_PATH];
     const session_file own[] = { { "general", o.general, SESSION_READS, -1 },
-                                 { "picture", o.picture, SESSION_WRITES, -1 } };
+                                 { "model", gguf_is(o.model) ? o.model : NULL, SESSION_READS, -1 },
+                                 { "adapter",
+                                   o.adapter != NULL && gguf_is(o.adapter) ? o.adapter : NULL,
+                                   SESSION_READS, -1 },
+                                 { "picture", o.picture, SESSION_WRITES, -1 },
+                                 { "export-gguf", o.gguf, SESSION_SAVES, -1 } };
     struct stat model, is;
     if (o.merge != NULL && stat(o.model, &model) == 0 && stat(o.merge, &is) == 0 &&
         model.st_dev == is.st_dev && model.st_ino == is.st_ino)
@@ -1475,7 +1494,7 @@ static int try_outputs(void)
         if (session_try_save("save", path, stat(path, &is) == 0 ? &is : NULL) != 0)
             return 1;
     }
-    return lm_try_outputs(lm.data, own, 2);
+    return lm_try_outputs(lm.data, own, 5);
 }
 
 int main(int argc, char **argv)
@@ -1511,8 +1530,8 @@ int main(int argc, char **argv)
         status = o.method == ADAPTERS_METHODS
                      ? compare(argc, argv)
                      : tune((adapters_method)o.method, lm.save, argc, argv, &result);
-    } else if (status == 0 && o.merge != NULL) {
-        status = merge_only();
+    } else if (status == 0 && (o.merge != NULL || o.gguf != NULL)) {
+        status = write_only();
     }
     dataset_batches_free(&run.batches);
     dataset_free(&run.data);
