@@ -39,8 +39,8 @@ static struct {
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
-static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "auto", NULL };
-enum { STORE_AUTO = 4 };
+static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", "auto", NULL };
+enum { STORE_AUTO = 5 };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };

@@ -728,7 +728,7 @@ static inline int gguf_stream_rows(gguf_stream *s)
 static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
                                    const model_config *c, uint64_t *size)
 {
-    static const char *const names[] = { "F32", "BF16", "F16" };
+    static const char *const names[] = { "F32", "BF16", "F16", "I8", "U8" };
     const size_t each = MODEL_NAME + 160;
     uint64_t begin = 0;
     s->head = (char *)malloc(16 + (s->count + 1) * each);
@@ -742,11 +742,11 @@ static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
         gguf_parameter(a, c, p->t->name, name);
         n += (size_t)snprintf(s->head + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
                               i > 0 ? ',' : '{', name, names[p->as]);
+        const int64_t wide = p->as == GCKPT_STORED_I4 ? (int64_t)p->row_bytes : p->columns;
         const int matrix = model_get(c, model_find(c, name)).shape.n == 2;
-        n += matrix
-                 ? (size_t)snprintf(s->head + n, each, "%lld,%lld", (long long)p->rows,
-                                    (long long)p->columns)
-                 : (size_t)snprintf(s->head + n, each, "%lld", (long long)(p->rows * p->columns));
+        n += matrix ? (size_t)snprintf(s->head + n, each, "%lld,%lld", (long long)p->rows,
+                                       (long long)wide)
+                    : (size_t)snprintf(s->head + n, each, "%lld", (long long)(p->rows * wide));
         n += (size_t)snprintf(s->head + n, each, "],\"data_offsets\":[%llu,%llu]}",
                               (unsigned long long)begin, (unsigned long long)end);
         p->begin = begin;
@@ -760,28 +760,35 @@ static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
     return *size <= SIZE_MAX ? 0 : gguf_fail(s->g, "is too large for this machine");
 }
 
-/* What the store keeps a matrix of a type as, to be as near to the file as it can: Q8_0 and Q6_K as
- * I8, and so the other ones of 4 and 5 bits: a second rounding to 4 bits would add an error as large
- * as the first. */
-static inline gckpt_storage gguf_near(int type)
+/* What the store keeps a matrix of a type as, to be as near to the file as it can: Q4_0 as it is, but
+ * where its blocks run across rows. All other ones as I8, those of 4 and 5 bits, too: a second
+ * rounding to 4 bits would add an error as large as the first. */
+static inline gckpt_storage gguf_near(int type, int turned)
 {
-    return type == GGUF_T_F32    ? GCKPT_STORED_F32
-           : type == GGUF_T_F16  ? GCKPT_STORED_F16
-           : type == GGUF_T_BF16 ? GCKPT_STORED_BF16
-                                 : GCKPT_STORED_I8;
+    return type == GGUF_T_F32               ? GCKPT_STORED_F32
+           : type == GGUF_T_F16             ? GCKPT_STORED_F16
+           : type == GGUF_T_BF16            ? GCKPT_STORED_BF16
+           : type == GGUF_T_Q4_0 && !turned ? GCKPT_STORED_I4
+                                            : GCKPT_STORED_I8;
 }
 
-/* How tensor t is shown as parameter p; 0, or an error. */
-static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_config *c,
-                               const model_parameter *p, const gguf_tensor *t, gguf_part *part)
+/* 1: a matrix that the family has (in,out), whose tensors are (out,in). */
+static inline int gguf_turned(const model_config *c, const model_parameter *p)
 {
-    const int matrix = p->shape.n == 2;
-    const int query = strstr(p->name, ".q_proj.") != NULL;
-    const int table = strstr(p->name, "embed_tokens.") != NULL || strncmp(p->name, "wte", 3) == 0 ||
-                      strncmp(p->name, "wpe", 3) == 0 || strstr(p->name, "lm_head.") != NULL;
-    memset(part, 0, sizeof *part);
-    part->t = t;
-    part->turned = matrix && !c->family->transposed && !table;
+    static const char *const tables[] = { "wte.", "wpe.", "lm_head." };
+    int table = 0;
+    for (int i = 0; i < 3; i++)
+        table |= strncmp(p->name, tables[i], strlen(tables[i])) == 0;
+    return p->shape.n == 2 && !c->family->transposed && !table;
+}
+
+/* How tensor t is shown as parameter p, which is kept as `keep`; 0, or an error. */
+static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_config *c,
+                               const model_parameter *p, gckpt_storage keep, gguf_part *part)
+{
+    const gguf_tensor *t = part->t;
+    const int matrix = p->shape.n == 2, query = strstr(p->name, ".q_proj.") != NULL;
+    part->turned = gguf_turned(c, p);
     part->rows = matrix ? p->shape.d[0] : 1;
     part->columns = p->shape.d[p->shape.n - 1];
     if (t->d[part->turned] != part->columns || t->d[!part->turned] != part->rows ||
@@ -805,6 +812,10 @@ static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_
                : part->minus == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORED_BF16
                                                             : GCKPT_STORED_F32;
     part->row_bytes = (size_t)part->columns * (part->as == GCKPT_STORED_F32 ? 4 : 2);
+    if (keep == GCKPT_STORED_I4 && t->type == GGUF_T_Q4_0 && !part->turned) {
+        part->as = GCKPT_STORED_I4;
+        part->row_bytes = gguf_bytes(t->type, part->columns);
+    }
     return 0;
 }
 
@@ -829,8 +840,12 @@ static inline int gguf_plan_parts(model_loading *l, gckpt_store *store, gguf_str
             break;
         }
         const model_parameter p = model_get(c, at);
-        const gckpt_storage keep = source->as_file ? gguf_near(all[i]->type) : source->storage;
-        if (gguf_part_of(g, a, c, &p, all[i], &s->parts[s->count++]) == 0 && p.shape.n == 2 &&
+        gguf_part *part = &s->parts[s->count++];
+        const gckpt_storage keep =
+            source->as_file ? gguf_near(all[i]->type, gguf_turned(c, &p)) : source->storage;
+        memset(part, 0, sizeof *part);
+        part->t = all[i];
+        if (gguf_part_of(g, a, c, &p, keep, part) == 0 && p.shape.n == 2 &&
             keep != GCKPT_STORED_F32 &&
             (gckpt_store_freeze(store, p.name, 1) != GCKPT_OK ||
              gckpt_store_pack(store, p.name, keep) != GCKPT_OK))
