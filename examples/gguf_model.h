@@ -347,11 +347,13 @@ static inline double gguf_llama3_apart(const gguf_llama3 *l, const float *want, 
     return apart;
 }
 
-static inline double gguf_round(double x) /* to 6 digits: what was in config.json is likely short */
+/* A number of 4 digits that is as good as x, if there is one: what was in config.json. */
+static inline double gguf_short(double x)
 {
     char text[40];
-    snprintf(text, sizeof text, "%.6g", x);
-    return strtod(text, NULL);
+    snprintf(text, sizeof text, "%.4g", x);
+    const double y = strtod(text, NULL), off = y / x - 1;
+    return off < 2e-5 && off > -2e-5 ? y : x;
 }
 
 /* Low and high from two known points of the straight line that the kept shares are between them:
@@ -370,13 +372,15 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *want, int64_t n,
         turns[to] = x;
         share[to] = to == 0 ? 1 : to == 3 ? 0 : y;
     }
-    for (int i = 0; i < 4; i++) {
-        const int p = pairs[i][0], q = pairs[i][1];
+    for (int i = -1; i < 4; i++) { /* -1: one point, and high is 4 low, as usual */
+        const int p = i < 0 ? 1 : pairs[i][0], q = i < 0 ? 1 : pairs[i][1];
         if (!(turns[p] > 0) || !(turns[q] > 0))
             continue;
-        const double slope = (share[p] - share[q]) / (turns[p] - turns[q]);
-        l->low = gguf_round(turns[q] - share[q] / slope);
-        l->high = gguf_round(turns[p] + (1 - share[p]) / slope);
+        const double usual = turns[1] / (1 + 3 * share[1]);
+        const double slope =
+            i < 0 ? 1 / (3 * usual) : (share[p] - share[q]) / (turns[p] - turns[q]);
+        l->low = gguf_short(turns[q] - share[q] / slope);
+        l->high = gguf_short(turns[p] + (1 - share[p]) / slope);
         if (gguf_llama3_apart(l, want, n, base) <= 1e-5)
             return;
     }
