@@ -263,9 +263,8 @@ static int check_options(void)
         return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
                             storage_names[o.store]);
     if (o.map && gguf_is(o.model))
-        return session_fail(2,
-                            "--map: values of a GGUF are not used where they lie; leave it out: "
-                            "--store auto keeps them in about as many bytes as the file");
+        return session_fail(2, "--map: values of a GGUF are not used where they lie; leave it out: "
+                               "--store auto keeps them in about as many bytes as the file");
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
                               o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
                               o.ranks != NULL || o.alphas != NULL || o.bias != 0))
