@@ -21,6 +21,7 @@
  * return 0, or -1 after writing m->error. C99 or C++11. */
 #ifndef MODEL_H
 #define MODEL_H
+#include "gguf.h"
 #include "gradckpt.h"
 #include "json.h"
 #include <stdio.h>
@@ -440,9 +441,12 @@ typedef struct {
     gckpt_storage storage;
     /* or, 1: in the file itself, as F32, or as BF16 or F16 and frozen. What is trained there
      * becomes the process's own copy, page by page; the file stays as it is. The mapping lasts
-     * until model_close. Vectors are read, as are all where there is no mmap. */
+     * until model_close. Vectors are read, as are all where there is no mmap, and those of a GGUF. */
     int map;
     const char *floats; /* modules that stay floats, to be trained: model_in_modules; NULL: none */
+    /* or, 1, of a GGUF: each as near to what the file has as there is a storage (gguf_near), and
+     * frozen where that is not F32. */
+    int as_file;
 } model_source;
 
 /* Gives back what model_load mapped and read: after the store is freed. */
@@ -574,8 +578,11 @@ static inline int model_read_ends(model_any *m, const char *dir)
     return d.error[0] ? model_fail(m, "%s", d.error) : 0;
 }
 
-/* Reads DIR/config.json; what it does not say is as transformers has it. model_close gives back
- * what it keeps. */
+static inline int gguf_is(const char *path); /* gguf_model.h */
+static inline int gguf_read_config(model_any *m, const char *path);
+
+/* Reads DIR/config.json, or the keys of a GGUF file; what is not said is as transformers has it.
+ * model_close gives back what it keeps. */
 static inline int model_read_config(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -584,7 +591,8 @@ static inline int model_read_config(model_any *m, const char *dir)
     m->config.eos[0] = -1;
     if (model_path(m, path, dir, "config.json") != 0)
         return -1;
-    if (json_read_file(d, path) == 0) {
+    const int keys = gguf_is(dir);
+    if ((keys ? gguf_read_config(m, dir) : json_read_file(d, path)) == 0) {
         model_config *c = &m->config;
         if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)
             json_wrong(d, JSON_ROOT, "an object");
@@ -601,7 +609,7 @@ static inline int model_read_config(model_any *m, const char *dir)
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
     }
-    d->name = "config.json"; /* the path is not kept */
+    d->name = keys ? "the file's keys" : "config.json"; /* the path is not kept */
     if (d->error[0] == 0 && model_read_ends(m, dir) == 0)
         return 0;
     if (d->error[0] != 0)
@@ -636,6 +644,8 @@ static inline const char *model_renamed(void *user, const char *name)
     l->found[i] = 1;
     return c->under != NULL ? model_stored(c, l->stored, name) : name;
 }
+
+#include "gguf_model.h"
 
 /* The mapped bytes of a file, which model_close gives back; NULL: m->error. */
 static inline void *model_map(model_any *m, const char *path, size_t *size)
@@ -759,20 +769,22 @@ static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage sto
 static inline int model_load_under(model_any *m, gckpt_store *store, const char *dir,
                                    const model_source *source, const char *under)
 {
-    const model_source none = { GCKPT_STORED_F32, 0, NULL };
+    const model_source none = { GCKPT_STORED_F32, 0, NULL, 0 };
     source = source != NULL ? source : &none;
     if (model_read_config(m, dir) != 0)
         return -1;
     m->config.under = under;
-    const int map = source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
+    const int keys = gguf_is(dir);
+    const int map = !keys && source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
     const int64_t n = model_count(&m->config);
     model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 }, { 0 } };
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
     int failed = model_declare_some(m, store, map ? 1 : 2) != 0 ||
-                 (source->storage != GCKPT_STORED_F32 &&
+                 (!keys && source->storage != GCKPT_STORED_F32 &&
                   model_pack_others(m, store, source->storage, source->floats) != 0);
-    failed = failed || model_load_files(&l, store, dir, map) != 0;
+    failed = failed || (keys ? gguf_load(&l, store, dir, source)
+                             : model_load_files(&l, store, dir, map)) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get(&m->config, i);
         if (!l.found[i])
@@ -785,8 +797,8 @@ static inline int model_load_under(model_any *m, gckpt_store *store, const char 
                                                            : 0; /* of mapped ones: the shapes */
 }
 
-/* Reads a model's directory into a store that has none of its parameters; source NULL: all zero.
- * After an error, free the store, then model_close. */
+/* Reads a model's directory, or a GGUF file, into a store that has none of its parameters; source
+ * NULL: all zero. After an error, free the store, then model_close. */
 static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
                              const model_source *source)
 {

@@ -1,0 +1,878 @@
+/* gguf.h - reads GGUF, the files of llama.cpp: keys with values, and tensors. To copy with what uses
+ * it: gguf_model.h, gguf_adapter.h.
+ *
+ *     gguf g;
+ *     if (gguf_open(&g, "model.gguf") != 0) // keys and the tensors' places; no values yet
+ *         fprintf(stderr, "%s\n", g.error);
+ *     int64_t layers = gguf_int(&g, "llama.block_count", 0);
+ *     const char *name = gguf_text(&g, "general.architecture", NULL);
+ *     gguf_items all = gguf_array(&g, "tokenizer.ggml.tokens", GGUF_STRING);
+ *     while (gguf_next(&all))
+ *         ... all.text, all.size ...        // all.whole, all.real of numbers; all.count is left
+ *     if (g.error[0] != 0) ...              // getters keep the first thing that was wrong
+ *     gguf_close(&g);
+ *
+ * Versions 2 and 3 (ggml's docs/gguf.md), little-endian. What a file says of itself is checked
+ * before it is used: counts, lengths, types, axes, offsets, alignment, sizes, names that come twice,
+ * tensors that overlap; nothing is read or taken memory for that the file is too short for. Values
+ * of tensors are read by gguf_read_floats, which turns what is quantised to floats, with the bits
+ * that ggml makes of it: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K.
+ * Functions that may fail return 0, or -1 after writing g->error. C99 or C++11. */
+#ifndef GGUF_H
+#define GGUF_H
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum {
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_TYPES
+} gguf_type; /* of values of keys */
+
+static const struct {
+    const char *name;
+    int bytes; /* 0: not always as many */
+} gguf_types[GGUF_TYPES] = { { "u8", 1 },     { "i8", 1 },    { "u16", 2 }, { "i16", 2 },
+                             { "u32", 4 },    { "i32", 4 },   { "f32", 4 }, { "bool", 1 },
+                             { "string", 0 }, { "array", 0 }, { "u64", 8 }, { "i64", 8 },
+                             { "f64", 8 } };
+
+/* Of keys at most so many bytes are read. */
+enum { GGUF_AXES = 4, GGUF_HEAD_MAX = 1 << 28, GGUF_NAME = 64 };
+
+typedef struct {
+    const char *name;
+    gguf_type type, of; /* of: an array's items */
+    uint64_t count;     /* items of an array; bytes of a string */
+    const unsigned char *value;
+    size_t name_at, value_at; /* in the head, which moves while it is read */
+} gguf_key;
+
+typedef struct {
+    const char *name;
+    int type, axes;       /* type: of gguf_tensor_types */
+    int64_t d[GGUF_AXES]; /* d[0] is of what lies side by side; 1 beyond its axes */
+    int64_t elements;
+    uint64_t at, bytes; /* in the file */
+    size_t name_at;
+} gguf_tensor;
+
+/* By ggml's number of a type: `values` of a row lie in a block of so many bytes, of which 0: no file
+ * has it any more. */
+static const struct {
+    const char *name;
+    int values, bytes;
+} gguf_tensor_types[] = {
+    { "F32", 1, 4 },        { "F16", 1, 2 },       { "Q4_0", 32, 18 },     { "Q4_1", 32, 20 },
+    { "", 1, 0 },           { "", 1, 0 },          { "Q5_0", 32, 22 },     { "Q5_1", 32, 24 },
+    { "Q8_0", 32, 34 },     { "Q8_1", 32, 36 },    { "Q2_K", 256, 84 },    { "Q3_K", 256, 110 },
+    { "Q4_K", 256, 144 },   { "Q5_K", 256, 176 },  { "Q6_K", 256, 210 },   { "Q8_K", 256, 292 },
+    { "IQ2_XXS", 256, 66 }, { "IQ2_XS", 256, 74 }, { "IQ3_XXS", 256, 98 }, { "IQ1_S", 256, 50 },
+    { "IQ4_NL", 32, 18 },   { "IQ3_S", 256, 110 }, { "IQ2_S", 256, 82 },   { "IQ4_XS", 256, 136 },
+    { "I8", 1, 1 },         { "I16", 1, 2 },       { "I32", 1, 4 },        { "I64", 1, 8 },
+    { "F64", 1, 8 },        { "IQ1_M", 256, 56 },  { "BF16", 1, 2 },       { "", 1, 0 },
+    { "", 1, 0 },           { "", 1, 0 },          { "TQ1_0", 256, 54 },   { "TQ2_0", 256, 66 },
+    { "", 1, 0 },           { "", 1, 0 },          { "", 1, 0 },           { "MXFP4", 32, 17 },
+    { "NVFP4", 64, 36 },    { "Q1_0", 128, 18 },   { "Q2_0", 64, 18 },
+};
+enum {
+    GGUF_TENSOR_TYPES = sizeof gguf_tensor_types / sizeof gguf_tensor_types[0],
+    GGUF_T_F32 = 0,
+    GGUF_T_F16 = 1,
+    GGUF_T_Q4_0 = 2,
+    GGUF_T_Q4_1 = 3,
+    GGUF_T_Q5_0 = 6,
+    GGUF_T_Q5_1 = 7,
+    GGUF_T_Q8_0 = 8,
+    GGUF_T_Q4_K = 12,
+    GGUF_T_Q5_K = 13,
+    GGUF_T_Q6_K = 14,
+    GGUF_T_BF16 = 30
+};
+
+typedef struct {
+    char error[512];
+    FILE *file;
+    char *path;
+    unsigned char *head;  /* the file up to the tensors' values, a little changed: texts end by 0 */
+    size_t have, next;    /* bytes of it; parsing: the next one */
+    uint64_t size;        /* of the file */
+    uint64_t place;       /* where the file is read next */
+    gguf_key *keys;       /* by name */
+    gguf_tensor *tensors; /* by name */
+    size_t key_count, tensor_count, room;
+    uint64_t alignment;
+} gguf;
+
+typedef struct {
+    uint64_t count;   /* items that gguf_next has not reached */
+    const char *text; /* of a string, not ended by 0, and its bytes */
+    size_t size;
+    int64_t whole;           /* of a whole number or bool */
+    double real;             /* of any number */
+    const unsigned char *at; /* the rest is the iteration's own: the next item */
+    gguf_type of;
+} gguf_items;
+
+/* ---- errors, bytes --------------------------------------------------------------------------- */
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline int
+gguf_fail(gguf *g, const char *format, ...)
+{
+    va_list args;
+    if (g->error[0] != 0)
+        return -1;
+    int n = snprintf(g->error, sizeof g->error / 2, "%s: ", g->path != NULL ? g->path : "");
+    n = n < 0 ? 0 : n < (int)sizeof g->error / 2 ? n : (int)sizeof g->error / 2 - 1;
+    va_start(args, format);
+    vsnprintf(g->error + n, sizeof g->error - (size_t)n, format, args);
+    va_end(args);
+    return -1;
+}
+
+/* n bytes, the lowest first. */
+static inline uint64_t gguf_little(const unsigned char *bytes, int n)
+{
+    uint64_t number = 0;
+    while (n-- > 0)
+        number = number << 8 | bytes[n];
+    return number;
+}
+
+static inline int gguf_seek(gguf *g, uint64_t at)
+{
+    if (g->place == at)
+        return 0;
+    g->place = at;
+#ifdef _WIN32
+    const int failed = at > INT64_MAX || _fseeki64(g->file, (int64_t)at, SEEK_SET) != 0;
+#else
+    const int failed = (uint64_t)(long)at != at || fseek(g->file, (long)at, SEEK_SET) != 0;
+#endif
+    if (!failed)
+        return 0;
+    g->place = UINT64_MAX;
+    return gguf_fail(g, "cannot be read at byte %llu", (unsigned long long)at);
+}
+
+/* n bytes of the file from byte `at` on. */
+static inline int gguf_read_bytes(gguf *g, uint64_t at, void *to, size_t n)
+{
+    if (at > g->size || n > g->size - at)
+        return gguf_fail(g, "%llu bytes at byte %llu: the file has %llu", (unsigned long long)n,
+                         (unsigned long long)at, (unsigned long long)g->size);
+    if (gguf_seek(g, at) != 0)
+        return -1;
+    g->place += n;
+    if (fread(to, 1, n, g->file) == n)
+        return 0;
+    g->place = UINT64_MAX;
+    return gguf_fail(g, "cannot be read at byte %llu: %s", (unsigned long long)at,
+                     ferror(g->file) ? strerror(errno) : "it has become shorter");
+}
+
+/* The file's bytes, or 0 with an error. */
+static inline uint64_t gguf_size_of(gguf *g)
+{
+    int64_t size = -1;
+#ifdef _WIN32
+    if (_fseeki64(g->file, 0, SEEK_END) == 0)
+        size = _ftelli64(g->file);
+#else
+    if (fseek(g->file, 0, SEEK_END) == 0)
+        size = (int64_t)ftell(g->file);
+#endif
+    g->place = UINT64_MAX;
+    if (size < 0 || size == INT64_MAX)
+        gguf_fail(g, "cannot be read: %s", size < 0 ? strerror(errno) : "it is a folder");
+    return size < 0 || size == INT64_MAX ? 0 : (uint64_t)size;
+}
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+/* Brings the next n bytes into the head: where they begin, or NULL. */
+static inline unsigned char *gguf_take(gguf *g, uint64_t n)
+{
+    const uint64_t left = g->size - g->next;
+    if (n > left || n > GGUF_HEAD_MAX - g->next) {
+        gguf_fail(g,
+                  n > left ? "cut off or damaged: byte %llu says that %llu bytes follow, and the "
+                             "file ends at %llu"
+                           : "damaged: at byte %llu keys of %llu bytes follow; %llu at most are "
+                             "read",
+                  (unsigned long long)g->next, (unsigned long long)n,
+                  (unsigned long long)(n > left ? g->size : (uint64_t)GGUF_HEAD_MAX));
+        return NULL;
+    }
+    if (g->have - g->next < n) {
+        uint64_t want = 2 * (uint64_t)g->have + 65536;
+        want = want > g->next + n ? want : g->next + n;
+        want = want < g->size ? want : g->size;
+        unsigned char *head = (unsigned char *)realloc(g->head, (size_t)want);
+        if (head == NULL) {
+            gguf_fail(g, "out of memory for %llu bytes of keys", (unsigned long long)want);
+            return NULL;
+        }
+        g->head = head;
+        if (gguf_read_bytes(g, g->have, head + g->have, (size_t)want - g->have) != 0)
+            return NULL;
+        g->have = (size_t)want;
+    }
+    g->next += (size_t)n;
+    return g->head + (g->next - (size_t)n);
+}
+
+/* The next number of n bytes; 0, an error, where the file ends. */
+static inline uint64_t gguf_number(gguf *g, int n)
+{
+    const unsigned char *at = gguf_take(g, (uint64_t)n);
+    return at != NULL ? gguf_little(at, n) : 0;
+}
+
+/* The next string, moved to where its length ends, so that a 0 fits behind: where it begins in the
+ * head. */
+static inline size_t gguf_string(gguf *g, uint64_t *size)
+{
+    *size = gguf_number(g, 8);
+    unsigned char *at = g->error[0] == 0 ? gguf_take(g, *size) : NULL;
+    if (at == NULL)
+        return 0;
+    memmove(at - 1, at, (size_t)*size);
+    (at - 1)[*size] = 0;
+    return (size_t)(at - g->head) - 1;
+}
+
+/* The same of a name, of `most` bytes. */
+static inline size_t gguf_name(gguf *g, const char *what, uint64_t number, uint64_t most)
+{
+    uint64_t size;
+    const size_t at = gguf_string(g, &size);
+    const char *name = (const char *)g->head + at;
+    int good = size > 0 && size <= most;
+    for (uint64_t i = 0; g->error[0] == 0 && good && i < size; i++)
+        good = (unsigned char)name[i] >= 32 && name[i] != 127;
+    if (g->error[0] == 0 && !good)
+        gguf_fail(g,
+                  "damaged: the name of %s %llu has %llu bytes or characters that none has; 1 to "
+                  "%llu bytes of text are expected",
+                  what, (unsigned long long)number, (unsigned long long)size,
+                  (unsigned long long)most);
+    return at;
+}
+
+/* Room for one more of `count` things of `size` bytes; NULL: an error. */
+static inline void *gguf_grow(gguf *g, void *things, size_t count, size_t size)
+{
+    if (count < g->room)
+        return things;
+    const size_t room = g->room > 0 ? 2 * g->room : 64;
+    void *more = realloc(things, room * size);
+    if (more == NULL)
+        gguf_fail(g, "out of memory for %llu tensors or keys", (unsigned long long)room);
+    else
+        g->room = room;
+    return more;
+}
+
+/* A type of values, or an error. */
+static inline gguf_type gguf_value_type(gguf *g, const char *name)
+{
+    const uint64_t type = gguf_number(g, 4);
+    if (type < GGUF_TYPES)
+        return (gguf_type)type;
+    gguf_fail(g, "key %.64s: type %llu of a value is none that is known", name,
+              (unsigned long long)type);
+    return GGUF_U8;
+}
+
+/* Passes over an array's items. */
+static inline void gguf_pass_items(gguf *g, gguf_key *k)
+{
+    k->of = gguf_value_type(g, (const char *)g->head + k->name_at);
+    k->count = gguf_number(g, 8);
+    k->value_at = g->next;
+    if (g->error[0] != 0)
+        return;
+    const char *name = (const char *)g->head + k->name_at;
+    const uint64_t left = g->size - g->next;
+    const uint64_t each = k->of == GGUF_STRING ? 8 : (uint64_t)gguf_types[k->of].bytes;
+    if (k->of == GGUF_ARRAY)
+        gguf_fail(g, "key %.64s: an array of arrays, which no key of a model is", name);
+    else if (k->count > left / each)
+        gguf_fail(
+            g,
+            "key %.64s: %llu items of %llu bytes or more, and %llu bytes are left: cut off or "
+            "damaged",
+            name, (unsigned long long)k->count, (unsigned long long)each, (unsigned long long)left);
+    else if (k->of != GGUF_STRING)
+        gguf_take(g, k->count * each);
+    else
+        for (uint64_t i = 0; i < k->count && g->error[0] == 0; i++) {
+            const uint64_t size = gguf_number(g, 8);
+            if (g->error[0] == 0)
+                gguf_take(g, size);
+        }
+}
+
+/* Refuses what is neither 0 nor 1 where these are bools. */
+static inline void gguf_check_bools(gguf *g, const gguf_key *k)
+{
+    const unsigned char *at = g->head + k->value_at;
+    const int bools = k->type == GGUF_ARRAY && k->of == GGUF_BOOL;
+    for (uint64_t n = bools ? k->count : k->type == GGUF_BOOL; n > 0 && g->error[0] == 0; n--)
+        if (*at++ > 1)
+            gguf_fail(g, "key %.64s: a bool is 0 or 1, not %d", (const char *)g->head + k->name_at,
+                      at[-1]);
+}
+
+static inline void gguf_parse_key(gguf *g, uint64_t number)
+{
+    gguf_key *k, *keys = (gguf_key *)gguf_grow(g, g->keys, g->key_count, sizeof *keys);
+    if (keys == NULL)
+        return;
+    g->keys = keys;
+    k = &keys[g->key_count++];
+    memset(k, 0, sizeof *k);
+    k->name_at = gguf_name(g, "key", number, 65535);
+    if (g->error[0] == 0)
+        k->type = gguf_value_type(g, (const char *)g->head + k->name_at);
+    if (g->error[0] != 0)
+        return;
+    k->value_at = g->next;
+    if (k->type == GGUF_ARRAY)
+        gguf_pass_items(g, k);
+    else if (k->type == GGUF_STRING)
+        k->value_at = gguf_string(g, &k->count);
+    else
+        gguf_take(g, (uint64_t)gguf_types[k->type].bytes);
+    if (g->error[0] == 0)
+        gguf_check_bools(g, k);
+}
+
+/* The axes of a tensor, and how many bytes it has. */
+static inline void gguf_parse_axes(gguf *g, gguf_tensor *t)
+{
+    const uint64_t axes = gguf_number(g, 4);
+    if (g->error[0] == 0 && axes > GGUF_AXES)
+        gguf_fail(g, "tensor %s: %llu axes; %d at most are allowed",
+                  (const char *)g->head + t->name_at, (unsigned long long)axes, GGUF_AXES);
+    t->axes = g->error[0] == 0 ? (int)axes : 0;
+    t->elements = 1;
+    for (int i = 0; i < GGUF_AXES; i++) {
+        const uint64_t d = i < t->axes ? gguf_number(g, 8) : 1;
+        if (g->error[0] == 0 && (d == 0 || d > (uint64_t)(INT64_MAX / t->elements)))
+            gguf_fail(g, "tensor %s: an axis of %llu, or more than 2^63 elements: damaged",
+                      (const char *)g->head + t->name_at, (unsigned long long)d);
+        t->d[i] = g->error[0] == 0 ? (int64_t)d : 1;
+        t->elements *= t->d[i];
+    }
+    const uint64_t type = gguf_number(g, 4);
+    t->at = gguf_number(g, 8); /* behind the head */
+    if (g->error[0] != 0)
+        return;
+    const char *name = (const char *)g->head + t->name_at;
+    t->type = type < GGUF_TENSOR_TYPES ? (int)type : 0;
+    const int values = gguf_tensor_types[t->type].values, bytes = gguf_tensor_types[t->type].bytes;
+    if (type >= GGUF_TENSOR_TYPES || bytes == 0)
+        gguf_fail(g, "tensor %s: type %llu of a tensor is none that is known", name,
+                  (unsigned long long)type);
+    else if (t->d[0] % values != 0)
+        gguf_fail(g, "tensor %s: rows of %lld, which are no blocks of %d as %s has them", name,
+                  (long long)t->d[0], values, gguf_tensor_types[t->type].name);
+    else if ((uint64_t)(t->elements / values) > g->size / (uint64_t)bytes)
+        gguf_fail(g,
+                  "tensor %s: %lld values of %s, more than the file's %llu bytes hold: cut off "
+                  "or damaged",
+                  name, (long long)t->elements, gguf_tensor_types[t->type].name,
+                  (unsigned long long)g->size);
+    else
+        t->bytes = (uint64_t)(t->elements / values) * (uint64_t)bytes;
+}
+
+static inline void gguf_parse_tensor(gguf *g, uint64_t number)
+{
+    gguf_tensor *t, *all = (gguf_tensor *)gguf_grow(g, g->tensors, g->tensor_count, sizeof *all);
+    if (all == NULL)
+        return;
+    g->tensors = all;
+    t = &all[g->tensor_count++];
+    memset(t, 0, sizeof *t);
+    t->name_at = gguf_name(g, "tensor", number, GGUF_NAME);
+    if (g->error[0] == 0)
+        gguf_parse_axes(g, t);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+static inline int gguf_key_order(const void *a, const void *b)
+{
+    return strcmp(((const gguf_key *)a)->name, ((const gguf_key *)b)->name);
+}
+
+static inline int gguf_tensor_order(const void *a, const void *b)
+{
+    return strcmp(((const gguf_tensor *)a)->name, ((const gguf_tensor *)b)->name);
+}
+
+/* NULL: there is none. */
+static inline const gguf_key *gguf_find(const gguf *g, const char *name)
+{
+    gguf_key k;
+    k.name = name;
+    return g->key_count == 0
+               ? NULL
+               : (const gguf_key *)bsearch(&k, g->keys, g->key_count, sizeof k, gguf_key_order);
+}
+
+static inline const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name)
+{
+    gguf_tensor t;
+    t.name = name;
+    return g->tensor_count == 0 ? NULL
+                                : (const gguf_tensor *)bsearch(&t, g->tensors, g->tensor_count,
+                                                               sizeof t, gguf_tensor_order);
+}
+
+static inline int gguf_is_whole(gguf_type t)
+{
+    return t <= GGUF_I32 || t == GGUF_U64 || t == GGUF_I64;
+}
+
+/* A number of the file as *whole, *real; those beyond 2^63 - 1 as that. */
+static inline void gguf_decode(gguf_type type, const unsigned char *at, int64_t *whole,
+                               double *real)
+{
+    const int bits = 8 * gguf_types[type].bytes;
+    const uint64_t u = gguf_little(at, bits / 8);
+    const int has_sign =
+        type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64;
+    const uint64_t sign = (uint64_t)1 << (bits - 1);
+    *whole = 0;
+    if (type == GGUF_F32) {
+        const uint32_t low = (uint32_t)u;
+        float f;
+        memcpy(&f, &low, sizeof f);
+        *real = (double)f;
+    } else if (type == GGUF_F64) {
+        memcpy(real, &u, sizeof *real);
+    } else {
+        *whole = has_sign && (u & sign) != 0 ? -(int64_t)(sign - 1 - (u & (sign - 1))) - 1
+                 : u > INT64_MAX             ? INT64_MAX
+                                             : (int64_t)u;
+        *real = (double)*whole;
+    }
+}
+
+/* The key of this name if its value is as wanted; NULL: there is none, or, an error, it is not. */
+static inline const gguf_key *gguf_wanted(gguf *g, const char *name, const char *kind, int is)
+{
+    const gguf_key *k = gguf_find(g, name);
+    if (k == NULL || is)
+        return k;
+    gguf_fail(g, "key %s: %s expected, found %s%s%s", name, kind, gguf_types[k->type].name,
+              k->type == GGUF_ARRAY ? " of " : "",
+              k->type == GGUF_ARRAY ? gguf_types[k->of].name : "");
+    return NULL;
+}
+
+static inline gguf_type gguf_type_of(const gguf *g, const char *name)
+{
+    const gguf_key *k = gguf_find(g, name);
+    return k != NULL ? k->type : GGUF_TYPES;
+}
+
+/* Values of keys; `usual` where there is no such key or, an error, it has another type. */
+static inline int64_t gguf_int(gguf *g, const char *name, int64_t usual)
+{
+    const gguf_key *k =
+        gguf_wanted(g, name, "a whole number", gguf_is_whole(gguf_type_of(g, name)));
+    double real;
+    if (k != NULL)
+        gguf_decode(k->type, k->value, &usual, &real);
+    return usual;
+}
+
+static inline double gguf_real(gguf *g, const char *name, double usual)
+{
+    const gguf_type type = gguf_type_of(g, name);
+    const gguf_key *k = gguf_wanted(g, name, "f32 or f64", type == GGUF_F32 || type == GGUF_F64);
+    int64_t whole;
+    if (k != NULL)
+        gguf_decode(k->type, k->value, &whole, &usual);
+    return usual;
+}
+
+static inline int gguf_bool(gguf *g, const char *name, int usual)
+{
+    const gguf_key *k = gguf_wanted(g, name, "bool", gguf_type_of(g, name) == GGUF_BOOL);
+    return k != NULL ? k->value[0] : usual;
+}
+
+/* A string, ended by 0, until gguf_close; *size, which may be NULL: its bytes, among which 0 may
+ * be. NULL: there is none. */
+static inline const char *gguf_text(gguf *g, const char *name, size_t *size)
+{
+    const gguf_key *k = gguf_wanted(g, name, "string", gguf_type_of(g, name) == GGUF_STRING);
+    if (size != NULL)
+        *size = k != NULL ? (size_t)k->count : 0;
+    return k != NULL ? (const char *)k->value : NULL;
+}
+
+/* The items of an array, of this type, or, GGUF_I32 (GGUF_F32), of any whole (real) numbers; none
+ * where there is no such key or, an error, it is something else. */
+static inline gguf_items gguf_array(gguf *g, const char *name, gguf_type of)
+{
+    gguf_items items;
+    const gguf_key *k = gguf_find(g, name);
+    const int same = k != NULL && k->type == GGUF_ARRAY &&
+                     (k->of == of || (of == GGUF_I32 && gguf_is_whole(k->of)) ||
+                      (of == GGUF_F32 && k->of == GGUF_F64));
+    memset(&items, 0, sizeof items);
+    k = gguf_wanted(g, name,
+                    of == GGUF_STRING ? "an array of strings"
+                    : of == GGUF_F32  ? "an array of f32 or f64"
+                    : of == GGUF_I32  ? "an array of whole numbers"
+                                      : "another array",
+                    same);
+    if (k != NULL) {
+        items.count = k->count;
+        items.at = k->value;
+        items.of = k->of;
+    }
+    return items;
+}
+
+/* The next item's value; 1, or 0: there are no more. */
+static inline int gguf_next(gguf_items *items)
+{
+    if (items->count == 0)
+        return 0;
+    items->count--;
+    if (items->of == GGUF_STRING) {
+        items->size = (size_t)gguf_little(items->at, 8);
+        items->text = (const char *)items->at + 8;
+        items->at += 8 + items->size;
+    } else {
+        gguf_decode(items->of, items->at, &items->whole, &items->real);
+        items->at += gguf_types[items->of].bytes;
+    }
+    return 1;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+static inline void gguf_close(gguf *g)
+{
+    if (g->file != NULL)
+        fclose(g->file);
+    free(g->path);
+    free(g->head);
+    free(g->keys);
+    free(g->tensors);
+    g->file = NULL;
+    g->path = NULL;
+    g->head = NULL;
+    g->keys = NULL;
+    g->tensors = NULL;
+    g->key_count = g->tensor_count = 0;
+}
+
+/* What stands before the keys: how many of them, and of tensors. */
+static inline void gguf_parse_begin(gguf *g, uint64_t *tensors, uint64_t *keys)
+{
+    static const char magic[] = "GGUF";
+    const unsigned char *at = g->size < 24 ? NULL : gguf_take(g, 4);
+    if (at == NULL || memcmp(at, magic, 4) != 0) {
+        gguf_fail(g, "is no GGUF file, which begins with GGUF and has 24 bytes at least");
+        return;
+    }
+    const uint64_t version = gguf_number(g, 4);
+    *tensors = gguf_number(g, 8);
+    *keys = gguf_number(g, 8);
+    if ((version & 0xffff) == 0)
+        gguf_fail(g, "is big-endian, or damaged (version %llu): convert it without --bigendian",
+                  (unsigned long long)version);
+    else if (version != 2 && version != 3)
+        gguf_fail(g, "is of GGUF's version %llu; 2 and 3 are read%s", (unsigned long long)version,
+                  version == 1 ? ": convert the model anew" : "");
+    else if (*keys > g->size / 13 || *tensors > g->size / 25)
+        gguf_fail(g, "%llu keys and %llu tensors in %llu bytes: cut off or damaged",
+                  (unsigned long long)*keys, (unsigned long long)*tensors,
+                  (unsigned long long)g->size);
+}
+
+/* Names and values become pointers, now that the head stays where it is; by name, each once. */
+static inline void gguf_sort(gguf *g)
+{
+    for (size_t i = 0; i < g->key_count; i++) {
+        g->keys[i].name = (const char *)g->head + g->keys[i].name_at;
+        g->keys[i].value = g->head + g->keys[i].value_at;
+    }
+    for (size_t i = 0; i < g->tensor_count; i++)
+        g->tensors[i].name = (const char *)g->head + g->tensors[i].name_at;
+    if (g->key_count > 0)
+        qsort(g->keys, g->key_count, sizeof *g->keys, gguf_key_order);
+    if (g->tensor_count > 0)
+        qsort(g->tensors, g->tensor_count, sizeof *g->tensors, gguf_tensor_order);
+    for (size_t i = 1; i < g->key_count; i++)
+        if (gguf_key_order(&g->keys[i - 1], &g->keys[i]) == 0)
+            gguf_fail(g, "key %.64s comes twice", g->keys[i].name);
+    for (size_t i = 1; i < g->tensor_count; i++)
+        if (gguf_tensor_order(&g->tensors[i - 1], &g->tensors[i]) == 0)
+            gguf_fail(g, "tensor %s comes twice", g->tensors[i].name);
+}
+
+static inline int gguf_place_order(const void *a, const void *b)
+{
+    const gguf_tensor *const *x = (const gguf_tensor *const *)a, *const *y =
+                                                                     (const gguf_tensor *const *)b;
+    return ((*x)->at > (*y)->at) - ((*x)->at < (*y)->at);
+}
+
+/* Tensors as they lie in the file; NULL: an error. To be freed. */
+static inline const gguf_tensor **gguf_by_place(gguf *g)
+{
+    const gguf_tensor **all = (const gguf_tensor **)malloc((g->tensor_count + 1) * sizeof *all);
+    if (all == NULL) {
+        gguf_fail(g, "out of memory for %llu tensors", (unsigned long long)g->tensor_count);
+        return NULL;
+    }
+    for (size_t i = 0; i < g->tensor_count; i++)
+        all[i] = &g->tensors[i];
+    qsort(all, g->tensor_count, sizeof *all, gguf_place_order);
+    return all;
+}
+
+/* Tensors' values lie behind the head, aligned, within the file, and each for itself. */
+static inline void gguf_check_places(gguf *g)
+{
+    const int64_t by = gguf_int(g, "general.alignment", 32);
+    g->alignment = by > 0 ? (uint64_t)by : 0;
+    if (g->error[0] == 0 && (by < 1 || by > (int64_t)1 << 31 || (by & (by - 1)) != 0))
+        gguf_fail(g, "key general.alignment is %lld: a power of 2 is expected", (long long)by);
+    if (g->error[0] != 0)
+        return;
+    const uint64_t begin = (g->next + g->alignment - 1) / g->alignment * g->alignment;
+    for (size_t i = 0; i < g->tensor_count && g->error[0] == 0; i++) {
+        gguf_tensor *t = &g->tensors[i];
+        if (t->at % g->alignment != 0)
+            gguf_fail(g, "tensor %s: begins at %llu, no multiple of the alignment %llu", t->name,
+                      (unsigned long long)t->at, (unsigned long long)g->alignment);
+        else if (begin > g->size || t->at > g->size - begin || t->bytes > g->size - begin - t->at)
+            gguf_fail(
+                g,
+                "tensor %s: %llu bytes at %llu behind the %llu of keys, and the file has %llu: "
+                "cut off or damaged",
+                t->name, (unsigned long long)t->bytes, (unsigned long long)t->at,
+                (unsigned long long)begin, (unsigned long long)g->size);
+        t->at += begin;
+    }
+    const gguf_tensor **all = g->error[0] == 0 ? gguf_by_place(g) : NULL;
+    for (size_t i = 1; i < g->tensor_count && all != NULL; i++)
+        if (all[i]->at < all[i - 1]->at + all[i - 1]->bytes)
+            gguf_fail(g, "tensors %s and %s overlap", all[i - 1]->name, all[i]->name);
+    free(all);
+}
+
+/* Reads keys, and names, types and places of tensors; gguf_close gives back what it takes, after an
+ * error, too, when only g->error is left to be read. */
+static inline int gguf_open(gguf *g, const char *path)
+{
+    uint64_t tensors = 0, keys = 0;
+    const size_t length = strlen(path) + 1;
+    memset(g, 0, sizeof *g);
+    g->path = (char *)malloc(length);
+    if (g->path == NULL)
+        return gguf_fail(g, "out of memory");
+    memcpy(g->path, path, length);
+    g->file = fopen(path, "rb");
+    if (g->file == NULL)
+        return gguf_fail(g, "cannot open it: %s", strerror(errno));
+    g->size = gguf_size_of(g);
+    if (g->error[0] == 0)
+        gguf_parse_begin(g, &tensors, &keys);
+    for (uint64_t i = 0; i < keys && g->error[0] == 0; i++)
+        gguf_parse_key(g, i);
+    g->room = 0;
+    for (uint64_t i = 0; i < tensors && g->error[0] == 0; i++)
+        gguf_parse_tensor(g, i);
+    if (g->error[0] == 0)
+        gguf_sort(g);
+    if (g->error[0] == 0)
+        gguf_check_places(g);
+    return g->error[0] == 0 ? 0 : -1;
+}
+
+/* ---- values of tensors ----------------------------------------------------------------------- */
+static inline float gguf_from_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* A binary16 number. */
+static inline float gguf_half(const unsigned char *at)
+{
+    const uint32_t h = (uint32_t)gguf_little(at, 2), sign = (h & 0x8000) << 16;
+    const uint32_t exponent = h >> 10 & 31, fraction = h & 1023;
+    if (exponent == 31)
+        return gguf_from_bits(sign | 0x7f800000 | fraction << 13);
+    if (exponent > 0)
+        return gguf_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    const float small = (float)fraction * (1.0f / 16777216); /* 2^-24 */
+    return sign != 0 ? -small : small;
+}
+
+/* 32 values of 4 bits, or, `high` not NULL, 5: the low halves of 16 bytes, then the high ones; bit i
+ * of `high` is value i's fifth. The block begins with a scale and, less 0, a minimum. */
+static inline void gguf_nibbles(const unsigned char *at, const unsigned char *high,
+                                const unsigned char *low, int less, float *to)
+{
+    const uint32_t fifth = high != NULL ? (uint32_t)gguf_little(high, 4) : 0;
+    const float scale = gguf_half(at);
+    for (int i = 0; i < 32; i++) {
+        const int q = i < 16 ? low[i] & 15 : low[i - 16] >> 4;
+        to[i] = (float)((q | (int)(fifth >> i & 1) << 4) - less) * scale;
+        to[i] = less == 0 ? to[i] + gguf_half(at + 2) : to[i];
+    }
+}
+
+/* Scale and minimum i of the 8 in a Q4_K's or Q5_K's block, 6 bits each in 12 bytes. */
+static inline void gguf_sixth(const unsigned char *at, int i, int *scale, int *minimum)
+{
+    if (i < 4) {
+        *scale = at[i] & 63;
+        *minimum = at[i + 4] & 63;
+    } else {
+        *scale = (at[i + 4] & 15) | (at[i - 4] >> 6) << 4;
+        *minimum = at[i + 4] >> 4 | (at[i] >> 6) << 4;
+    }
+}
+
+/* 256 values of Q4_K or, fifth bits at `high`, Q5_K: eight times 32 with a scale and a minimum. */
+static inline void gguf_k_block(const unsigned char *at, const unsigned char *high,
+                                const unsigned char *low, float *to)
+{
+    const float d = gguf_half(at), least = gguf_half(at + 2);
+    for (int i = 0; i < 8; i++) {
+        int scale, minimum;
+        gguf_sixth(at + 4, i, &scale, &minimum);
+        const float by = d * (float)scale, minus = least * (float)minimum;
+        for (int k = 0; k < 32; k++) {
+            const int q = i % 2 == 0 ? low[i / 2 * 32 + k] & 15 : low[i / 2 * 32 + k] >> 4;
+            const int fifth = high != NULL ? high[k] >> i & 1 : 0;
+            to[32 * i + k] = by * (float)(q | fifth << 4) - minus;
+        }
+    }
+}
+
+/* 256 values of Q6_K: 4 bits at `at`, 2 more behind them, then 16 scales, and a scale of these. */
+static inline void gguf_k6_block(const unsigned char *at, float *to)
+{
+    const float d = gguf_half(at + 208);
+    for (int i = 0; i < 256; i++) {
+        const int half = i / 128, quarter = i % 128 / 32, k = i % 32;
+        const unsigned char low = at[64 * half + quarter % 2 * 32 + k];
+        const int two = at[128 + 32 * half + k] >> 2 * quarter & 3;
+        const int scale = (at[192 + i / 16] ^ 128) - 128;
+        const int q = (quarter < 2 ? low & 15 : low >> 4) | two << 4;
+        to[i] = d * (float)scale * (float)(q - 32);
+    }
+}
+
+/* One block, not of F32, F16 or BF16. Products of scales and values are exact in a float, so that
+ * there is one rounding at most, whether a compiler contracts or not. */
+static inline void gguf_block(int type, const unsigned char *at, float *to)
+{
+    if (type == GGUF_T_Q4_K)
+        gguf_k_block(at, NULL, at + 16, to);
+    else if (type == GGUF_T_Q5_K)
+        gguf_k_block(at, at + 16, at + 48, to);
+    else if (type == GGUF_T_Q6_K)
+        gguf_k6_block(at, to);
+    else if (type == GGUF_T_Q4_0)
+        gguf_nibbles(at, NULL, at + 2, 8, to);
+    else if (type == GGUF_T_Q4_1)
+        gguf_nibbles(at, NULL, at + 4, 0, to);
+    else if (type == GGUF_T_Q5_0)
+        gguf_nibbles(at, at + 2, at + 6, 16, to);
+    else if (type == GGUF_T_Q5_1)
+        gguf_nibbles(at, at + 4, at + 8, 0, to);
+    else
+        for (int i = 0; i < 32; i++)
+            to[i] = (float)((at[2 + i] ^ 128) - 128) * gguf_half(at);
+}
+
+/* 1: gguf_floats reads the type. */
+static inline int gguf_is_read(int type)
+{
+    static const int read[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
+                                GGUF_T_Q4_0, GGUF_T_Q4_1, GGUF_T_Q5_0, GGUF_T_Q5_1,
+                                GGUF_T_Q4_K, GGUF_T_Q5_K, GGUF_T_Q6_K };
+    int i = 0;
+    while (i < (int)(sizeof read / sizeof read[0]) && read[i] != type)
+        i++;
+    return i < (int)(sizeof read / sizeof read[0]);
+}
+
+/* The bytes of n values of a type, n a multiple of its block's. */
+static inline size_t gguf_bytes(int type, int64_t n)
+{
+    return (size_t)(n / gguf_tensor_types[type].values) * (size_t)gguf_tensor_types[type].bytes;
+}
+
+/* n values, whole blocks of a type that gguf_is_read, from their bytes. */
+static inline void gguf_floats(int type, const unsigned char *from, int64_t n, float *to)
+{
+    const int values = gguf_tensor_types[type].values, bytes = gguf_tensor_types[type].bytes;
+    for (int64_t i = 0; i < n; i += values, from += bytes, to += values)
+        if (type == GGUF_T_F16)
+            *to = gguf_half(from);
+        else if (bytes <= 4)
+            *to = gguf_from_bits((uint32_t)gguf_little(from, bytes) << (32 - 8 * bytes));
+        else
+            gguf_block(type, from, to);
+}
+
+/* Values first, first + 1, .. of a tensor, n of them, both multiples of its block's, in the file's
+ * order. */
+static inline int gguf_read_floats(gguf *g, const gguf_tensor *t, int64_t first, int64_t n,
+                                   float *to)
+{
+    unsigned char room[4096];
+    const int64_t values = gguf_tensor_types[t->type].values;
+    const int64_t most = (int64_t)sizeof room / gguf_tensor_types[t->type].bytes * values;
+    if (!gguf_is_read(t->type))
+        return gguf_fail(g,
+                         "tensor %s is of type %s; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
+                         "Q4_K, Q5_K and Q6_K are read: quantise the model as one of them",
+                         t->name, gguf_tensor_types[t->type].name);
+    if (first < 0 || n < 0 || first % values != 0 || n % values != 0 || first > t->elements ||
+        n > t->elements - first)
+        return gguf_fail(g, "tensor %s: has no values %lld to %lld", t->name, (long long)first,
+                         (long long)(first + n));
+    for (int64_t some; n > 0; n -= some, first += some, to += some) {
+        some = n < most ? n : most;
+        if (gguf_read_bytes(g, t->at + gguf_bytes(t->type, first), room,
+                            gguf_bytes(t->type, some)) != 0)
+            return -1;
+        gguf_floats(t->type, room, some, to);
+    }
+    return 0;
+}
+#endif
