@@ -11,17 +11,17 @@
  *     gguf_stops(&g, stops, 3);
  *     gguf_close(&g); // b and c stay
  *
- * The keys tokenizer.ggml.* become the text of a tokenizer.json (gguf_tokenizer_json, which may also
- * be saved as that), and tokenizer.h reads it: the tokens are those of Hugging Face's tokenizer of
- * the same model. Of tokenizer.ggml.model it knows, and refuses others by name:
+ * The keys tokenizer.ggml.* become the text of a tokenizer.json (gguf_tokenizer_json, which may be
+ * saved as one), and tokenizer.h reads it: the tokens are those of Hugging Face's tokenizer of the
+ * same model. Of tokenizer.ggml.model it knows, and refuses others by name:
  *   gpt2    byte-level BPE with its merges, where tokenizer.ggml.pre, which names how text is split,
  *           is gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
- *   llama   SentencePiece's BPE: a merge is whatever splits a token in two, and that to the token of
- *           the highest score comes first, of one score that of the lowest id; among one token's
- *           that of the lowest ids, as Hugging Face's conversion of such models had them
+ *   llama   SentencePiece's BPE: a merge is whatever splits a token into two, and that into the
+ *           token of the highest score comes first, of one score that with the longest first part,
+ *           as transformers derives them; where all scores are one, that of the lowest id
  * What such a file does not say is taken as these models have it: NFC for qwen2; white space around
- * an added token is no part of it; where add_space_prefix is set, each text behind a special token
- * has the space, but only the first in Mistral's vocabularies where [INST] is a token. C99 or C++11. */
+ * an added token is no part of it; where add_space_prefix is set, each text behind an added token
+ * has the space, but only the first in Mistral's vocabularies that have [INST]. C99 or C++11. */
 #ifndef GGUF_TOKENIZER_H
 #define GGUF_TOKENIZER_H
 #include "chat.h"
@@ -50,6 +50,7 @@ typedef struct {
 typedef struct {
     double score;
     int32_t id, left, right;
+    uint32_t sizes[2]; /* of left and right, in characters */
 } gguf_merge;
 
 typedef struct {
@@ -377,13 +378,14 @@ static inline int gguf_is_added(const gguf_token *t)
 }
 
 /* ---- merges ---------------------------------------------------------------------------------- */
+/* As transformers sorts them. */
 static inline int gguf_merge_order(const void *a, const void *b)
 {
     const gguf_merge *p = (const gguf_merge *)a, *q = (const gguf_merge *)b;
-    return p->score != q->score ? (p->score < q->score ? 1 : -1)
-           : p->id != q->id     ? (p->id < q->id ? -1 : 1)
-           : p->left != q->left ? (p->left < q->left ? -1 : 1)
-                                : 0;
+    return p->score != q->score         ? (p->score < q->score ? 1 : -1)
+           : p->sizes[0] != q->sizes[0] ? (p->sizes[0] < q->sizes[0] ? 1 : -1)
+           : p->sizes[1] != q->sizes[1] ? (p->sizes[1] < q->sizes[1] ? 1 : -1)
+                                        : (p->id > q->id) - (p->id < q->id);
 }
 
 static inline int gguf_is_part(const gguf_token *t)
@@ -396,10 +398,14 @@ static inline int gguf_is_part(const gguf_token *t)
 static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
 {
     const gguf_token *t = &v->tokens[id];
+    uint32_t before = 1, all = 0;
+    for (size_t i = 0; i < t->size; i++)
+        all += ((unsigned char)t->text[i] & 0xc0) != 0x80;
     for (size_t i = 1; i < t->size; i++) {
-        gguf_merge m = { t->score, id, -1, -1 };
         if (((unsigned char)t->text[i] & 0xc0) == 0x80)
             continue;
+        gguf_merge m = { t->score, id, -1, -1, { before, all - before } };
+        before++;
         m.left = gguf_id_of(v, t->text, i);
         if (m.left < 0 || !gguf_is_part(&v->tokens[m.left]))
             continue;
@@ -419,9 +425,24 @@ static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
     return 0;
 }
 
+/* Converters that have no scores give all tokens one: then, as they were learned, by their ids. */
+static inline void gguf_score_by_id(gguf_vocabulary *v)
+{
+    int32_t first = 0;
+    while (first < v->count && v->tokens[first].type != GGUF_TOKEN_NORMAL)
+        first++;
+    for (int32_t i = first; i < v->count; i++)
+        if (v->tokens[i].type == GGUF_TOKEN_NORMAL && v->tokens[i].score != v->tokens[first].score)
+            return;
+    for (int32_t i = first; i < v->count; i++)
+        if (v->tokens[i].type == GGUF_TOKEN_NORMAL)
+            v->tokens[i].score = -(double)i;
+}
+
 /* By scores. */
 static inline int gguf_make_merges(gguf_vocabulary *v)
 {
+    gguf_score_by_id(v);
     for (int32_t i = 0; i < v->count; i++) {
         const gguf_token *t = &v->tokens[i];
         if (!gguf_is_part(t))
@@ -643,7 +664,8 @@ static inline void gguf_put_tokenizer(gguf_vocabulary *v)
         gguf_puts(v, v->pre->normalizer);
         gguf_puts(v, ",\n\"pre_tokenizer\":");
         gguf_puts(v, by);
-        gguf_puts(v, ",\n\"decoder\":{\"type\":\"ByteLevel\"},\n");
+        gguf_puts(v, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                     "\"trim_offsets\":true,\"use_regex\":true},\n");
     }
     gguf_put_model(v);
 }
@@ -682,8 +704,8 @@ static inline int gguf_tokenizer(gguf *g, bpe *b)
 }
 
 /* ---- chats ----------------------------------------------------------------------------------- */
-/* Which tokens end a text or a turn, each once, `most` at most, and -1 behind them; how many. Of ids
- * that are none gguf_tokenizer tells. */
+/* Which tokens end a text or a turn, each once, `most` at most, and -1 behind them; how many. Of
+ * ids that are none gguf_tokenizer tells. */
 static inline int gguf_stops(gguf *g, int32_t *stops, int most)
 {
     static const char *const keys[] = { GGUF_KEY("eos_token_id"), GGUF_KEY("eot_token_id"),
@@ -701,8 +723,8 @@ static inline int gguf_stops(gguf *g, int32_t *stops, int most)
     return n;
 }
 
-/* The text of the token that a key names, for a chat's mark; left as it is where there is none, or it
- * is longer. */
+/* The text of the token that a key names, for a chat's mark; left as it is where there is none, or
+ * it is longer. */
 static inline void gguf_mark(gguf *g, const char *key, char *to, size_t room)
 {
     gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
@@ -714,7 +736,7 @@ static inline void gguf_mark(gguf *g, const char *key, char *to, size_t room)
         }
 }
 
-/* The file's chat template as chat_open has that of a folder; 0, or -1 with g->error and c->error. */
+/* The file's chat template as chat_open has a folder's; 0, or -1 with g->error and c->error. */
 static inline int gguf_chat(gguf *g, chat *c, const char *name)
 {
     size_t size;
