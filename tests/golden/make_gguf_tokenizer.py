@@ -188,8 +188,9 @@ def write_cases(path, forms, texts, most=20):
                                  ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
-def write_random(folder):
+def write_random(folder, k):
     global BOS, EOS
+    random.seed(SEED * 1000 + k)  # a design sets it, too
     os.makedirs(folder, exist_ok=True)
     begins, ends = random.random() < 0.6, random.random() < 0.3
     more = {"add_bos_token": begins, "add_eos_token": ends}
@@ -197,7 +198,7 @@ def write_random(folder):
     if random.random() < 0.5:
         BOS, EOS = "<|begin|>", "<|end|>"
         some = random.sample([mt.token("the", False), mt.token("<think>", False), mt.token("e\u0301t", False),
-                              mt.token("\n\n", False), mt.token("▁a", False), mt.token("[X]"), mt.token("<|x|>", False)], 3)
+                              mt.token("\n\n", False), mt.token(" a", False), mt.token("[X]"), mt.token("<|x|>")], 3)
         made = mt.design(random.choice([330, 400, 450]), random.choice([[], ["♞"], ["<|end|>"]]),
                          [mt.token(BOS), mt.token(EOS)] + some, None, None, mt.byte_level(True), None,
                          [c for c in mt.LETTERS if random.random() < random.choice([1, 0.97])], None,
@@ -218,12 +219,13 @@ def write_random(folder):
         write_spm(folder + "/model.gguf", pieces, made, more | {"add_space_prefix": form != "never"},
                   users or random.random() < 0.7, filler)
         specials = [one["content"] for one in added]
+    random.seed(SEED * 1000 + k)
     write_cases(folder + "/cases.jsonl", {"": made}, some_texts(N, specials))
 
 
 if N > 0:
     for k in range(40):
-        write_random(f"{TO}/{k}")
+        write_random(f"{TO}/{k}", k)
 else:
     os.makedirs(TO, exist_ok=True)
     BOS, EOS = "<|begin|>", "<|end|>"
