@@ -26,7 +26,7 @@
  *
  * A file of our own has what is trained, under the names of the store, and an adapter_config.json
  * of the options (peft.h). Functions return 0, or -1 after writing the model's `error`. C99 or
- * C++11, with what model.h needs, pattern.h and peft.h. */
+ * C++11, with what model.h needs, pattern.h, peft.h and gguf_adapter.h. */
 #ifndef ADAPTERS_H
 #define ADAPTERS_H
 #include "model.h"
@@ -752,5 +752,6 @@ static inline int adapters_unmerge(adapters *a)
     a->merged = NULL;
     return failed;
 }
+#include "gguf_adapter.h"
 #include "peft.h" /* adapters_save, adapters_load */
 #endif

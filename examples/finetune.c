@@ -33,13 +33,14 @@ static struct {
     double alpha, lora_dropout;
     const char *model, *new_model, *general, *adapter, *targets, *ranks, *alphas, *picture;
     const char *chat, *turns[CHAT_ROLES];
-    const char *merge;
+    const char *merge, *gguf;
     int64_t special_tokens, epochs, eval, generate, export_as, keep;
 } o;
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
-static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", NULL };
+static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "auto", NULL };
+enum { STORE_AUTO = 4 };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
@@ -53,7 +54,8 @@ static const double usual_lr[ADAPTERS_METHODS] = { 5e-5, 1e-4, 1e-4, 1e-3, 3e-4,
 
 static const options_row allowed[] = {
     { "model", OPTIONS_FILE, &o.model, NULL, 0, 0, NULL,
-      "folder with config.json, model.safetensors (or its shards) and the tokenizer's files" },
+      "folder with config.json, model.safetensors (or its shards) and the tokenizer's files; or a "
+      "FILE.gguf of llama.cpp's" },
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
@@ -74,16 +76,20 @@ static const options_row allowed[] = {
     { "merge", OPTIONS_FILE, &o.merge, NULL, 0, 0, NULL,
       "folder for a whole model: --model with what LoRA adds; of --adapter, without --data, or of "
       "what a training saved" },
+    { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
+      "lora: also write the adapter to this file, for llama.cpp's --lora; of --adapter, without "
+      "--data, or of what a training saves" },
     { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
       "go on from a training.safetensors, with its options but for those given now" },
     { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
-      "folder with an adapter to begin with, of peft or from --save" },
+      "folder with an adapter to begin with, of peft or from --save; or LoRA as a FILE.gguf" },
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
       "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, a GPT-2 of new weights and a "
       "tokenizer of bytes; 12x768x12x1024x50257 has the size of gpt2; "
       "llama:LAYERSxDIMxHEADSxKVHEADSxCONTEXT[xVOCABULARY] makes a Llama" },
-    { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
-      "how frozen matrices are kept; changes bytes and, a little, results" },
+    { "store", OPTIONS_CHOICE, &o.store, "auto", 0, 0, storage_names,
+      "how frozen matrices are kept; changes bytes and, a little, results; auto: f32, but of a GGUF "
+      "as near to the file as there is a storage" },
     { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
       "use weights where they lie in the file, which the system may drop and read again; they are "
       "not counted then" },
@@ -150,7 +156,7 @@ static const char fixed[] =
 static const char other_notes[] = "data base skipped position best before general "
                                   "rows.validation rows.general";
 static const char not_kept[] =
-    "resume save new json timeline picture plan help eval generate merge";
+    "resume save new json timeline picture plan help eval generate merge export-gguf";
 
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
@@ -162,6 +168,16 @@ static int check_steps(int argc, char **argv)
                             (long long)lm.steps, (long long)o.epochs);
     o.epochs = steps ? 0 : o.epochs;
     return 0;
+}
+
+static int packed_by_option(void) { return o.store != GCKPT_STORED_F32 && o.store != STORE_AUTO; }
+
+/* --store auto of a GGUF: matrices are near to the file's where no method trains them and nothing is
+ * added to them. */
+static int as_file(const char *model, adapters_method method)
+{
+    return o.store == STORE_AUTO && o.merge == NULL && method != ADAPTERS_FULL &&
+           method != ADAPTERS_LAST && gguf_is(model);
 }
 
 /* What does not train, and what is written. */
@@ -178,7 +194,7 @@ static int check_modes(void)
                             "--generate only continues --prompt: leave --data, --resume, --save, "
                             "--eval, --method all, --plan and --timeline out; --sample N shows "
                             "samples beside a training");
-    if (o.merge != NULL && (o.store != 0 || o.map || o.eval || o.generate || lm.plan))
+    if (o.merge != NULL && (packed_by_option() || o.map || o.eval || o.generate || lm.plan))
         return session_fail(2,
                             "--merge %s adds to weights as floats, and writes them: leave --store, "
                             "--map, --eval, --generate and --plan out",
@@ -188,6 +204,12 @@ static int check_modes(void)
                                    ? "--merge: only what --method lora trains adds up to weights "
                                      "(of --method full, --save has a whole model)"
                                    : "--merge needs --adapter DIR, or --data to train one first");
+    if (o.gguf != NULL && (o.method != ADAPTERS_LORA || o.eval || o.generate || lm.plan ||
+                           (lm.data != NULL ? lm.save == NULL : o.adapter == NULL)))
+        return session_fail(2,
+                            "--export-gguf %s: what --method lora saves (--save), or --adapter "
+                            "without --data; leave --eval, --generate and --plan out",
+                            o.gguf);
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
             2,
@@ -220,10 +242,10 @@ static int check_options(void)
         return session_fail(
             2,
             "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
-            "model, such as huggingface.co/gpt2; --new 4x128x4x128 --model DIR makes a small one");
+            "model, such as huggingface.co/gpt2, or a FILE.gguf; --new 4x128x4x128 --model DIR makes a small one");
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
-    if (lm.data == NULL && !o.generate && o.merge == NULL &&
+    if (lm.data == NULL && !o.generate && o.merge == NULL && o.gguf == NULL &&
         (o.new_model == NULL || lm.resume != NULL))
         return session_fail(2, "--data FILE is missing: %s",
                             o.eval ? "what to evaluate with" : "what to learn");
@@ -231,13 +253,13 @@ static int check_options(void)
         return session_fail(2, lm.save == NULL
                                    ? "--method all needs --save DIR: each goes to DIR/METHOD"
                                    : "--method all: --resume and --adapter are of one method");
-    if (o.store != 0 &&
+    if (packed_by_option() &&
         (o.method == ADAPTERS_FULL || o.method == ADAPTERS_LAST || o.method == ADAPTERS_METHODS))
         return session_fail(2,
                             "--store %s: --method %s trains matrices, which only frozen ones can "
                             "be; leave --store out, or take another method",
                             storage_names[o.store], method_names[o.method]);
-    if (o.store != 0 && o.map)
+    if (packed_by_option() && o.map)
         return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
                             storage_names[o.store]);
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
@@ -672,7 +694,8 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const model_source source = { (gckpt_storage)o.store, (int)o.map };
+    const model_source source = { packed_by_option() ? (gckpt_storage)o.store : GCKPT_STORED_F32,
+                                  (int)o.map, as_file(model, method) };
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,
                                       .size = o.size,
@@ -1000,6 +1023,8 @@ static int save_model(tuning *t, const char *folder)
                       : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", folder, t->model.error);
+    if (o.gguf != NULL && folder == t->save && gguf_adapter_save(&t->adapters, o.gguf) != 0)
+        return session_fail(1, "--export-gguf: %s", t->model.error);
     return full ? copy_files(&t->model, folder) : 0;
 }
 
@@ -1299,9 +1324,10 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
  * begins at 0 lets it be packed. */
 static int load_alone(tuning *t)
 {
-    const adapters_method method = o.adapter != NULL       ? (adapters_method)o.method
-                                   : o.store != 0 || o.map ? ADAPTERS_LORA
-                                                           : ADAPTERS_FULL;
+    const int packed = packed_by_option() || o.map || as_file(o.model, ADAPTERS_LORA);
+    const adapters_method method = o.adapter != NULL ? (adapters_method)o.method
+                                   : packed          ? ADAPTERS_LORA
+                                                     : ADAPTERS_FULL;
     session.start = session_now();
     return load_model(t, method, o.model, o.adapter);
 }
@@ -1321,11 +1347,14 @@ static int generate(void)
     return status;
 }
 
-/* --merge without --data */
-static int merge_only(void)
+/* --merge and --export-gguf without --data */
+static int write_only(void)
 {
     tuning t = { .run = run.first };
-    const int failed = load_alone(&t) || merge(&t);
+    int failed = load_alone(&t);
+    if (!failed && o.gguf != NULL && gguf_adapter_save(&t.adapters, o.gguf) != 0)
+        failed = session_fail(1, "--export-gguf: %s", t.model.error);
+    failed = failed || (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
 }
@@ -1445,7 +1474,12 @@ static int try_outputs(void)
 {
     char path[MODEL_PATH];
     const session_file own[] = { { "general", o.general, SESSION_READS, -1 },
-                                 { "picture", o.picture, SESSION_WRITES, -1 } };
+                                 { "model", gguf_is(o.model) ? o.model : NULL, SESSION_READS, -1 },
+                                 { "adapter",
+                                   o.adapter != NULL && gguf_is(o.adapter) ? o.adapter : NULL,
+                                   SESSION_READS, -1 },
+                                 { "picture", o.picture, SESSION_WRITES, -1 },
+                                 { "export-gguf", o.gguf, SESSION_SAVES, -1 } };
     struct stat model, is;
     if (o.merge != NULL && stat(o.model, &model) == 0 && stat(o.merge, &is) == 0 &&
         model.st_dev == is.st_dev && model.st_ino == is.st_ino)
@@ -1460,7 +1494,7 @@ static int try_outputs(void)
         if (session_try_save("save", path, stat(path, &is) == 0 ? &is : NULL) != 0)
             return 1;
     }
-    return lm_try_outputs(lm.data, own, 2);
+    return lm_try_outputs(lm.data, own, 5);
 }
 
 int main(int argc, char **argv)
@@ -1496,8 +1530,8 @@ int main(int argc, char **argv)
         status = o.method == ADAPTERS_METHODS
                      ? compare(argc, argv)
                      : tune((adapters_method)o.method, lm.save, argc, argv, &result);
-    } else if (status == 0 && o.merge != NULL) {
-        status = merge_only();
+    } else if (status == 0 && (o.merge != NULL || o.gguf != NULL)) {
+        status = write_only();
     }
     dataset_batches_free(&run.batches);
     dataset_free(&run.data);

@@ -716,4 +716,163 @@ static inline int gguf_open(gguf *g, const char *path)
         gguf_check_places(g);
     return g->error[0] == 0 ? 0 : -1;
 }
+
+/* ---- values of tensors ----------------------------------------------------------------------- */
+static inline float gguf_from_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* A binary16 number. */
+static inline float gguf_half(const unsigned char *at)
+{
+    const uint32_t h = (uint32_t)gguf_little(at, 2), sign = (h & 0x8000) << 16;
+    const uint32_t exponent = h >> 10 & 31, fraction = h & 1023;
+    if (exponent == 31)
+        return gguf_from_bits(sign | 0x7f800000 | fraction << 13);
+    if (exponent > 0)
+        return gguf_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+    const float small = (float)fraction * (1.0f / 16777216); /* 2^-24 */
+    return sign != 0 ? -small : small;
+}
+
+/* 32 values of 4 bits, or, `high` not NULL, 5: the low halves of 16 bytes, then the high ones; bit i
+ * of `high` is value i's fifth. The block begins with a scale and, less 0, a minimum. */
+static inline void gguf_nibbles(const unsigned char *at, const unsigned char *high,
+                                const unsigned char *low, int less, float *to)
+{
+    const uint32_t fifth = high != NULL ? (uint32_t)gguf_little(high, 4) : 0;
+    const float scale = gguf_half(at);
+    for (int i = 0; i < 32; i++) {
+        const int q = i < 16 ? low[i] & 15 : low[i - 16] >> 4;
+        to[i] = (float)((q | (int)(fifth >> i & 1) << 4) - less) * scale;
+        to[i] = less == 0 ? to[i] + gguf_half(at + 2) : to[i];
+    }
+}
+
+/* Scale and minimum i of the 8 in a Q4_K's or Q5_K's block, 6 bits each in 12 bytes. */
+static inline void gguf_sixth(const unsigned char *at, int i, int *scale, int *minimum)
+{
+    if (i < 4) {
+        *scale = at[i] & 63;
+        *minimum = at[i + 4] & 63;
+    } else {
+        *scale = (at[i + 4] & 15) | (at[i - 4] >> 6) << 4;
+        *minimum = at[i + 4] >> 4 | (at[i] >> 6) << 4;
+    }
+}
+
+/* 256 values of Q4_K or, fifth bits at `high`, Q5_K: eight times 32 with a scale and a minimum. */
+static inline void gguf_k_block(const unsigned char *at, const unsigned char *high,
+                                const unsigned char *low, float *to)
+{
+    const float d = gguf_half(at), least = gguf_half(at + 2);
+    for (int i = 0; i < 8; i++) {
+        int scale, minimum;
+        gguf_sixth(at + 4, i, &scale, &minimum);
+        const float by = d * (float)scale, minus = least * (float)minimum;
+        for (int k = 0; k < 32; k++) {
+            const int q = i % 2 == 0 ? low[i / 2 * 32 + k] & 15 : low[i / 2 * 32 + k] >> 4;
+            const int fifth = high != NULL ? high[k] >> i & 1 : 0;
+            to[32 * i + k] = by * (float)(q | fifth << 4) - minus;
+        }
+    }
+}
+
+/* 256 values of Q6_K: 4 bits at `at`, 2 more behind them, then 16 scales, and a scale of these. */
+static inline void gguf_k6_block(const unsigned char *at, float *to)
+{
+    const float d = gguf_half(at + 208);
+    for (int i = 0; i < 256; i++) {
+        const int half = i / 128, quarter = i % 128 / 32, k = i % 32;
+        const unsigned char low = at[64 * half + quarter % 2 * 32 + k];
+        const int two = at[128 + 32 * half + k] >> 2 * quarter & 3;
+        const int scale = (at[192 + i / 16] ^ 128) - 128;
+        const int q = (quarter < 2 ? low & 15 : low >> 4) | two << 4;
+        to[i] = d * (float)scale * (float)(q - 32);
+    }
+}
+
+/* One block, not of F32, F16 or BF16. Products of scales and values are exact in a float, so that
+ * there is one rounding at most, whether a compiler contracts or not. */
+static inline void gguf_block(int type, const unsigned char *at, float *to)
+{
+    if (type == GGUF_T_Q4_K)
+        gguf_k_block(at, NULL, at + 16, to);
+    else if (type == GGUF_T_Q5_K)
+        gguf_k_block(at, at + 16, at + 48, to);
+    else if (type == GGUF_T_Q6_K)
+        gguf_k6_block(at, to);
+    else if (type == GGUF_T_Q4_0)
+        gguf_nibbles(at, NULL, at + 2, 8, to);
+    else if (type == GGUF_T_Q4_1)
+        gguf_nibbles(at, NULL, at + 4, 0, to);
+    else if (type == GGUF_T_Q5_0)
+        gguf_nibbles(at, at + 2, at + 6, 16, to);
+    else if (type == GGUF_T_Q5_1)
+        gguf_nibbles(at, at + 4, at + 8, 0, to);
+    else
+        for (int i = 0; i < 32; i++)
+            to[i] = (float)((at[2 + i] ^ 128) - 128) * gguf_half(at);
+}
+
+/* 1: gguf_floats reads the type. */
+static inline int gguf_is_read(int type)
+{
+    static const int read[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
+                                GGUF_T_Q4_0, GGUF_T_Q4_1, GGUF_T_Q5_0, GGUF_T_Q5_1,
+                                GGUF_T_Q4_K, GGUF_T_Q5_K, GGUF_T_Q6_K };
+    int i = 0;
+    while (i < (int)(sizeof read / sizeof read[0]) && read[i] != type)
+        i++;
+    return i < (int)(sizeof read / sizeof read[0]);
+}
+
+/* The bytes of n values of a type, n a multiple of its block's. */
+static inline size_t gguf_bytes(int type, int64_t n)
+{
+    return (size_t)(n / gguf_tensor_types[type].values) * (size_t)gguf_tensor_types[type].bytes;
+}
+
+/* n values, whole blocks of a type that gguf_is_read, from their bytes. */
+static inline void gguf_floats(int type, const unsigned char *from, int64_t n, float *to)
+{
+    const int values = gguf_tensor_types[type].values, bytes = gguf_tensor_types[type].bytes;
+    for (int64_t i = 0; i < n; i += values, from += bytes, to += values)
+        if (type == GGUF_T_F16)
+            *to = gguf_half(from);
+        else if (bytes <= 4)
+            *to = gguf_from_bits((uint32_t)gguf_little(from, bytes) << (32 - 8 * bytes));
+        else
+            gguf_block(type, from, to);
+}
+
+/* Values first, first + 1, .. of a tensor, n of them, both multiples of its block's, in the file's
+ * order. */
+static inline int gguf_read_floats(gguf *g, const gguf_tensor *t, int64_t first, int64_t n,
+                                   float *to)
+{
+    unsigned char room[4096];
+    const int64_t values = gguf_tensor_types[t->type].values;
+    const int64_t most = (int64_t)sizeof room / gguf_tensor_types[t->type].bytes * values;
+    if (!gguf_is_read(t->type))
+        return gguf_fail(g,
+                         "tensor %s is of type %s; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
+                         "Q4_K, Q5_K and Q6_K are read: quantise the model as one of them",
+                         t->name, gguf_tensor_types[t->type].name);
+    if (first < 0 || n < 0 || first % values != 0 || n % values != 0 || first > t->elements ||
+        n > t->elements - first)
+        return gguf_fail(g, "tensor %s: has no values %lld to %lld", t->name, (long long)first,
+                         (long long)(first + n));
+    for (int64_t some; n > 0; n -= some, first += some, to += some) {
+        some = n < most ? n : most;
+        if (gguf_read_bytes(g, t->at + gguf_bytes(t->type, first), room,
+                            gguf_bytes(t->type, some)) != 0)
+            return -1;
+        gguf_floats(t->type, room, some, to);
+    }
+    return 0;
+}
 #endif

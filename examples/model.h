@@ -21,6 +21,7 @@
  * return 0, or -1 after writing m->error. C99 or C++11. */
 #ifndef MODEL_H
 #define MODEL_H
+#include "gguf.h"
 #include "gradckpt.h"
 #include "json.h"
 #include <stdio.h>
@@ -399,8 +400,11 @@ typedef struct {
     gckpt_storage storage;
     /* or, 1: in the file itself, as F32, or as BF16 or F16 and frozen. What is trained there
      * becomes the process's own copy, page by page; the file stays as it is. The mapping lasts
-     * until model_close. Vectors are read, as are all where there is no mmap. */
+     * until model_close. Vectors are read, as are all where there is no mmap, and those of a GGUF. */
     int map;
+    /* or, 1, of a GGUF: each as near to what the file has as there is a storage (gguf_near), and
+     * frozen where that is not F32. */
+    int as_file;
 } model_source;
 
 /* Gives back what model_load mapped and read: after the store is freed. */
@@ -528,8 +532,11 @@ static inline int model_read_ends(model_any *m, const char *dir)
     return d.error[0] ? model_fail(m, "%s", d.error) : 0;
 }
 
-/* Reads DIR/config.json; what it does not say is as transformers has it. model_close gives back
- * what it keeps. */
+static inline int gguf_is(const char *path); /* gguf_model.h */
+static inline int gguf_read_config(model_any *m, const char *path);
+
+/* Reads DIR/config.json, or the keys of a GGUF file; what is not said is as transformers has it.
+ * model_close gives back what it keeps. */
 static inline int model_read_config(model_any *m, const char *dir)
 {
     char path[MODEL_PATH];
@@ -538,7 +545,8 @@ static inline int model_read_config(model_any *m, const char *dir)
     m->config.eos[0] = -1;
     if (model_path(m, path, dir, "config.json") != 0)
         return -1;
-    if (json_read_file(d, path) == 0) {
+    const int keys = gguf_is(dir);
+    if ((keys ? gguf_read_config(m, dir) : json_read_file(d, path)) == 0) {
         model_config *c = &m->config;
         if (json_kind_of(d, JSON_ROOT) != JSON_OBJECT)
             json_wrong(d, JSON_ROOT, "an object");
@@ -555,7 +563,7 @@ static inline int model_read_config(model_any *m, const char *dir)
         if (c->layers > 10000)
             json_fail(d, 0, "%lld layers: 10000 at most", (long long)c->layers);
     }
-    d->name = "config.json"; /* the path is not kept */
+    d->name = keys ? "the file's keys" : "config.json"; /* the path is not kept */
     if (d->error[0] == 0 && model_read_ends(m, dir) == 0)
         return 0;
     if (d->error[0] != 0)
@@ -590,6 +598,8 @@ static inline const char *model_renamed(void *user, const char *name)
     l->found[i] = 1;
     return name;
 }
+
+#include "gguf_model.h"
 
 /* The mapped bytes of a file, which model_close gives back; NULL: m->error. */
 static inline void *model_map(model_any *m, const char *path, size_t *size)
@@ -698,24 +708,27 @@ static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage sto
     return 0;
 }
 
-/* Reads a model's directory into a store that has none of its parameters; source NULL: all zero.
+/* Reads a model's directory, or a GGUF file, into a store that has none of its parameters; source
+ * NULL: all zero.
  * After an error, free the store, then model_close. */
 static inline int model_load(model_any *m, gckpt_store *store, const char *dir,
                              const model_source *source)
 {
-    const model_source none = { GCKPT_STORED_F32, 0 };
+    const model_source none = { GCKPT_STORED_F32, 0, 0 };
     source = source != NULL ? source : &none;
     if (model_read_config(m, dir) != 0)
         return -1;
-    const int map = source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
+    const int keys = gguf_is(dir);
+    const int map = !keys && source->map && source->storage == GCKPT_STORED_F32 && MODEL_MMAP;
     const int64_t n = model_count(&m->config);
     model_loading l = { m, (unsigned char *)calloc((size_t)n, 1), { 0 } };
     if (l.found == NULL)
         return model_fail(m, "%s: out of memory", dir);
-    int failed =
-        model_declare_some(m, store, map ? 1 : 2) != 0 ||
-        (source->storage != GCKPT_STORED_F32 && model_pack(m, store, source->storage) != 0);
-    failed = failed || model_load_files(&l, store, dir, map) != 0;
+    int failed = model_declare_some(m, store, map ? 1 : 2) != 0 ||
+                 (!keys && source->storage != GCKPT_STORED_F32 &&
+                  model_pack(m, store, source->storage) != 0);
+    failed = failed || (keys ? gguf_load(&l, store, dir, source)
+                             : model_load_files(&l, store, dir, map)) != 0;
     for (int64_t i = 0; i < n && !failed; i++) {
         const model_parameter p = model_get(&m->config, i);
         if (!l.found[i])

@@ -418,12 +418,15 @@ static inline int adapters_load_prefix(adapters *a, const char *dir)
     return failed ? -1 : 0;
 }
 
-/* adapters_begin with what DIR/adapter_config.json says, and values from beside it. */
+/* adapters_begin with what DIR/adapter_config.json says, and values from beside it; or as a GGUF
+ * file has it. */
 static inline int adapters_load(adapters *a, model_any *m, gckpt_store *store, const char *dir)
 {
     char path[MODEL_PATH], *room = NULL;
     adapters_options o;
     json d;
+    if (gguf_is(dir))
+        return gguf_adapter_load(a, m, store, dir);
     memset(a, 0, sizeof *a);
     if (model_path(m, path, dir, "adapter_config.json") != 0)
         return -1;

@@ -130,7 +130,11 @@ typedef enum {
     GCKPT_STORED_F32,
     GCKPT_STORED_BF16, /* 2 bytes: the upper half of the float */
     GCKPT_STORED_F16,  /* 2 bytes: IEEE binary16 */
-    GCKPT_STORED_I8    /* 1 byte, and a float of scale for each row (all but the last axis) */
+    GCKPT_STORED_I8,   /* 1 byte, and a float of scale for each row (all but the last axis) */
+    /* Blocks of 32 values along the last axis, 18 bytes each: their scale, a binary16, low byte
+     * first; then 16 bytes, whose low halves are values 0 to 15, their high ones 16 to 31: each is
+     * (half - 8) * scale. (ggml's Q4_0.) */
+    GCKPT_STORED_I4
 } gckpt_storage;
 GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
 GCKPT_API float gckpt_from_bf16(uint16_t x);
@@ -195,13 +199,16 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
  * the parameter brings it into the arena as floats, planned like any value
  * (gckpt_plan_desc.stage_parameters). Rounded to nearest even, to BF16 as gckpt_to_bf16; F16 beyond
  * 65504, infinite too, is an error (E_DATA); I8 stands for value / scale, scale being the row's
- * greatest |value| / 127, and with it vectors stay F32. Packed parameters have no optimiser state
+ * greatest |value| / 127, and with it vectors stay F32; I4 takes the best of six scales for each
+ * block (manual, 5n), values up to 524032 (else E_DATA), leaves vectors F32, too, and makes I8 what
+ * has a last axis that is no multiple of 32. Packed parameters have no optimiser state
  * (what they had is given back), and stay frozen until they are packed as F32 again, which brings
  * no digits back. External ones become the store's own. Pointers to values and state of before are
  * no longer valid; plans made before are refused, and steps that are under way are over. */
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage);
-/* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
+/* gckpt_store_external of a packed parameter: values as `storage` says, aligned to their size (I4's
+ * blocks need not be), scales of I8's rows (else NULL). */
 GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
                                                    gckpt_shape shape, gckpt_storage storage,
                                                    const void *values, const float *scales);
@@ -218,7 +225,7 @@ typedef struct {
     float lr_scale, decay_scale;
     gckpt_storage storage; /* not F32: values is NULL, */
     const void *packed;    /* and they are here, */
-    const float *scales;   /* I8: with a scale for each row */
+    const float *scales;   /* I8: with a scale for each row; else NULL */
     /* What this rank updates, and has the state of (gckpt_store_ranks): all, or the blocks of its
      * share; with GCKPT_SHARD_VALUES `values` are those `count` elements alone. */
     int64_t first, count;
@@ -293,10 +300,11 @@ typedef struct {
     gckpt_axes convolutions;
 } gckpt_file_desc;
 /* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
- * tensor "NAME#scale"); any other type is refused by the tensor's name, but for PyTorch's counters
- * "..num_batches_tracked" (I64), which are left out: a note of that name says so. They become what
- * the store has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8.
- * What is stored alike keeps its bits. Written is what is stored, data aligned to their type. */
+ * tensor "NAME#scale") or I4 (U8, with d / 32 * 18 bytes for a last axis of d values); any other
+ * type is refused by the tensor's name, but for PyTorch's counters "..num_batches_tracked" (I64),
+ * which are left out: a note of that name says so. They become what the store has the parameter
+ * stored as, piece by piece, or else floats; from I8 only floats or I8. What is stored alike keeps
+ * its bits. Written is what is stored, data aligned to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -304,7 +312,7 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
- * F16 and I8 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); all others
+ * F16, I8 and I4 packed and frozen (with GCKPT_NO_PACK floats of the store's own, frozen); others
  * become floats of the store's own. What the store has is read as by gckpt_store_read_as. A model
  * in several files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,

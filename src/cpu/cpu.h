@@ -97,11 +97,14 @@ static inline gckpti_fetch gckpti_fetch_of(const gckpti_factor *x, int64_t at, i
                                            int64_t rows, int64_t width)
 {
     const int narrow = gckpti_is_narrow(x->bf16), stored = gckpti_is_stored(x);
-    const int size = stored ? gckpti_storages[x->stored->storage].bytes : narrow ? 2 : 4;
+    const int size = stored ? 1 : narrow ? 2 : 4, as = stored ? (int)x->stored->storage : 0;
     const void *here = stored   ? x->stored->packed
                        : narrow ? (const void *)x->bf16
                                 : (const void *)x->f32;
-    const gckpti_fetch f = { (const char *)here + at * size, row * size, rows, width * size, 0, 1 };
+    gckpti_fetch f = { (const char *)here, row * size, rows, width * size, 0, 1 };
+    f.x += stored ? gckpti_stored_bytes(as, at) : at * size;
+    f.row = stored ? gckpti_stored_bytes(as, row) : f.row;
+    f.width = stored ? gckpti_stored_bytes(as, width) : f.width;
     return f;
 }
 

@@ -256,6 +256,17 @@ static int gckpti_load_metadata(gckpti_loader *l)
     return 1;
 }
 
+/* U8: the shape of the values whose blocks of I4 it may be. 0: it cannot. */
+static int gckpti_load_blocks(gckpti_saved *e)
+{
+    int64_t *last = &e->shape.d[e->shape.n - (e->shape.n > 0)];
+    if (e->ignored || e->shape.n < 2 || *last % GCKPTI_NIBBLE_BYTES ||
+        *last > INT64_MAX / GCKPTI_NIBBLES)
+        return 0;
+    *last = *last / GCKPTI_NIBBLE_BYTES * GCKPTI_NIBBLES;
+    return 1;
+}
+
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
@@ -278,10 +289,12 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return 0;
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_storages[e->type].name))
+    for (e->type = GCKPT_STORED_I4; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_storages[e->type].type))
             break;
     e->shape.n = axes;
+    if (e->type == GCKPT_STORED_I4 && !gckpti_load_blocks(e))
+        e->type = -1;
     if (GCKPTI_ASKS_AXES && !e->ignored && !strcmp(type, "I64") &&
         gckpti_ending(e->name, "num_batches_tracked")) {
         e->ignored = 1; /* PyTorch's batch norms count what nothing here reads */
@@ -296,7 +309,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: %s", &e->shape,
                              gckpti_shape_problem(&e->shape));
     int64_t bytes =
-        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_storages[e->type].bytes;
+        e->ignored ? end - begin : gckpti_stored_bytes(e->type, gckpti_elements(&e->shape));
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,

@@ -97,7 +97,7 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     if (e->shape.n < 2 || !gckpti_load_scale(l, e))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "I8 needs two axes or more, and a tensor of this name and #scale");
-    if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
+    if (q->p.storage != GCKPT_STORED_I8 && q->p.storage != GCKPT_STORED_F32)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "the file has it as I8, the store as %s; pack it as I8 or F32",
                              gckpti_storage_name(q->p.storage));

@@ -181,8 +181,8 @@ static int gckpti_part_open(gckpti_loader *l, gckpti_rank_file *p)
 static gckpti_share gckpti_piece_of(const gckpti_saved *e, size_t ranks, size_t rank)
 {
     gckpti_share piece = gckpti_share_of(gckpti_elements(&e->shape), (int)rank, (int)ranks);
-    piece.first *= gckpti_storages[e->type].bytes;
-    piece.count *= gckpti_storages[e->type].bytes;
+    piece.first = gckpti_stored_bytes(e->type, piece.first);
+    piece.count = gckpti_stored_bytes(e->type, piece.count);
     return piece;
 }
 
@@ -218,7 +218,9 @@ static int gckpti_share_begin(gckpti_loader *l, int64_t at)
             x->part[i].passed += n > 0;
         }
     const gckpti_saved *e = &l->entries[x->entry];
-    const int64_t element = (at - e->offsets[0]) / gckpti_storages[e->type].bytes;
+    const int blocks = e->type == GCKPT_STORED_I4;
+    const int64_t unit = blocks ? GCKPTI_NIBBLE_BYTES : gckpti_storages[e->type].bytes;
+    const int64_t element = (at - e->offsets[0]) / unit * (blocks ? GCKPTI_NIBBLES : 1);
     const int rank = gckpti_holder(gckpti_elements(&e->shape), element, (int)x->count);
     const gckpti_share piece = gckpti_piece_of(e, x->count, (size_t)rank);
     gckpti_rank_file *p = x->from = &x->part[rank];

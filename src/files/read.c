@@ -53,9 +53,9 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
 static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
     const int size = gckpti_storages[type].bytes;
-    unsigned char *end = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    unsigned char *end = (unsigned char *)x + 4 * n - gckpti_stored_bytes(type, n);
     const gckpt_unpacking u = { (gckpt_storage)type, end, NULL, n, n, x };
-    if (!gckpti_load_elements(l, end, n, size))
+    if (!gckpti_load_elements(l, end, gckpti_units(type, n), size))
         return 0;
     if (type != GCKPT_STORED_F32)
         gckpti_unpack(&u, 0, n, x);
@@ -66,7 +66,7 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
     unsigned char room[256];
-    const int64_t count = gckpti_elements(&e->shape);
+    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
     const int size = gckpti_storages[e->type].bytes;
     const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
     int same = e->type == (int)stored;
@@ -94,14 +94,14 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);
     const int64_t count = share.count;
-    if (!gckpti_load_bytes(l, NULL, (size_t)(share.first * gckpti_storages[e->type].bytes)))
+    if (!gckpti_load_bytes(l, NULL, (size_t)gckpti_stored_bytes(e->type, share.first)))
         return 0;
     if (e->slot >= 0)
         return gckpti_load_elements(l, e->to, count, 4);
     gckpti_set_block(&to, e->to);
     if ((int)to.p.storage == e->type)
-        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
-                                    gckpti_storages[e->type].bytes);
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p),
+                                    gckpti_units(e->type, count), gckpti_storages[e->type].bytes);
     if (to.p.storage == GCKPT_STORED_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORED_I8;
@@ -113,7 +113,9 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         if (!gckpti_pack_row(&to, at, n, x))
             return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
                                  gckpti_storage_name(to.p.storage),
-                                 scaled ? "not finite" : "beyond 65504");
+                                 scaled                            ? "not finite"
+                                 : to.p.storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
+                                                                   : "beyond 65504");
     }
     return 1;
 }

@@ -63,7 +63,7 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
-    int64_t first, count; /* its elements */
+    int64_t first, count; /* its elements, as the file has them */
     uint64_t *sum;        /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_outgoing;
 
@@ -89,10 +89,12 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
         const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
-        w->first = share.first;
-        w->count = share.count;
-        if (w->count < all)
+        w->first = gckpti_units((int)w->type, share.first);
+        w->count = gckpti_units((int)w->type, share.count);
+        if (share.count < all)
             w->shape = gckpt_shape1(w->count);
+        else if (w->type == GCKPT_STORED_I4)
+            w->shape.d[w->shape.n - 1] = gckpti_units(GCKPT_STORED_I4, w->shape.d[w->shape.n - 1]);
         if (w->count)
             return 1;
     }
@@ -180,7 +182,7 @@ GCKPTI_FN int64_t gckpti_sink_header(gckpti_sink *k, const gckpti_saving *v, siz
         at[w.size] += w.count * w.size;
         gckpti_sink_key(k, w.name, w.slot);
         gckpti_print(k, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                     gckpti_storages[w.type].name, &w.shape, begin, at[w.size]);
+                     gckpti_storages[w.type].type, &w.shape, begin, at[w.size]);
     }
     const int64_t sums = v->sums ? 8 * (int64_t)*tensors : 0;
     if (v->sums)
@@ -268,8 +270,8 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     gckpti_outgoing w;
     if ((unsigned)d->storage >= GCKPT_STORED_I8)
         return gckpti_error(s, GCKPT_E_ARG,
-                            "save: storage must be F32, BF16 or F16; I8 is written of what "
-                            "gckpt_store_pack made so");
+                            "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
+                            "what gckpt_store_pack made so");
     gckpt_result result = gckpti_save_names(s, d);
     for (w.next = 0; result == GCKPT_OK && !v->sums && gckpti_next_outgoing(v, &w);)
         if (w.slot != GCKPTI_SCALE && gckpti_is_sharded(gckpti_array_share(s, w.q, w.slot)))

@@ -19,10 +19,11 @@ GCKPTI_ALWAYS void V(unpack_row)(int storage, const unsigned char *b, float scal
 static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_t row, int64_t rows,
                                     int64_t n, float *x, int64_t width)
 {
-    const int each = u->storage == GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
-    const int64_t ahead = rows * row * each;
-    const unsigned char *b = (const unsigned char *)u->packed + at * each;
-    for (; rows > 0; rows--, at += row, x += width, b += row * each) {
+    const int each = u->storage >= GCKPT_STORED_I8 ? 1 : 2, storage = (int)u->storage;
+    const int64_t ahead = gckpti_stored_bytes(storage, rows * row);
+    for (; rows > 0; rows--, at += row, x += width) {
+        const unsigned char *b =
+            (const unsigned char *)u->packed + gckpti_stored_bytes(storage, at);
         for (int64_t i = 0; i < n * each; i += 64)
             __builtin_prefetch(b + ahead + i, 0, 2);
         if (storage == GCKPT_STORED_BF16)
@@ -31,7 +32,7 @@ static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_
             V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
         else if (u->scales && at + n <= (at / u->row + 1) * u->row)
             V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
-        else
+        else /* I4, too */
             gckpti_unpack(u, at, n, x);
     }
 }
@@ -72,7 +73,7 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 
 /* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
  * come to the stack as floats. */
-static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) * lone)
 {
     enum { LINKS = 64, COLS = 32 };
     const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
@@ -87,7 +88,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
     for (int64_t j = 0; j < lone->n; j += t.n) {
         t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
         t.from = lone->from ? lone->from + j : NULL;
-        if (t.n == COLS && whole) {
+        if (t.n == COLS && whole && u->storage != GCKPT_STORED_I4) {
             t.k = lone->k / in_word, t.row = lone->row / in_word;
             t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
             t.next = b + (j0 + gckpti_min(j + COLS, lone->n - COLS)) * t.row;
@@ -106,7 +107,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
 
 /* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
 static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
-                                          const V(lone) *lone)
+                                          const V(lone) * lone)
 {
     enum { COLS = 256 };
     const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
@@ -116,7 +117,7 @@ static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
         const int64_t at = p * lone->row + j0;
         int64_t j = 0;
         t.k = gckpti_min(lone->k - p, 8);
-        if (t.k == 8 && (!bytes || u->row == lone->row)) {
+        if (t.k == 8 && (!bytes || u->row == lone->row) && u->storage != GCKPT_STORED_I4) {
             t.b = (const char *)u->packed + at * each, t.row = lone->row;
             t.scales = bytes ? u->scales + p : NULL;
             t.n = j = lone->n / W * W, t.c = lone->c;

@@ -35,8 +35,16 @@ GCKPTI_FN gckpti_share gckpti_array_share(const gckpt_store *s, const gckpti_par
 /* ---- the arrays of a parameter: values, however they are stored, and state ---- */
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage)
 {
-    return (unsigned)storage <= GCKPT_STORED_I8 ? gckpti_storages[storage].name
+    return (unsigned)storage <= GCKPT_STORED_I4 ? gckpti_storages[storage].name
                                                 : "not a gckpt_storage";
+}
+
+GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape)
+{
+    if (storage < GCKPT_STORED_I8)
+        return 1;
+    return shape->n > 1 &&
+           (storage == GCKPT_STORED_I8 || shape->d[shape->n - 1] % GCKPTI_NIBBLES == 0);
 }
 
 GCKPTI_FN int64_t gckpti_row_length(const gckpt_parameter *p)
@@ -53,7 +61,7 @@ GCKPTI_FN size_t gckpti_scale_bytes(const gckpt_parameter *p)
 
 GCKPTI_FN size_t gckpti_values_bytes(const gckpt_parameter *p)
 {
-    return (size_t)(p->elements * gckpti_storages[p->storage].bytes) + gckpti_scale_bytes(p);
+    return (size_t)gckpti_stored_bytes((int)p->storage, p->elements) + gckpti_scale_bytes(p);
 }
 
 GCKPTI_FN size_t gckpti_array_bytes(const gckpt_store *s, const gckpti_param *q, int i)
@@ -115,7 +123,7 @@ GCKPTI_FN int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
     return 1;
 }
 
-/* ---- floats to BF16 and F16, and from these and I8: of files, and of what is packed ---- */
+/* ---- floats to BF16 and F16, and from these, I8 and I4: of files, and of what is packed ---- */
 GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n, uint16_t *half)
 {
     int large = 0;
@@ -148,12 +156,33 @@ static void gckpti_unpack_16(gckpt_storage storage, const void *from, float scal
     memcpy(to, y, sizeof y);
 }
 
+/* The same of blocks of I4. */
+static void gckpti_unpack_nibbles(const unsigned char *from, int64_t at, int64_t n, float *x)
+{
+    float y[GCKPTI_NIBBLES];
+    for (int64_t some; n > 0; n -= some, at += some, x += some) {
+        const unsigned char *b = from + gckpti_units(GCKPT_STORED_I4, at);
+        const int64_t first = at % GCKPTI_NIBBLES;
+        const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+        for (int k = 0; k < GCKPTI_NIBBLES / 2; k++) {
+            y[k] = (float)((b[2 + k] & 15) - 8) * scale;
+            y[GCKPTI_NIBBLES / 2 + k] = (float)((b[2 + k] >> 4) - 8) * scale;
+        }
+        some = gckpti_min(n, GCKPTI_NIBBLES - first);
+        memcpy(x, y + first, (size_t)some * sizeof *x);
+    }
+}
+
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x)
 {
     const int64_t each = gckpti_storages[u->storage].bytes;
     const unsigned char *from = (const unsigned char *)u->packed + at * each;
     uint16_t last[16] = { 0 };
     float y[16];
+    if (u->storage == GCKPT_STORED_I4) {
+        gckpti_unpack_nibbles((const unsigned char *)u->packed, at, n, x);
+        return;
+    }
     for (int64_t row; n > 0; n -= row, at += row) {
         float scale = u->scales ? u->scales[at / u->row] : 1;
         row = gckpti_min(n, u->row - at % u->row);
@@ -171,7 +200,7 @@ GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, fl
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at)
 {
     gckpt_unpacking rest = *u;
-    rest.packed = (const unsigned char *)u->packed + at * gckpti_storages[u->storage].bytes;
+    rest.packed = (const unsigned char *)u->packed + gckpti_stored_bytes((int)u->storage, at);
     rest.scales = u->scales ? u->scales + at / u->row : NULL;
     rest.n -= at;
     return rest;

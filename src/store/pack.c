@@ -3,21 +3,73 @@
 
 #ifndef GCKPT_NO_PACK
 /* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
- * block of the store's ---- */
+ * block of the store's, or I4 with one in each block ---- */
 
-/* Stores n floats; those of I8 divided by `scale`. 0: F16 cannot hold one. */
+/* x / scale, to the nearest whole number, to even, within least..most. */
+GCKPTI_INLINE float gckpti_quotient(float x, float scale, float least, float most)
+{
+    const float q = scale < 0 || scale > 0 ? x / scale : 0;
+    return (q < least ? least : q > most ? most : q) + 12582912.0f - 12582912.0f; /* 3 * 2^22 */
+}
+
+/* The squares of what a block's values are off, which are exact, added up by halves. y: whole
+ * numbers, whose products with its scale are exact. */
+static double gckpti_off(const float *x, const float *y, float scale)
+{
+    double e[GCKPTI_NIBBLES];
+    for (int i = 0; i < GCKPTI_NIBBLES; i++) {
+        const double off = (double)(x[i] - y[i] * scale);
+        e[i] = off * off;
+    }
+    for (int half = GCKPTI_NIBBLES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            e[i] += e[i + half];
+    return e[0];
+}
+
+/* Stores a block of I4 (manual, 5n). 0: no scale is large enough. */
+static int gckpti_pack_nibbles(const float *x, unsigned char *to)
+{
+    static const float parts[] = { -8, -7.625f, -8.25f, -8.5f, -8.75f, -9 };
+    float y[GCKPTI_NIBBLES], top = 0;
+    double least = 0;
+    for (int i = 0; i < GCKPTI_NIBBLES; i++) {
+        if (!(x[i] >= -GCKPTI_NIBBLE_MOST && x[i] <= GCKPTI_NIBBLE_MOST))
+            return 0;
+        top = (x[i] < 0 ? -x[i] : x[i]) > (top < 0 ? -top : top) ? x[i] : top;
+    }
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+        const float part = top / parts[k];
+        if (part < -65504 || part > 65504)
+            continue;
+        const unsigned half = gckpti_to_f16(part), bits = half & 0x7fff ? half : 0;
+        const float scale = gckpti_from_f16((uint16_t)bits);
+        for (int i = 0; i < GCKPTI_NIBBLES; i++)
+            y[i] = gckpti_quotient(x[i], scale, -8, 7);
+        const double off = gckpti_off(x, y, scale);
+        if (k > 0 && !(off < least))
+            continue;
+        least = off;
+        to[0] = (unsigned char)(bits & 255), to[1] = (unsigned char)(bits >> 8);
+        for (int i = 0; i < GCKPTI_NIBBLES / 2; i++)
+            to[2 + i] = (unsigned char)((int)y[i] + 16 * (int)y[i + GCKPTI_NIBBLES / 2] + 8 * 17);
+    }
+    return 1;
+}
+
+/* Stores n floats; those of I8 divided by `scale`. 0: F16 or I4 cannot hold one. */
 static int gckpti_pack(gckpt_storage storage, float scale, const float *x, int64_t n, void *to)
 {
     if (storage == GCKPT_STORED_F32)
         return memcpy(to, x, (size_t)n * sizeof *x) != NULL;
-    if (storage != GCKPT_STORED_I8)
+    if (storage < GCKPT_STORED_I8)
         return gckpti_to_halves(storage, x, n, (uint16_t *)to);
-    for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
-        float y = scale > 0 ? x[i] / scale : 0;
-        y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
-        ((int8_t *)to)[i] = (int8_t)(y - 12582912.0f);
-    }
-    return 1;
+    int fits = 1;
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I4; i += GCKPTI_NIBBLES)
+        fits &= gckpti_pack_nibbles(x + i, (unsigned char *)to + gckpti_units((int)storage, i));
+    for (int64_t i = 0; i < n && storage == GCKPT_STORED_I8; i++)
+        ((int8_t *)to)[i] = (int8_t)gckpti_quotient(x[i], scale, -127, 127);
+    return fits;
 }
 
 /* The same from element `at` on of q's memory. */
@@ -25,7 +77,7 @@ static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float
 {
     unsigned char *to = gckpti_values_block(q) + gckpti_scale_bytes(&q->p);
     const float scale = q->p.scales ? q->p.scales[at / gckpti_row_length(&q->p)] : 1;
-    return gckpti_pack(q->p.storage, scale, x, n, to + at * gckpti_storages[q->p.storage].bytes);
+    return gckpti_pack(q->p.storage, scale, x, n, to + gckpti_stored_bytes((int)q->p.storage, at));
 }
 
 /* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
@@ -72,8 +124,8 @@ static uint32_t gckpti_row_peak(const gckpt_store *s, const gckpti_param *q, int
     return peak;
 }
 
-/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
- * found anew for each piece. */
+/* Packs and unpacks values that are not made yet, of I4 whole blocks. Nothing keeps the scale of a
+ * row of I8: it is found anew for each piece. */
 GCKPTI_FN void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                   int64_t *n, float *x)
 {
@@ -181,7 +233,9 @@ static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q)
             "with GCKPT_SHARD_VALUES pack it before its values are made",
             q->p.name);
     if (!gckpti_is_made(q)) {
-        const double most = as.storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+        const double most = as.storage == GCKPT_STORED_F16  ? 65504
+                            : as.storage == GCKPT_STORED_I4 ? (double)GCKPTI_NIBBLE_MOST
+                                                            : 3e38;
         const double peak = 6 * gckpti_size((double)q->init.normal) +
                             gckpti_size((double)q->init.uniform) +
                             gckpti_size((double)q->init.constant);
@@ -213,6 +267,9 @@ static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q)
     return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
                         to.p.storage == GCKPT_STORED_F16
                             ? "beyond 65504, the greatest of F16; BF16 holds them"
+                        : to.p.storage == GCKPT_STORED_I4
+                            ? "beyond 524032, or not finite; I4 has no scale for their block, "
+                              "BF16 holds them"
                             : "that are not finite; I8 has no scale for their row");
 }
 
@@ -245,13 +302,14 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
     gckpt_result result;
-    if ((unsigned)storage > GCKPT_STORED_I8)
+    if ((unsigned)storage > GCKPT_STORED_I4)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
     for (size_t i = 0; store && i < store->count; i++)
         store->params[i].next_storage = store->params[i].p.storage;
-    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->next_storage =
-            storage == GCKPT_STORED_I8 && q->p.shape.n < 2 ? GCKPT_STORED_F32 : storage;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
+        const gckpt_storage less = q->p.shape.n < 2 ? GCKPT_STORED_F32 : GCKPT_STORED_I8;
+        q->next_storage = gckpti_can_store(storage, &q->p.shape) ? storage : less;
+    }
     if (result != GCKPT_OK)
         return result;
     for (size_t i = 0; i < store->count && result == GCKPT_OK; i++)
@@ -278,10 +336,13 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
 {
     gckpti_param *q = NULL;
     const char *problem = NULL;
-    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I8)
-        problem = "storage must be BF16, F16 or I8; for floats there is gckpt_store_external";
+    if (storage <= GCKPT_STORED_F32 || storage > GCKPT_STORED_I4)
+        problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
         problem = "I8 needs two axes or more, and a scale for each row";
+    else if (storage == GCKPT_STORED_I4 && (scales || !gckpti_can_store(storage, &shape)))
+        problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
+                  "of its blocks";
     else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||
              (uintptr_t)scales % sizeof(float))
         problem = "values or scales are not aligned to their size; copy them to memory that is";

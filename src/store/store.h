@@ -6,10 +6,10 @@
  *
  * A gckpt_store has an array of gckpti_param: what a user sees (gckpt_parameter), where its values
  * and state lie, and what is known about them. Values are raw, memory without meaning, until a
- * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16 or int8 with scales.
- * Where a backend has memory of its own, a gckpti_mirror knows which copy is the newest. Of several
- * ranks each holds its share, to the block (gckpti_share). Notes are pairs of texts
- * that go into files.
+ * call needs them (gckpti_values_draw); they are f32, or packed as bf16, f16, int8 with scales or
+ * int4 in blocks. Where a backend has memory of its own, a gckpti_mirror knows which copy is the
+ * newest. Of several ranks each holds its share, to the block (gckpti_share). Notes are pairs of
+ * texts that go into files.
  * ============================================================================================== */
 
 /* ---- store/params.c ---- */
@@ -182,11 +182,32 @@ GCKPTI_FN gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const
                                          int external, gckpt_init init);
 
 /* ---- store/arrays.c ---- */
-/* Name (in files, too) and bytes of an element, by gckpt_storage. */
+/* Name, type in files and bytes of an element of that, by gckpt_storage. */
 static const struct {
-    const char *name;
+    const char *name, *type;
     int bytes;
-} gckpti_storages[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+} gckpti_storages[] = { { "F32", "F32", 4 },
+                        { "BF16", "BF16", 2 },
+                        { "F16", "F16", 2 },
+                        { "I8", "I8", 1 },
+                        { "I4", "U8", 1 } };
+
+/* Of I4: the values of a block, its bytes (first 2 of scale), the greatest value: -8 * 65504. */
+enum { GCKPTI_NIBBLES = 32, GCKPTI_NIBBLE_BYTES = 18, GCKPTI_NIBBLE_MOST = 524032 };
+
+/* Elements that files have for n values, which are whole blocks. */
+static inline int64_t gckpti_units(int storage, int64_t n)
+{
+    return storage == GCKPT_STORED_I4 ? n / GCKPTI_NIBBLES * GCKPTI_NIBBLE_BYTES : n;
+}
+
+static inline int64_t gckpti_stored_bytes(int storage, int64_t n)
+{
+    return gckpti_units(storage, n) * gckpti_storages[storage].bytes;
+}
+
+/* Whether what has this shape can be stored so. */
+GCKPTI_FN int gckpti_can_store(gckpt_storage storage, const gckpt_shape *shape);
 
 GCKPTI_FN const char *gckpti_storage_name(gckpt_storage storage);
 
@@ -220,7 +241,7 @@ GCKPTI_FN int gckpti_to_halves(gckpt_storage storage, const float *x, int64_t n,
  * float is written over it. No scales: 1. */
 GCKPTI_FN void gckpti_unpack(const gckpt_unpacking *u, int64_t at, int64_t n, float *x);
 
-/* The same from the row on that begins at element `at`. */
+/* The same from the row, or block, on that begins at element `at`. */
 GCKPTI_FN gckpt_unpacking gckpti_unpacking_from(const gckpt_unpacking *u, int64_t at);
 
 /* A parameter's, on the host, to nowhere yet. */
@@ -241,8 +262,8 @@ static inline int gckpti_has_storage(int storage)
 }
 
 #ifndef GCKPT_NO_PACK
-/* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets. 0:
- * one cannot be held. */
+/* Stores n floats from element `at` on as q's memory has them; I8: a row, whose scale it sets; I4:
+ * whole blocks. 0: one cannot be held. */
 GCKPTI_FN int gckpti_pack_row(gckpti_param *q, int64_t at, int64_t n, const float *x);
 
 /* All floats of what is stored so, to u->to. */

@@ -259,7 +259,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I8 + 1), trained = word & 1;
+        int word = (int)gckpti_get_to(r, 2 * GCKPT_STORED_I4 + 1), trained = word & 1;
         gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
         if (r->bad || r->ended)
             break;

@@ -427,10 +427,10 @@ static void test_files(void)
 static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
-    static const model_source sources[] = { { GCKPT_STORED_F32, 0 },
-                                            { GCKPT_STORED_F32, 1 },
-                                            { GCKPT_STORED_I8, 0 },
-                                            { GCKPT_STORED_F32, 0 } };
+    static const model_source sources[] = { { GCKPT_STORED_F32, 0, 0 },
+                                            { GCKPT_STORED_F32, 1, 0 },
+                                            { GCKPT_STORED_I8, 0, 0 },
+                                            { GCKPT_STORED_F32, 0, 0 } };
     static float a[ROWS * T * V], b[ROWS * T * V];
     char path[200];
     tuned t, u;

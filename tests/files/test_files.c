@@ -192,13 +192,14 @@ static void fail_reads(gckpt_store *s, const file *f, const gckpt_file_desc *d)
 }
 
 /* ---- types ---- */
-static const char *const type_names[] = { "F32", "BF16", "F16", "I8" };
+static const char *const type_names[] = { "\"F32\"", "\"BF16\"", "\"F16\"", "\"I8\"", "\"U8\",\"shape\":[2,18]" };
+static int columns = 5; /* 32: of I4 */
 
-/* (3,5) of numbers that every type but I8 holds exactly, a vector of 5; stored as asked for. */
+/* (3,5), or (2,32), of numbers that every type but I8 and I4 holds exactly, a vector of 5; stored as asked for. */
 static gckpt_store *store_of(gckpt_storage storage, int make_values)
 {
     gckpt_store *s = store_new();
-    add(s, "w", gckpt_shape2(3, 5));
+    add(s, "w", gckpt_shape2(columns == 5 ? 3 : 2, columns));
     add(s, "b", gckpt_shape1(5));
     for (int p = 0; p < 2 && make_values; p++) {
         gckpt_parameter q;
@@ -235,13 +236,13 @@ static int holds(gckpt_store *s, gckpt_store *was)
 }
 
 /* Each type of a file into each storage: made, not made, an empty store. */
-static void test_types(void)
+static void test_types(int types)
 {
-    for (int from = 0; from < 4; from++) {
+    for (int from = 0; from < types; from++) {
         gckpt_store *was = store_of((gckpt_storage)from, 1);
         file f = write_as(was, NULL);
         CHECK(strstr(header_of(&f), type_names[from]));
-        for (int to = 0; to < 4; to++)
+        for (int to = 0; to < types; to++)
             for (int made = 0; made < 2; made++) {
                 gckpt_store *s = store_of((gckpt_storage)to, made);
                 const void *block = gckpti_values_block(&s->params[0]);
@@ -271,7 +272,7 @@ static void test_types(void)
 static void test_unfit(void)
 {
     static const float large[2] = { 1, 65520 }, nan[2] = { 1, 0.0f };
-    for (int i8 = 0; i8 < 2; i8++) {
+    for (int i8 = 0; i8 < 2; i8++) { /* I4: below */
         maker m = { 0 };
         float x[2];
         memcpy(x, i8 ? nan : large, sizeof x);
@@ -289,6 +290,18 @@ static void test_unfit(void)
         gckpt_store_free(s);
         free(f.bytes);
     }
+    maker m = { 0 };
+    float x[32] = { 1, 524064 };
+    make(&m, "w", "F32", "1,32", x, 32);
+    file f = made(&m, 0);
+    gckpt_store *s = store_new();
+    add(s, "w", gckpt_shape2(1, 32));
+    CHECK(gckpt_store_freeze(s, "w", 1) == GCKPT_OK && gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK);
+    const uint64_t before = snapshot(s);
+    CHECK(read_as(s, &f, NULL) == GCKPT_E_DATA && snapshot(s) == before);
+    CHECK_MSG(strstr(gckpt_error_text(s), "\"w\": has values that I4 cannot hold: beyond 524032"), "%s", gckpt_error_text(s));
+    gckpt_store_free(s);
+    free(f.bytes);
 }
 
 /* ---- writing ---- */
@@ -323,7 +336,7 @@ static void check_alignment(const file *f)
     size_t header = 8 + f->bytes[0] + 256u * f->bytes[1];
     CHECK(header % 8 == 0);
     for (const char *at = header_of(f); (at = strstr(at, "\"dtype\":\"")) != NULL; at++) {
-        unsigned size = at[9] == 'I' ? 1 : at[10] == '3' ? 4 : 2;
+        unsigned size = at[9] == 'I' || at[9] == 'U' ? 1 : at[10] == '3' ? 4 : 2;
         const char *begin = strstr(at, "offsets\":[");
         CHECK(begin && strtoul(begin + 10, NULL, 10) % size == 0);
     }
@@ -351,8 +364,10 @@ static void test_write(void)
         free(f.bytes);
     }
     file f = { 0 };
-    d.storage = GCKPT_STORED_I8;
-    CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG && f.size == 0);
+    for (int i = 0; i < 2; i++) {
+        d.storage = i ? GCKPT_STORED_I4 : GCKPT_STORED_I8;
+        CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_ARG && f.size == 0);
+    }
     d.storage = GCKPT_STORED_F16;
     s->params[0].p.values[3] = -65520;
     CHECK(gckpt_store_write_as(s, file_write, &f, &d) == GCKPT_E_DATA);
@@ -385,13 +400,13 @@ static void test_write(void)
 /* ---- a store with some of everything, and all that can fail while it is loaded ---- */
 static gckpt_store *store_mixed(int made)
 {
-    static const char *const names[] = { "i", "h", "k", "f", "v", "late" };
+    static const char *const names[] = { "i", "h", "k", "f", "v", "late", "n" };
     gckpt_store *s = store_new();
-    for (int i = 0; i < 6; i++)
-        add(s, names[i], i < 4 ? gckpt_shape2(3, 3 + i) : gckpt_shape1(7));
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 7; i++)
+        add(s, names[i], i < 4 ? gckpt_shape2(3, 3 + i) : i < 6 ? gckpt_shape1(7) : gckpt_shape2(2, 32));
+    for (int i = 0; i < 7; i += i == 2 ? 4 : 1)
         CHECK(gckpt_store_freeze(s, names[i], 1) == GCKPT_OK);
-    for (int i = 0; i < 6 && made; i++) {
+    for (int i = 0; i < 7 && made; i++) {
         gckpt_parameter p;
         CHECK(gckpt_store_get(s, i, &p) == GCKPT_OK);
         for (int64_t k = 0; k < p.elements; k++)
@@ -399,7 +414,8 @@ static gckpt_store *store_mixed(int made)
     }
     CHECK(gckpt_store_pack(s, "i", GCKPT_STORED_I8) == GCKPT_OK &&
           gckpt_store_pack(s, "h", GCKPT_STORED_BF16) == GCKPT_OK &&
-          gckpt_store_pack(s, "k", GCKPT_STORED_F16) == GCKPT_OK);
+          gckpt_store_pack(s, "k", GCKPT_STORED_F16) == GCKPT_OK &&
+          gckpt_store_pack(s, "n", GCKPT_STORED_I4) == GCKPT_OK);
     if (made > 1) {
         for (int i = 3; i < 5; i++) {
             gckpti_param *q = &s->params[i];
@@ -425,7 +441,7 @@ static void test_mixed(void)
     file again = write_as(unmade, NULL);
     CHECK(same_file(&f, &again));
     /* the same order in an empty store, as floats */
-    CHECK(read_as(empty, &f, NULL) == GCKPT_OK && empty->count == 6 && empty->step == 12);
+    CHECK(read_as(empty, &f, NULL) == GCKPT_OK && empty->count == 7 && empty->step == 12);
     CHECK(gckpt_store_hash(empty) == gckpt_store_hash(s) && empty->params[4].p.state[1][0] == 4);
     gckpt_store_free(unmade);
     /* values alone: state, step and whose state it is stay */
@@ -604,6 +620,13 @@ static const struct {
       "\"a#scale\": F32 is needed" },
     { T("a", "F32", "2,2", 0, 16) "," T("a#scale", "F32", "2", 16, 24), 24, 0, GCKPT_E_DATA,
       "values of I8" },
+    { T("a", "U8", "2,18", 0, 36), 36, 0, GCKPT_E_SHAPE, "the file has it as [2,32], the store as [2,2]" },
+    { T("a", "U8", "2,18", 0, 64), 64, 0, GCKPT_E_DATA, "must hold the 36 bytes of [2,32]" },
+    { T("a", "U8", "2,19", 0, 38), 38, 0, GCKPT_E_DATA, "needed; convert it from dtype U8" },
+    { T("a", "U8", "18", 0, 18), 18, 0, GCKPT_E_DATA, "needed; convert it from dtype U8" },
+    { T("a", "U8", "2,9223372036854775800", 0, 0), 0, 0, GCKPT_E_DATA, "needed; convert it from dtype U8" },
+    { T("a", "U8", "2,0", 0, 0), 0, 0, GCKPT_E_DATA, "\"a\"" },
+    { T("a", "I4", "2,18", 0, 36), 36, 0, GCKPT_E_DATA, "convert it from dtype I4" },
     { T("n#scale", "F32", "2", 0, 8), 8, 1, GCKPT_E_DATA, "values of I8" },
     { T("a", "F32", "2,2", 0, 16) "," T("b", "F32", "2,2", 16, 32), 32, 0, GCKPT_E_DATA,
       "\"a\" for parameter \"w\": so is \"b\"" },
@@ -665,14 +688,14 @@ static void test_map(void)
             add(t, "h", gckpt_shape2(3, 4)); /* is there: read, not mapped */
             CHECK_MSG(gckpt_store_map(t, at.bytes + shift, f.size, &d) == GCKPT_OK, "%s",
                       gckpt_error_text(t));
-            CHECK(holds(t, s) && gckpt_store_count(t) == 6);
+            CHECK(holds(t, s) && gckpt_store_count(t) == 7);
             CHECK(!little || shift || t->elements == 12); /* h's; none of the others are its own */
-            for (int i = 0; i < 6; i++) {
+            for (int i = 0; i < 7; i++) {
                 gckpt_parameter p, was;
                 CHECK(gckpt_store_peek(t, i, &p) == GCKPT_OK);
                 CHECK(gckpt_store_peek(s, gckpt_store_find(s, p.name), &was) == GCKPT_OK);
                 int there = strcmp(p.name, "h") && little;
-                there = there && shift % (was.storage == GCKPT_STORED_F16 ? 2 : 4) == 0;
+                there = there && shift % (was.storage == GCKPT_STORED_F16 ? 2 : was.storage == GCKPT_STORED_I4 ? 1 : 4) == 0;
                 CHECK_MSG(inside(&at, p.packed ? p.packed : p.values) == there, "%s at %d", p.name,
                           shift);
                 CHECK(p.frozen == (there && (was.storage || !d.writable)));
@@ -682,11 +705,14 @@ static void test_map(void)
             uint64_t before = snapshot(t);
             fail_reads(t, &f, &d);
             CHECK(d.writable || snapshot(t) == before);
-            f.bytes[f.size - 1] ^= 1;
-            int locked = little && shift == 0; /* I8 with its scales */
-            CHECK(read_as(t, &f, &d) == (locked ? GCKPT_E_DATA : GCKPT_OK));
-            CHECK(!locked || strstr(gckpt_error_text(t), "\"i\": is external, not writable"));
-            f.bytes[f.size - 1] ^= 1;
+            for (size_t i4 = 0; i4 < 2; i4++) {
+                unsigned char *last = f.bytes + f.size - 1 - (i4 ? 0 : 2 * 18);
+                int locked = little && (shift == 0 || i4); /* I8 with its scales; I4 anywhere */
+                *last ^= 1;
+                CHECK(read_as(t, &f, &d) == (locked ? GCKPT_E_DATA : GCKPT_OK));
+                CHECK(!locked || strstr(gckpt_error_text(t), i4 ? "\"n\": is external, not writable" : "\"i\": is external, not writable"));
+                *last ^= 1;
+            }
             gckpt_store_free(t);
             free(at.bytes);
         }
@@ -940,7 +966,10 @@ static void test_resume(void)
 int main(void)
 {
     test_hub();
-    test_types();
+    test_types(4);
+    columns = 32;
+    test_types(5);
+    columns = 5;
     test_unfit();
     test_write();
     test_mixed();

@@ -41,6 +41,13 @@ static void external(gckpt_store *s, weights *w, const char *name, int64_t rows,
         for (int64_t i = 0; i < rows; i++)
             scales[i] = i % 7 == 3 ? 1e-44f : (float)(1 + below(1000)) * 1e-6f;
         result = gckpt_store_external_packed(s, name, shape, storage, bytes, scales);
+    } else if (storage == GCKPT_STORED_I4) {
+        unsigned char *blocks = (unsigned char *)weights_take(w, (size_t)(n / 32 * 18) + 1) + 1;
+        for (int64_t i = 0; i < n / 32 * 18; i++)
+            blocks[i] = (unsigned char)below(256);
+        for (int64_t i = 0; i < n / 32; i++) /* scales about 0.01, of either sign, some subnormal or zeros */
+            blocks[18 * i + 1] = (unsigned char)((chance(50) ? 0x80 : 0) | (chance(6) ? below(2) : 0x1e + below(3)));
+        result = gckpt_store_external_packed(s, name, shape, storage, blocks, NULL);
     } else {
         uint16_t *halves = (uint16_t *)weights_take(w, (size_t)n * sizeof *halves);
         for (int64_t i = 0; i < n; i++) {
@@ -84,7 +91,7 @@ static gckpt_tensor *adapted(const net *n, gckpt_tensor *x, gckpt_tensor *y, con
 static gckpt_store *store_new(weights *w, sizes z, gckpt_storage storage, int floats)
 {
     gckpt_store *s = gckpt_store_new(NULL);
-    const gckpt_storage halves = storage == GCKPT_STORED_I8 ? GCKPT_STORED_BF16 : storage;
+    const gckpt_storage halves = storage >= GCKPT_STORED_I8 ? GCKPT_STORED_BF16 : storage;
     random_state = (uint64_t)z.c + (uint64_t)storage;
     external(s, w, "table", z.v, z.c, storage);
     external(s, w, "places", z.t + 3, z.c, storage);
@@ -251,16 +258,17 @@ static void test_bits(sizes z, gckpt_storage storage, gckpt_precision precision,
 
 int main(void)
 {
-    static const sizes small[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 } };
-    static const sizes large = { 43, 272, 560, 2100 };
-    for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I8; storage++)
+    static const sizes other[] = { { 5, 24, 33, 37 }, { 33, 70, 47, 1100 }, { 43, 272, 560, 2100 } };
+    static const sizes blocks[] = { { 5, 32, 64, 37 }, { 33, 96, 64, 1100 }, { 43, 288, 544, 2100 } };
+    for (int storage = GCKPT_STORED_BF16; storage <= GCKPT_STORED_I4; storage++)
         for (int precision = GCKPT_FP32; precision <= GCKPT_BF16_STOCHASTIC; precision++) {
-            if (precision == GCKPT_BF16_STOCHASTIC && storage != GCKPT_STORED_I8)
+            const sizes *all = storage == GCKPT_STORED_I4 ? blocks : other;
+            if (precision == GCKPT_BF16_STOCHASTIC && storage < GCKPT_STORED_I8)
                 continue;
-            test_bits(small[0], (gckpt_storage)storage, (gckpt_precision)precision, 1);
-            test_bits(small[1], (gckpt_storage)storage, (gckpt_precision)precision, 0);
+            test_bits(all[0], (gckpt_storage)storage, (gckpt_precision)precision, 1);
+            test_bits(all[1], (gckpt_storage)storage, (gckpt_precision)precision, 0);
             if (check_tries(3) > 1 && precision <= GCKPT_BF16)
-                test_bits(large, (gckpt_storage)storage, (gckpt_precision)precision, 0);
+                test_bits(all[2], (gckpt_storage)storage, (gckpt_precision)precision, 0);
         }
     return check_report("in_place");
 }

@@ -56,7 +56,7 @@ static void test_reading(void)
     for (int k = 0; k < K; k++)
         a[k] = 0.3f * (float)(k % 13) - 1.7f;
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
-        for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I8 && gckpt_isa_available((gckpt_isa)isa); k++) {
+        for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4 && gckpt_isa_available((gckpt_isa)isa); k++) {
             const int wide = k == GCKPT_STORED_I8 ? 1 : 2;
             const gckpt_unpacking across = { (gckpt_storage)k, all, wide == 1 ? scales + 1 : NULL, N, N, NULL };
             const gckpt_unpacking down = { (gckpt_storage)k, all, wide == 1 ? scales : NULL, K, K * ROWS, NULL };
@@ -117,6 +117,7 @@ static void test_values(void)
     enum { ROWS = 9, WIDTH = 131, N = ROWS * WIDTH }; /* odd, and longer than what is drawn at once */
     static const size_t bytes[] = { 4 * N, 2 * N, 2 * N, N + 4 * ROWS };
     static float x[N];
+    CHECK(gckpti_storages[4].bytes == 1 && sizeof gckpti_storages / sizeof *gckpti_storages == 5);
     for (int i = 0; i < N; i++)
         x[i] = ((float)below(2001) - 1000) * (i / WIDTH == 3 ? 0 : i / WIDTH == 4 ? 1e-41f : 0.06f);
     x[5 * WIDTH] = -0.0f;
@@ -187,6 +188,155 @@ static void test_values(void)
     gckpt_store_free(s);
 }
 
+/* ---- blocks of I4 ---- */
+enum { BLOCK = 32, BLOCK_BYTES = 18 };
+
+/* The rule of the manual, 5n, in other words: candidates one by one in binary64, where all but the rounded
+ * differences is exact. */
+static void block_by_rule(const float *x, unsigned char *to)
+{
+    static const float divisors[6] = { 8, 7.625f, 8.25f, 8.5f, 8.75f, 9 };
+    float top = 0;
+    double best = 0;
+    for (int i = 0; i < BLOCK; i++)
+        if (fabsf(x[i]) > fabsf(top))
+            top = x[i];
+    for (int k = 0; k < 6; k++) {
+        const float part = top / -divisors[k];
+        if (fabsf(part) > 65504)
+            continue;
+        const uint16_t half = gckpti_to_f16(part);
+        const double scale = gckpti_from_f16(half);
+        double e[BLOCK], off = 0;
+        int q[BLOCK];
+        for (int i = 0; i < BLOCK; i++) {
+            const float quotient = scale == 0 ? 0 : x[i] / (float)scale;
+            q[i] = (int)(quotient < -8 ? -8 : quotient > 7 ? 7 : nearbyint(quotient));
+            const double difference = (float)((double)x[i] - q[i] * scale);
+            e[i] = difference * difference;
+        }
+        for (int n = BLOCK; n > 1; n /= 2)
+            for (int i = 0; i < n / 2; i++)
+                e[i] = e[i] + e[i + n / 2];
+        off = e[0];
+        if (k > 0 && !(off < best))
+            continue;
+        best = off;
+        to[0] = scale == 0 ? 0 : (unsigned char)(half & 255), to[1] = scale == 0 ? 0 : (unsigned char)(half >> 8);
+        for (int i = 0; i < 16; i++)
+            to[2 + i] = (unsigned char)((q[i] + 8) | (q[i + 16] + 8) << 4);
+    }
+}
+
+static void test_blocks(void)
+{
+    enum { ROWS = 40, WIDTH = 96, N = ROWS * WIDTH, BYTES = N / BLOCK * BLOCK_BYTES };
+    static float x[N], piece[N];
+    static unsigned char want[BYTES];
+    double squares[2] = { 0, 0 }; /* off by the rule, and by the first candidate alone, which is ggml's */
+    for (int i = 0; i < N; i++) {
+        const int kind = i / BLOCK % 12;
+        const float u = ((float)below(2000001) - 1e6f) * 1e-6f, v = ((float)below(2000001) - 1e6f) * 1e-6f;
+        x[i] = kind == 0   ? 0.0f * u
+               : kind == 1 ? 1e-6f * u /* scales of few digits */
+               : kind == 2 ? 3e-7f * u
+               : kind == 3 ? 1e-40f * u
+               : kind == 4 ? 524032 * (i % 5 ? u : 1)
+               : kind == 5 ? (float)(below(16) - 8.0) * 0.25f /* in the middle between two */
+               : kind == 6 ? (float)(below(3) - 1.0)
+               : kind == 7 ? (float)(below(16) - 8.0) * 0.0010004044f
+                           : 0.02f * u * v * (i / BLOCK % 2 ? u * v : 1);
+    }
+    for (int i = 0; i < N; i += BLOCK)
+        block_by_rule(x + i, want + i / BLOCK * BLOCK_BYTES);
+    gckpt_store *s = store_of(gckpt_shape3(4, ROWS / 4, WIDTH), x, NULL);
+    gckpt_parameter p;
+    CHECK_MSG(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK, "%s", gckpt_error_text(s));
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.storage == GCKPT_STORED_I4 && p.packed && !p.scales && !p.values);
+    CHECK(gckpt_store_bytes(s) == BYTES);
+    for (int i = 0; i < BYTES / BLOCK_BYTES && p.packed; i++)
+        CHECK_MSG(!memcmp((const char *)p.packed + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES), "block %d, kind %d", i, i % 12);
+    for (int at = 0; at < N; at += 1 + at % 7) { /* any piece */
+        const int n = 1 + (int)below(at + 70 < N ? 70 : (unsigned)(N - at));
+        gckpti_unpack_piece(&s->params[0], at, n, piece);
+        for (int i = 0; i < n; i++) {
+            const unsigned char *b = want + (at + i) / BLOCK * BLOCK_BYTES;
+            const int k = (at + i) % BLOCK, half = k < 16 ? b[2 + k] & 15 : b[2 + k - 16] >> 4;
+            CHECK(bits_of(piece[i]) == bits_of((float)(half - 8) * gckpti_from_f16((uint16_t)(b[0] + 256 * b[1]))));
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        float top = 0;
+        for (int k = i / BLOCK * BLOCK; k < i / BLOCK * BLOCK + BLOCK; k++)
+            top = fabsf(x[k]) > fabsf(top) ? x[k] : top;
+        const float scale = gckpti_from_f16(gckpti_to_f16(top / -8));
+        const float q = scale < 0 || scale > 0 ? nearbyintf(x[i] / scale) : 0, y = (q < -8 ? -8 : q > 7 ? 7 : q) * scale;
+        gckpti_unpack_piece(&s->params[0], i, 1, piece);
+        squares[0] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)piece[0]) * ((double)x[i] - (double)piece[0]) : 0;
+        squares[1] += i / BLOCK % 12 > 7 ? ((double)x[i] - (double)y) * ((double)x[i] - (double)y) : 0;
+    }
+    CHECK_MSG(squares[0] < 0.93 * squares[1], "off by %g, ggml's rule by %g", squares[0], squares[1]);
+    /* what is packed again is what it was */
+    const uint64_t hash = gckpt_store_hash(s);
+    floats_of(s);
+    CHECK(gckpt_store_hash(s) == hash && gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK);
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && p.packed);
+    for (int i = 0; i < BYTES / BLOCK_BYTES && p.packed; i++) /* but for scales of few digits */
+        CHECK_MSG(!memcmp((const char *)p.packed + i * BLOCK_BYTES, want + i * BLOCK_BYTES, BLOCK_BYTES) || (i % 12 > 0 && i % 12 < 4),
+                  "again: block %d, kind %d", i, i % 12);
+    /* as I8, from it, and before values are made */
+    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I8) == GCKPT_OK && gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK);
+    gckpt_store_free(s);
+    heap h = { 0 };
+    gckpt_memory memory = heap_memory(&h);
+    s = store_of(gckpt_shape2(ROWS, WIDTH), NULL, &memory);
+    gckpt_store *t = store_of(gckpt_shape2(ROWS, WIDTH), NULL, NULL);
+    CHECK(gckpt_store_get(t, 0, &p) == GCKPT_OK && gckpt_store_pack(t, "w", GCKPT_STORED_I4) == GCKPT_OK);
+    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && gckpt_store_bytes(s) == BYTES);
+    CHECK(gckpt_store_peek(s, 0, &p) == GCKPT_OK && !p.packed && gckpt_store_hash(s) == gckpt_store_hash(t));
+    const size_t live = h.peak = h.live;
+    CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK && !p.values && p.packed && h.peak - live == BYTES);
+    CHECK(gckpt_store_hash(s) == gckpt_store_hash(t));
+    gckpt_store_free(s);
+    gckpt_store_free(t);
+    CHECK(h.live == 0 && h.wrong_sizes == 0);
+    /* what has no whole blocks */
+    s = store_of(gckpt_shape2(32, 33), NULL, NULL);
+    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORED_I8);
+    gckpt_store_free(s);
+    s = store_of(gckpt_shape1(64), NULL, NULL);
+    CHECK(gckpt_store_pack(s, "w", GCKPT_STORED_I4) == GCKPT_OK && s->params[0].p.storage == GCKPT_STORED_F32);
+    gckpt_store_free(s);
+    /* what has no scale */
+    static const float large[] = { 524032, 524064, -524064, INFINITY, -INFINITY, NAN };
+    for (int i = 0; i < 6; i++) {
+        memset(x, 0, sizeof x);
+        x[77] = large[i];
+        s = store_of(gckpt_shape2(2, 64), x, NULL);
+        const gckpt_result result = gckpt_store_pack(s, "w", GCKPT_STORED_I4);
+        CHECK_MSG(i ? result == GCKPT_E_DATA && strstr(gckpt_error_text(s), "524032") : result == GCKPT_OK, "%g: %s", (double)large[i],
+                  gckpt_error_text(s));
+        CHECK(s->params[0].p.storage == (i ? GCKPT_STORED_F32 : GCKPT_STORED_I4));
+        gckpt_store_free(s);
+    }
+    s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_param(g, "large", gckpt_shape2(2, 32), (gckpt_init){ 1e5f, 0, 0 });
+    gckpt_store_freeze(s, "*", 1);
+    CHECK(gckpt_store_pack(s, "*", GCKPT_STORED_I4) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"large\""));
+    gckpt_graph_free(g);
+    /* external ones, at any address */
+    memset(x, 0, sizeof x);
+    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 33), GCKPT_STORED_I4, want, NULL) == GCKPT_E_ARG &&
+          strstr(gckpt_error_text(s), "multiple of 32"));
+    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape1(64), GCKPT_STORED_I4, want, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 64), GCKPT_STORED_I4, want, x) == GCKPT_E_ARG);
+    memmove(want + 1, want, BYTES - 1);
+    CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 64), GCKPT_STORED_I4, want + 1, NULL) == GCKPT_OK);
+    CHECK(s->params[1].p.packed == want + 1 && s->params[1].p.frozen);
+    gckpt_store_free(s);
+}
+
 /* ---- errors, each of which changes nothing ---- */
 static void test_errors(void)
 {
@@ -200,7 +350,7 @@ static void test_errors(void)
         { -INFINITY, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" },
         { 3.4028234e38f, GCKPT_STORED_I8, GCKPT_E_DATA, "finite" }, /* 127 * scale is infinite */
         { 3.3e38f, GCKPT_STORED_I8, GCKPT_OK, "" },
-        { 1, (gckpt_storage)4, GCKPT_E_ARG, "gckpt_storage" }
+        { 1, (gckpt_storage)5, GCKPT_E_ARG, "gckpt_storage" }
     };
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         float x[6] = { 0, 1, 2, 3, 4, tries[i].x };
@@ -308,7 +458,7 @@ static void pack_net(unsigned seed, int floats)
         snprintf(name, sizeof name, "p%d", i);
         if (!chance(60))
             continue;
-        gckpt_storage storage = (gckpt_storage)(1 + below(3));
+        gckpt_storage storage = (gckpt_storage)(1 + below(4));
         gckpt_store_freeze(net.s, name, 1);
         gckpt_result result = gckpt_store_pack(net.s, name, storage);
         if (floats && result == GCKPT_OK) { /* made, or it would be drawn anew */
@@ -851,13 +1001,15 @@ static uint64_t read_all(gckpt_store *s, sizes z, gckpt_plan_desc d, gckpt_exec_
 
 static void test_reads(gckpt_storage storage)
 {
-    static const sizes all[] = { { 1, 131, 67 },  { 1, 100, 64 },  { 1, 1, 48 }, { 1, 33, 1 },
+    static const sizes fours[] = { { 1, 128, 64 },  { 1, 160, 32 },  { 1, 32, 96 }, { 1, 2144, 96 }, { 3, 96, 160 }, { 2, 64, 32 }, { 37, 224, 128 } };
+    static const sizes others[] = { { 1, 131, 67 },  { 1, 100, 64 },  { 1, 1, 48 }, { 1, 33, 1 },
                                  { 1, 2100, 80 }, { 3, 131, 67 }, { 2, 64, 16 }, { 37, 200, 130 } };
     static float in[37 * 130];
     static int32_t index[37];
-    for (size_t t = 0; t < sizeof all / sizeof all[0]; t++) {
-        const sizes z = all[t];
-        const int64_t count = z.n * z.k, row = storage == GCKPT_STORED_I8 ? 1 : 2;
+    for (size_t t = 0; t < (storage == GCKPT_STORED_I4 ? sizeof fours : sizeof others) / sizeof(sizes); t++) {
+        const sizes z = storage == GCKPT_STORED_I4 ? fours[t] : others[t];
+        const int blocks = storage == GCKPT_STORED_I4;
+        const int64_t count = z.n * z.k, row = storage >= GCKPT_STORED_I8 ? 1 : 2;
         unsigned char *bytes = (unsigned char *)malloc((size_t)(4 * count + 8 * (z.n + z.k)));
         float *scales = (float *)malloc((size_t)(z.n + z.k) * sizeof *scales);
         gckpt_store *s = gckpt_store_new(NULL);
@@ -869,14 +1021,16 @@ static void test_reads(gckpt_storage storage)
             bytes[2 * i + 1] &= 0xbf;
         for (int64_t i = 0; i < z.n + z.k; i++)
             scales[i] = i % 7 == 3 ? 1e-44f : (float)below(1000) / 3000;
+        for (int64_t i = 0; i < 4 * count / 18 && blocks; i++) /* no NaN, whose sign is the processor's */
+            bytes[18 * i + 1] &= 0xbf;
         for (int64_t i = 0; i < z.m * z.k; i++)
             in[i] = ((float)below(2001) - 1000) / 700;
         for (int64_t i = 0; i < z.m; i++)
             index[i] = (int32_t)below((unsigned)z.n);
         /* the second at an odd address */
-        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(z.k, z.n), storage, bytes, row == 1 ? scales : NULL) == GCKPT_OK);
-        CHECK(gckpt_store_external_packed(s, "v", gckpt_shape2(z.n, z.k), storage, bytes + row * (count + (int64_t)t % 3),
-                                          row == 1 ? scales + z.k : NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(z.k, z.n), storage, bytes, row == 1 && !blocks ? scales : NULL) == GCKPT_OK);
+        CHECK(gckpt_store_external_packed(s, "v", gckpt_shape2(z.n, z.k), storage, bytes + row * (blocks ? 18 * (int64_t)t : count + (int64_t)t % 3),
+                                          row == 1 && !blocks ? scales + z.k : NULL) == GCKPT_OK);
         gckpt_plan_desc d = { .threads = 1, .stage_parameters = 1 };
         gckpt_exec_desc x = { .isa = GCKPT_ISA_PLAIN };
         const uint64_t want = read_all(s, z, d, x, in, index, &staged, "staged");
@@ -928,16 +1082,18 @@ int main(int argc, char **argv)
     test_f16();
     test_reading();
     test_values();
+    test_blocks();
     test_errors();
     test_memory();
     test_frozen(GCKPT_STORED_F32);
     test_frozen(GCKPT_STORED_I8);
+    test_frozen(GCKPT_STORED_I4);
     test_plans();
     test_device();
     test_few_bytes();
     test_large();
     test_allocations();
-    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I8; k++)
+    for (int k = GCKPT_STORED_BF16; k <= GCKPT_STORED_I4; k++)
         test_reads((gckpt_storage)k);
     test_finite();
     for (unsigned seed = first; seed < first + graphs; seed++) {

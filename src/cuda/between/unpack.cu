@@ -35,10 +35,25 @@ template <class T> void unpack_as(const gckpt_call *call, const gckpt_unpacking 
         RUN(call, (unpack_kernel<1, T>), blocks_for(u.n, 256), 256, 0, u);
 }
 
+/* Blocks of I4, a byte a thread. */
+__global__ void unpack_nibbles(gckpt_unpacking u)
+{
+    for (EACH(i, u.n / 2)) {
+        const int64_t block = i / 16, k = i % 16;
+        const uint8_t *b = (const uint8_t *)u.packed + block * GCKPTI_NIBBLE_BYTES;
+        const float scale = gckpti_from_f16((uint16_t)(b[0] | b[1] << 8));
+        float *to = u.to + block * GCKPTI_NIBBLES + k;
+        to[0] = (float)((b[2 + k] & 15) - 8) * scale;
+        to[16] = (float)((b[2 + k] >> 4) - 8) * scale;
+    }
+}
+
 void unpack(const gckpt_call *call, const gckpt_unpacking *unpacking)
 {
     if (unpacking->storage == GCKPT_STORED_I8)
         unpack_as<int8_t>(call, *unpacking);
+    else if (unpacking->storage == GCKPT_STORED_I4)
+        RUN(call, unpack_nibbles, blocks_for(unpacking->n / 2, 256), 256, 0, *unpacking);
     else
         unpack_as<uint16_t>(call, *unpacking);
 }

@@ -1,0 +1,378 @@
+/* gguf_adapter.h - LoRA of adapters.h as GGUF, for llama.cpp's --lora: to copy with it and
+ * gguf_model.h.
+ *
+ *     gguf_adapter_save(&a, "adapter.gguf");
+ *     gguf_adapter_load(&a, &model, store, "adapter.gguf"); // adapters_load of such a path does so
+ *
+ * As llama.cpp's convert_lora_to_gguf.py: general.type adapter, adapter.type lora,
+ * adapter.lora.alpha; tensors NAME.lora_a (rank,in) and NAME.lora_b (out,rank) as F32, NAME being
+ * the weight's in a GGUF of the model, rows of lora_b in the order that weight's rows have there.
+ * There is one alpha: where modules are scaled otherwise (alphas, rsLoRA), their lora_b is
+ * multiplied. What else is trained (biases, DoRA, whole modules) has no place there, and is refused
+ * by name. Functions return 0, or -1 after writing the model's `error`. */
+#ifndef GGUF_ADAPTER_H
+#define GGUF_ADAPTER_H
+#include "adapters.h"
+
+/* ---- names ----------------------------------------------------------------------------------- */
+static inline const gguf_architecture *gguf_architecture_of(const model_config *c)
+{
+    const char *type = strcmp(c->type, "mistral") == 0 ? "llama" : c->type;
+    int i = 0;
+    while (i < GGUF_ARCHITECTURES && strcmp(gguf_architectures[i].type, type) != 0)
+        i++;
+    return i < GGUF_ARCHITECTURES ? &gguf_architectures[i] : NULL;
+}
+
+/* "blk.3.attn_q.weight" of "layers.3.self_attn.q_proj"; 0: there is none. */
+static inline int gguf_weight_of(const gguf_architecture *a, const model_config *c,
+                                 const char *module, char *name)
+{
+    const size_t n = strlen(c->family->blocks);
+    char *end = NULL;
+    if (strncmp(module, c->family->blocks, n) != 0 || module[n] != '.')
+        return 0;
+    const long long layer = strtoll(module + n + 1, &end, 10);
+    for (int i = 0; i < GGUF_IN_BLOCKS && *end == '.'; i++) {
+        const char *part = gguf_module_of(a, i);
+        if (part == NULL || strcmp(part, end + 1) != 0)
+            continue;
+        snprintf(name, MODEL_NAME, "blk.%lld.%s.weight", layer, gguf_modules[i].name);
+        return 1;
+    }
+    return 0;
+}
+
+/* Heads whose rows lie in pairs there; 0: rows lie as here. */
+static inline int64_t gguf_paired(const gguf_architecture *a, const model_config *c,
+                                  const char *module)
+{
+    return !a->turned                              ? 0
+           : adapters_ends(module, ".q_proj") != 0 ? c->heads
+           : adapters_ends(module, ".k_proj") != 0 ? c->key_heads
+                                                   : 0;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+typedef struct {
+    FILE *f;
+    uint64_t at;
+} gguf_writer;
+
+static inline void gguf_put_bytes(gguf_writer *w, const void *bytes, size_t n)
+{
+    fwrite(bytes, 1, n, w->f);
+    w->at += n;
+}
+
+static inline void gguf_put(gguf_writer *w, uint64_t number, int n)
+{
+    unsigned char bytes[8];
+    for (int i = 0; i < n; i++)
+        bytes[i] = (unsigned char)(number >> 8 * i);
+    gguf_put_bytes(w, bytes, (size_t)n);
+}
+
+static inline void gguf_put_text(gguf_writer *w, const char *text)
+{
+    gguf_put(w, strlen(text), 8);
+    gguf_put_bytes(w, text, strlen(text));
+}
+
+static inline void gguf_put_key(gguf_writer *w, const char *name, const char *text)
+{
+    gguf_put_text(w, name);
+    gguf_put(w, GGUF_STRING, 4);
+    gguf_put_text(w, text);
+}
+
+static inline void gguf_put_float(gguf_writer *w, float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    gguf_put(w, bits, 4);
+}
+
+static inline void gguf_put_align(gguf_writer *w)
+{
+    while (w->at % 32 != 0)
+        gguf_put(w, 0, 1);
+}
+
+/* One of the two tensors of a module: its name, axes and place. */
+static inline void gguf_put_tensor(gguf_writer *w, const char *weight, const char *end,
+                                   gckpt_shape shape, uint64_t *offset)
+{
+    char name[MODEL_NAME];
+    gguf_put_text(w, model_join(name, weight, end));
+    gguf_put(w, 2, 4);
+    gguf_put(w, (uint64_t)shape.d[1], 8);
+    gguf_put(w, (uint64_t)shape.d[0], 8);
+    gguf_put(w, GGUF_T_F32, 4);
+    gguf_put(w, *offset, 8);
+    *offset += ((uint64_t)shape.d[0] * (uint64_t)shape.d[1] * 4 + 31) / 32 * 32;
+}
+
+/* The rows of an A, or of a B as the file has them, times `by`. */
+static inline void gguf_put_rows(gguf_writer *w, const gckpt_parameter *p, int64_t heads, double by)
+{
+    const int64_t rows = p->shape.d[0], columns = p->shape.d[1];
+    const int64_t head = heads > 0 ? rows / heads : 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t in = heads > 0 ? i % head : 0; /* pair in / 2 */
+        const int64_t row = heads > 0 ? i - in + in / 2 + in % 2 * (head / 2) : i;
+        for (int64_t k = 0; k < columns; k++)
+            gguf_put_float(w, by == 1 ? p->values[row * columns + k]
+                                      : (float)((double)p->values[row * columns + k] * by));
+    }
+    gguf_put_align(w);
+}
+
+/* Module and weight of a parameter MODULE.lora_A.weight; 0: it is another one. */
+static inline int gguf_lora_of(const adapters *a, const gguf_architecture *as, const char *name,
+                               char *module, char *weight)
+{
+    static const char end[] = ".lora_A.weight";
+    if (!adapters_ends(name, end))
+        return 0;
+    model_join(module, name, "");
+    module[strlen(module) - strlen(end)] = 0;
+    return gguf_weight_of(as, &a->model->config, module, weight)
+               ? 1
+               : model_fail(a->model, "\"%s\" has no name in a GGUF of llama.cpp", module);
+}
+
+/* What is trained is LoRA's alone; how many modules, or -1. */
+static inline int64_t gguf_adapter_check(const adapters *a, const gguf_architecture *as)
+{
+    int64_t modules = 0;
+    gckpt_parameter p;
+    if (a->options.method != ADAPTERS_LORA || as == NULL)
+        return model_fail(a->model, "%s of a %s: a GGUF has no place for it; lora of %s has one",
+                          adapters_names[a->options.method], a->model->config.type,
+                          "llama, mistral, qwen2, qwen3, smollm3, gemma and gpt2");
+    for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK; i++) {
+        char module[MODEL_NAME], weight[MODEL_NAME];
+        const int is = p.frozen ? 0 : gguf_lora_of(a, as, p.name, module, weight);
+        if (is < 0)
+            return -1;
+        if (!p.frozen && !is && !adapters_ends(p.name, ".lora_B.weight"))
+            return model_fail(a->model,
+                              "\"%s\" is trained, too, and a GGUF has a place for LoRA's A and B "
+                              "alone: save the adapter as a folder",
+                              p.name);
+        modules += is;
+    }
+    return modules;
+}
+
+/* Writes `path`, which what was there is replaced by when all is written. */
+static inline int gguf_adapter_save(adapters *a, const char *path)
+{
+    char temporary[MODEL_PATH], module[MODEL_NAME], weight[MODEL_NAME], name[MODEL_NAME];
+    const gguf_architecture *as = gguf_architecture_of(&a->model->config);
+    const int64_t modules = gguf_adapter_check(a, as);
+    gguf_writer w = { NULL, 0 };
+    gckpt_parameter p, up;
+    uint64_t offset = 0;
+    const adapters_options *o = &a->options;
+    const double by = o->rslora ? model_root((double)o->size) : 1;
+    const float alpha = (float)(o->alpha * by);
+    if (modules < 0)
+        return -1;
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return model_fail(a->model, "%s: the path is too long", path);
+    if ((w.f = fopen(temporary, "wb")) == NULL)
+        return model_fail(a->model, "%s: %s", temporary, strerror(errno));
+    gguf_put_bytes(&w, "GGUF", 4);
+    gguf_put(&w, 3, 4);
+    gguf_put(&w, 2 * (uint64_t)modules, 8);
+    gguf_put(&w, 4, 8);
+    gguf_put_key(&w, "general.architecture", as->name);
+    gguf_put_key(&w, "general.type", "adapter");
+    gguf_put_key(&w, "adapter.type", "lora");
+    gguf_put_text(&w, "adapter.lora.alpha");
+    gguf_put(&w, GGUF_F32, 4);
+    gguf_put_float(&w, alpha);
+    int failed = 0;
+    for (int pass = 0; pass < 2 && !failed; pass++) { /* names and places, then values */
+        for (int i = 0; gckpt_store_peek(a->store, i, &p) == GCKPT_OK && !failed; i++) {
+            if (gguf_lora_of(a, as, p.name, module, weight) != 1)
+                continue;
+            const int b = gckpt_store_find(a->store, model_join(name, module, ".lora_B.weight"));
+            if (gckpt_store_get(a->store, i, &p) != GCKPT_OK ||
+                gckpt_store_get(a->store, b, &up) != GCKPT_OK) {
+                failed = model_fail(a->model, "%s", gckpt_error_text(a->store));
+            } else if (pass == 0) {
+                gguf_put_tensor(&w, weight, ".lora_a", p.shape, &offset);
+                gguf_put_tensor(&w, weight, ".lora_b", up.shape, &offset);
+            } else {
+                const double rank = (double)p.shape.d[0];
+                const double more = adapters_scale(a, module, p.shape.d[0]) * rank / (double)alpha;
+                const int same = more > 1 - 1e-6 && more < 1 + 1e-6;
+                gguf_put_rows(&w, &p, 0, 1);
+                gguf_put_rows(&w, &up, gguf_paired(as, &a->model->config, module), same ? 1 : more);
+            }
+        }
+        gguf_put_align(&w);
+    }
+    if (!failed)
+        return model_end_file(a->model, w.f, temporary);
+    fclose(w.f);
+    remove(temporary);
+    return -1;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+/* A tensor of a module's pair in the file; NULL: there is none. */
+static inline const gguf_tensor *gguf_lora_tensor(const gguf *g, const char *weight,
+                                                  const char *end)
+{
+    char name[MODEL_NAME];
+    return gguf_find_tensor(g, model_join(name, weight, end));
+}
+
+typedef struct {
+    char *targets, *ranks; /* for adapters_options, each item with a comma behind it */
+    int64_t rank;          /* of the first */
+    size_t pairs;
+} gguf_targets;
+
+/* Which modules there are, by layer; those of other ranks than the first's by name. */
+static inline int gguf_adapter_targets(gguf *g, const gguf_architecture *as, const model_config *c,
+                                       gguf_targets *to)
+{
+    char *targets = to->targets, *ranks = to->ranks;
+    for (int64_t i = 0; i < model_count(c); i++) {
+        char weight[MODEL_NAME];
+        model_parameter p;
+        if (!model_module(c, i, &p) || !gguf_weight_of(as, c, p.name, weight))
+            continue;
+        const gguf_tensor *a = gguf_lora_tensor(g, weight, ".lora_a");
+        const gguf_tensor *b = gguf_lora_tensor(g, weight, ".lora_b");
+        if (a == NULL && b == NULL)
+            continue;
+        const int64_t in = model_in(c, p.shape), out = model_out(c, p.shape);
+        if (a == NULL || b == NULL)
+            return gguf_fail(g, "tensor %s has no counterpart", (a != NULL ? a : b)->name);
+        if (a->d[0] != in || b->d[1] != out || a->d[1] != b->d[0] || a->axes > 2 || b->axes > 2 ||
+            a->d[1] > in + out)
+            return gguf_fail(
+                g,
+                "tensors %s and .lora_b: (%lld,%lld) and (%lld,%lld); the model takes (%lld,r) "
+                "and (r,%lld)",
+                a->name, (long long)a->d[0], (long long)a->d[1], (long long)b->d[0],
+                (long long)b->d[1], (long long)in, (long long)out);
+        to->rank = to->rank > 0 ? to->rank : a->d[1];
+        targets += sprintf(targets, "%s,", p.name);
+        if (a->d[1] != to->rank)
+            ranks += sprintf(ranks, "%s=%lld,", p.name, (long long)a->d[1]);
+        to->pairs++;
+    }
+    targets -= targets > to->targets;
+    ranks -= ranks > to->ranks;
+    *targets = *ranks = 0;
+    for (size_t i = 0; i < g->tensor_count && 2 * to->pairs != g->tensor_count; i++) {
+        const char *name = g->tensors[i].name;
+        char weight[MODEL_NAME], part[MODEL_NAME];
+        model_parameter p;
+        int known = 0;
+        for (int64_t k = 0; k < model_count(c) && !known; k++)
+            if (model_module(c, k, &p) && gguf_weight_of(as, c, p.name, weight))
+                known = strcmp(name, model_join(part, weight, ".lora_a")) == 0 ||
+                        strcmp(name, model_join(part, weight, ".lora_b")) == 0;
+        if (!known)
+            return gguf_fail(g, "tensor %s is LoRA of none of the model's layers", name);
+    }
+    return to->pairs > 0 ? 0 : gguf_fail(g, "has no tensors of LoRA");
+}
+
+/* Values of A and B of a module. */
+static inline int gguf_adapter_values(adapters *a, gguf *g, const gguf_architecture *as,
+                                      const char *module, const char *weight)
+{
+    static const char *const ends[] = { ".lora_A.weight", ".lora_B.weight" };
+    for (int i = 0; i < 2; i++) {
+        const gguf_tensor *t = gguf_lora_tensor(g, weight, i ? ".lora_b" : ".lora_a");
+        char name[MODEL_NAME];
+        gckpt_parameter p;
+        const int at = gckpt_store_find(a->store, model_join(name, module, ends[i]));
+        if (t == NULL)
+            continue;
+        if (gckpt_store_get(a->store, at, &p) != GCKPT_OK)
+            return gguf_fail(g, "%s", gckpt_error_text(a->store));
+        gguf_part part;
+        memset(&part, 0, sizeof part);
+        part.rows = p.shape.d[0];
+        part.heads = i ? gguf_paired(as, &a->model->config, module) : 0;
+        for (int64_t row = 0; row < part.rows; row++)
+            if (gguf_read_floats(g, t, gguf_row(&part, row) * p.shape.d[1], p.shape.d[1],
+                                 p.values + row * p.shape.d[1]) != 0)
+                return -1;
+        gckpt_store_push(a->store, name);
+    }
+    return 0;
+}
+
+/* What the file says it is. */
+static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *as, const model_config *c)
+{
+    const char *type = gguf_text(g, "general.type", NULL);
+    const char *kind = gguf_text(g, "adapter.type", NULL);
+    const char *of = gguf_text(g, "general.architecture", NULL);
+    if (g->error[0] != 0)
+        return -1;
+    if (type == NULL || strcmp(type, "adapter") != 0 || kind == NULL || strcmp(kind, "lora") != 0)
+        return gguf_fail(g,
+                         "keys general.type and adapter.type are %.40s and %.40s: adapter and "
+                         "lora are expected",
+                         type != NULL ? type : "missing", kind != NULL ? kind : "missing");
+    if (as == NULL || of == NULL || strcmp(of, as->name) != 0)
+        return gguf_fail(g, "key general.architecture is %.40s; the model is a %s",
+                         of != NULL ? of : "missing", as != NULL ? as->name : c->type);
+    if (gguf_find(g, "adapter.alora.invocation_tokens") != NULL)
+        return gguf_fail(g, "key adapter.alora.invocation_tokens: adapters that begin at a token "
+                            "are not supported");
+    return 0;
+}
+
+/* adapters_begin as a GGUF adapter has it, and its values. */
+static inline int gguf_adapter_load(adapters *a, model_any *m, gckpt_store *store, const char *path)
+{
+    gguf g;
+    gguf_targets found;
+    adapters_options o;
+    const model_config *c = &m->config;
+    const gguf_architecture *as = gguf_architecture_of(c);
+    const size_t room = (size_t)model_count(c) * (MODEL_NAME + 24) + 1;
+    memset(a, 0, sizeof *a);
+    memset(&o, 0, sizeof o);
+    memset(&found, 0, sizeof found);
+    found.targets = (char *)malloc(2 * room);
+    found.ranks = found.targets != NULL ? found.targets + room : NULL;
+    if (gguf_open(&g, path) == 0 && found.targets == NULL)
+        gguf_fail(&g, "out of memory");
+    if (g.error[0] == 0 && gguf_adapter_begin(&g, as, c) == 0 &&
+        gguf_adapter_targets(&g, as, c, &found) == 0) {
+        o.method = ADAPTERS_LORA;
+        o.size = found.rank;
+        o.alpha = gguf_real(&g, "adapter.lora.alpha", 0);
+        if (g.error[0] == 0 && !(o.alpha > 0)) /* llama.cpp: the product as it is */
+            gguf_fail(&g, "key adapter.lora.alpha is %g: a number above 0 is expected", o.alpha);
+        o.targets = found.targets;
+        o.ranks = found.ranks;
+    }
+    int failed = g.error[0] != 0 || adapters_begin(a, m, store, &o) != 0;
+    for (int64_t i = 0; i < model_count(c) && !failed; i++) {
+        char weight[MODEL_NAME];
+        model_parameter p;
+        if (model_module(c, i, &p) && gguf_weight_of(as, c, p.name, weight))
+            failed = gguf_adapter_values(a, &g, as, p.name, weight) != 0;
+    }
+    if (g.error[0] != 0)
+        failed = model_fail(m, "%s", g.error);
+    free(found.targets);
+    gguf_close(&g);
+    return failed ? -1 : 0;
+}
+#endif

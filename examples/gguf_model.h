@@ -1,0 +1,871 @@
+/* gguf_model.h - models of model.h from GGUF files, as llama.cpp's converter writes them; model.h
+ * includes this: to copy with it and gguf.h.
+ *
+ *     model_load(&m, store, "model.gguf", NULL); // a path instead of a folder
+ *
+ * Architectures llama (also Mistral's and SmolLM2's), qwen2, qwen3, smollm3, gemma, gemma2, gemma3
+ * and gpt2, where the model's family has them. Keys become what config.json would say, and are read
+ * as that; names and layouts of tensors become Hugging Face's: rows of queries and keys that the
+ * converter has put in another order for llama's and smollm3's rotary positions go back, gemma's
+ * norms lose the 1 that it adds, and GPT-2's matrices are turned. The store reads the file as a
+ * stream in safetensors' format, made piece by piece (gguf_stream): no file is held in memory.
+ * Keys and tensors that are not known here are refused by name: they would change what the model
+ * computes. */
+#ifndef GGUF_MODEL_H
+#define GGUF_MODEL_H
+#ifndef MODEL_H
+#error "include model.h, which includes gguf_model.h"
+#endif
+
+/* ---- names ----------------------------------------------------------------------------------- */
+typedef struct {
+    const char *name; /* general.architecture */
+    const char *type; /* model_type of config.json */
+    const char *activation;
+    int turned; /* 1: rows of queries and keys lie in pairs, as ggml's rotary positions take them */
+    int plus_one; /* 1: norms are stored as 1 + weight */
+    int sandwich; /* 1: norms before and behind both branches */
+} gguf_architecture;
+
+static const gguf_architecture gguf_architectures[] = {
+    { "llama", "llama", "silu", 1, 0, 0 },
+    { "qwen2", "qwen2", "silu", 0, 0, 0 },
+    { "qwen3", "qwen3", "silu", 0, 0, 0 },
+    { "smollm3", "smollm3", "silu", 1, 0, 0 },
+    { "gemma", "gemma", "gelu_pytorch_tanh", 0, 1, 0 },
+    { "gemma2", "gemma2", "gelu_pytorch_tanh", 0, 1, 1 },
+    { "gemma3", "gemma3_text", "gelu_pytorch_tanh", 0, 1, 1 },
+    { "gpt2", "gpt2", "gelu_new", 0, 0, 0 },
+};
+enum { GGUF_ARCHITECTURES = sizeof gguf_architectures / sizeof gguf_architectures[0] };
+
+/* Modules of tensors, and of parameters: of a block behind "blk.N.", then those outside. Where a
+ * block has norms behind its branches, the one before the MLP is called otherwise. */
+static const struct {
+    const char *name, *llama, *sandwich, *gpt2;
+} gguf_modules[] = {
+    { "attn_norm", "input_layernorm", NULL, "ln_1" },
+    { "attn_q", "self_attn.q_proj", NULL, NULL },
+    { "attn_k", "self_attn.k_proj", NULL, NULL },
+    { "attn_v", "self_attn.v_proj", NULL, NULL },
+    { "attn_qkv", NULL, NULL, "attn.c_attn" },
+    { "attn_q_norm", "self_attn.q_norm", NULL, NULL },
+    { "attn_k_norm", "self_attn.k_norm", NULL, NULL },
+    { "attn_output", "self_attn.o_proj", NULL, "attn.c_proj" },
+    { "post_attention_norm", NULL, "post_attention_layernorm", NULL },
+    { "ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm", "ln_2" },
+    { "post_ffw_norm", NULL, "post_feedforward_layernorm", NULL },
+    { "ffn_gate", "mlp.gate_proj", NULL, NULL },
+    { "ffn_up", "mlp.up_proj", NULL, "mlp.c_fc" },
+    { "ffn_down", "mlp.down_proj", NULL, "mlp.c_proj" },
+    { "token_embd", "embed_tokens", NULL, "wte" },
+    { "position_embd", NULL, NULL, "wpe" },
+    { "output_norm", "norm", NULL, "ln_f" },
+    { "output", "lm_head", NULL, "lm_head" },
+};
+enum { GGUF_IN_BLOCKS = 14, GGUF_MODULES = sizeof gguf_modules / sizeof gguf_modules[0] };
+
+/* What row i of gguf_modules is called in an architecture; NULL: it has no such. */
+static inline const char *gguf_module_of(const gguf_architecture *a, int i)
+{
+    if (strcmp(a->name, "gpt2") == 0)
+        return gguf_modules[i].gpt2;
+    return a->sandwich && gguf_modules[i].sandwich != NULL ? gguf_modules[i].sandwich
+                                                           : gguf_modules[i].llama;
+}
+
+/* The parameter that a tensor is for; 0: it is for none. */
+static inline int gguf_parameter(const gguf_architecture *a, const model_config *c,
+                                 const char *tensor, char *name)
+{
+    const char *part = tensor;
+    long long layer = -1;
+    char *end = NULL;
+    if (strncmp(tensor, "blk.", 4) == 0) {
+        layer = strtoll(tensor + 4, &end, 10);
+        if (end == tensor + 4 || *end != '.' || tensor[4] < '0' || tensor[4] > '9')
+            return 0;
+        part = end + 1;
+    }
+    const size_t n = strcspn(part, ".");
+    for (int i = layer < 0 ? GGUF_IN_BLOCKS : 0; i < (layer < 0 ? GGUF_MODULES : GGUF_IN_BLOCKS);
+         i++) {
+        const char *module = gguf_module_of(a, i);
+        if (module == NULL || strlen(gguf_modules[i].name) != n ||
+            strncmp(gguf_modules[i].name, part, n) != 0)
+            continue;
+        model_join(name, model_named(c, name, layer, module), part + n);
+        return 1;
+    }
+    return 0;
+}
+
+/* 1: a tensor that says what keys say too, or that is made anew here. */
+static inline int gguf_skips(const char *tensor)
+{
+    return strcmp(tensor, "rope_freqs.weight") == 0 || strstr(tensor, ".attn_rot_embd") != NULL;
+}
+
+/* 1: the path is of a GGUF file: by its first bytes, or its name's end. */
+static inline int gguf_is(const char *path)
+{
+    char magic[4] = { 0, 0, 0, 0 };
+    const size_t n = strlen(path);
+    FILE *f = fopen(path, "rb");
+    const size_t read = f != NULL ? fread(magic, 1, 4, f) : 0;
+    if (f != NULL)
+        fclose(f);
+    return (read == 4 && memcmp(magic, "GGUF", 4) == 0) ||
+           (n > 5 && strcmp(path + n - 5, ".gguf") == 0);
+}
+
+/* ---- keys as config.json --------------------------------------------------------------------- */
+typedef struct {
+    gguf g;
+    const gguf_architecture *a;
+    json *to; /* its text grows: */
+    size_t size;
+    int out_of_memory;
+    char key[96]; /* gguf_key_of */
+} gguf_reading;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static inline void
+gguf_say(gguf_reading *r, const char *format, ...)
+{
+    va_list args;
+    char text[256];
+    va_start(args, format);
+    const int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    while (!r->out_of_memory && r->size + sizeof text >= r->to->own_room)
+        r->out_of_memory = json_grow(r->to) != 0;
+    if (r->out_of_memory || n < 0 || n >= (int)sizeof text)
+        return;
+    memcpy(r->to->own + r->size, text, (size_t)n + 1);
+    r->size += (size_t)n;
+}
+
+/* "architecture.key", until the next call. */
+static inline const char *gguf_key_of(gguf_reading *r, const char *key)
+{
+    snprintf(r->key, sizeof r->key, "%s.%s", r->a->name, key);
+    return r->key;
+}
+
+static inline int gguf_has(gguf_reading *r, const char *key)
+{
+    return gguf_find(&r->g, gguf_key_of(r, key)) != NULL;
+}
+
+/* A size, also where it is said of each layer; `usual` where it is missing, or, 0, an error. */
+static inline int64_t gguf_size(gguf_reading *r, const char *key, int64_t usual)
+{
+    const char *name = gguf_key_of(r, key);
+    int64_t size = usual;
+    if (gguf_type_of(&r->g, name) == GGUF_ARRAY) {
+        gguf_items all = gguf_array(&r->g, name, GGUF_I32);
+        for (int first = 1; gguf_next(&all); first = 0) {
+            if (!first && all.whole != size)
+                gguf_fail(&r->g,
+                          "key %s: layers differ, %lld and %lld; models of like layers are read",
+                          name, (long long)size, (long long)all.whole);
+            size = all.whole;
+        }
+    } else {
+        size = gguf_int(&r->g, name, usual);
+    }
+    if (size == 0 && usual == 0 && gguf_find(&r->g, name) == NULL)
+        gguf_fail(&r->g, "key %s is missing", name);
+    else if (size < 1 || size > 1 << 24)
+        gguf_fail(&r->g, "key %s is %lld: a number from 1 to 16777216 is expected", name,
+                  (long long)size);
+    return size;
+}
+
+/* "name": the shortest number that is the same float. */
+static inline void gguf_say_real(gguf_reading *r, const char *name, double x)
+{
+    char text[40];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, x);
+        if ((float)strtod(text, NULL) == (float)x)
+            break;
+    }
+    if (!(x > -1e30 && x < 1e30))
+        gguf_fail(&r->g, "%s: a number is expected", name);
+    gguf_say(r, ",\n  \"%s\": %s", name, text);
+}
+
+/* A number that must be there. */
+static inline double gguf_needed_real(gguf_reading *r, const char *key)
+{
+    const char *name = gguf_key_of(r, key);
+    if (gguf_find(&r->g, name) == NULL)
+        gguf_fail(&r->g, "key %s is missing", name);
+    return gguf_real(&r->g, name, 0);
+}
+
+/* Keys of an architecture that are known, with ' ' around each. */
+static inline const char *gguf_known_keys(const gguf_architecture *a)
+{
+    if (strcmp(a->name, "gpt2") == 0)
+        return " block_count embedding_length feed_forward_length context_length vocab_size "
+               "attention.head_count attention.head_count_kv attention.layer_norm_epsilon "
+               "attention.key_length attention.value_length attention.causal expert_count ";
+    return " block_count embedding_length feed_forward_length context_length vocab_size "
+           "attention.head_count attention.head_count_kv attention.layer_norm_rms_epsilon "
+           "attention.key_length attention.value_length attention.causal expert_count "
+           "attention.sliding_window attention.sliding_window_pattern tensor_data_layout "
+           "attn_logit_softcapping final_logit_softcapping rope.dimension_count rope.freq_base "
+           "rope.freq_base_swa rope.scale_linear rope.scaling.type rope.scaling.factor "
+           "rope.scaling.original_context_length rope.scaling.finetuned "
+           "rope.scaling.yarn_attn_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow "
+           "rope.scaling.yarn_ext_factor ";
+}
+
+/* What a file may be instead of a model that is built here. */
+static inline void gguf_refuse_others(gguf_reading *r)
+{
+    gguf *g = &r->g;
+    char key[96];
+    const size_t n = strlen(r->a->name);
+    for (size_t i = 0; i < g->key_count && g->error[0] == 0; i++) {
+        const char *name = g->keys[i].name;
+        if (strncmp(name, r->a->name, n) != 0 || name[n] != '.')
+            continue;
+        snprintf(key, sizeof key, " %.90s ", name + n + 1);
+        if (strstr(key, " expert_") != NULL && strstr(key, "_count ") != NULL &&
+            gguf_int(g, name, 0) > 0)
+            gguf_fail(g, "key %s: a mixture of experts, which no model here is", name);
+        else if (strstr(gguf_known_keys(r->a), key) == NULL)
+            gguf_fail(g, "key %.64s is not known here, and may change what the model computes",
+                      name);
+    }
+    if (gguf_bool(g, gguf_key_of(r, "attention.causal"), 1) == 0)
+        gguf_fail(g, "key %s is false: a model that attends both ways", r->key);
+}
+
+/* general.architecture and what the file is of; 0, or -1. */
+static inline int gguf_begin(gguf_reading *r, const char *path)
+{
+    gguf *g = &r->g;
+    char all[128] = "";
+    size_t n = 0;
+    if (gguf_open(g, path) != 0)
+        return -1;
+    const char *type = gguf_text(g, "general.type", NULL);
+    const char *name = gguf_text(g, "general.architecture", NULL);
+    if (g->error[0] == 0 && type != NULL && strcmp(type, "model") != 0)
+        return gguf_fail(g, "key general.type is %.40s: a model is expected%s", type,
+                         strcmp(type, "adapter") == 0 ? " (--adapter takes adapters)" : "");
+    if (g->error[0] == 0 && gguf_int(g, "split.count", 1) != 1)
+        return gguf_fail(
+            g,
+            "is one of %lld parts; llama-gguf-split --merge FIRST-PART WHOLE.gguf makes "
+            "one file of them",
+            (long long)gguf_int(g, "split.count", 1));
+    for (int i = 0; i < GGUF_ARCHITECTURES; i++) {
+        if (name != NULL && strcmp(name, gguf_architectures[i].name) == 0)
+            r->a = &gguf_architectures[i];
+        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i > 0 ? ", " : "",
+                              gguf_architectures[i].name);
+    }
+    if (r->a == NULL)
+        return gguf_fail(g, "key general.architecture is %.40s: one of %s is expected",
+                         name != NULL ? name : "missing", all);
+    gguf_refuse_others(r);
+    return g->error[0] == 0 ? 0 : -1;
+}
+
+/* Keys that are sizes, by the name in config.json. */
+static inline void gguf_say_sizes(gguf_reading *r)
+{
+    static const struct {
+        const char *key, *llama, *gpt2;
+    } sizes[] = { { "block_count", "num_hidden_layers", "n_layer" },
+                  { "embedding_length", "hidden_size", "n_embd" },
+                  { "feed_forward_length", "intermediate_size", "n_inner" },
+                  { "context_length", "max_position_embeddings", "n_positions" },
+                  { "attention.head_count", "num_attention_heads", "n_head" } };
+    const int gpt2 = strcmp(r->a->name, "gpt2") == 0;
+    const gguf_tensor *table = gguf_find_tensor(&r->g, "token_embd.weight");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        gguf_say(r, ",\n  \"%s\": %lld", gpt2 ? sizes[i].gpt2 : sizes[i].llama,
+                 (long long)gguf_size(r, sizes[i].key, 0));
+    if (table == NULL)
+        gguf_fail(&r->g, "no tensor token_embd.weight: a file of keys only?");
+    else
+        gguf_say(r, ",\n  \"vocab_size\": %lld", (long long)table->d[1]);
+    gguf_say(r, ",\n  \"tie_word_embeddings\": %s",
+             gguf_find_tensor(&r->g, "output.weight") == NULL ? "true" : "false");
+}
+
+/* The head's columns. */
+static inline int64_t gguf_head(gguf_reading *r)
+{
+    const int64_t width = gguf_size(r, "embedding_length", 0);
+    const int64_t heads = gguf_size(r, "attention.head_count", 0);
+    if (r->g.error[0] != 0)
+        return 1;
+    const int64_t head = gguf_size(r, "attention.key_length", width >= heads ? width / heads : 1);
+    if (!gguf_has(r, "attention.key_length") && width % heads != 0)
+        gguf_fail(&r->g, "%lld columns are no multiple of %lld heads, and there is no key %s",
+                  (long long)width, (long long)heads, r->key);
+    if (gguf_size(r, "attention.value_length", head) != head ||
+        (strcmp(r->a->name, "gpt2") != 0 && gguf_size(r, "rope.dimension_count", head) != head))
+        gguf_fail(&r->g, "key %s: the %lld columns of a head's keys are expected", r->key,
+                  (long long)head);
+    return head;
+}
+
+/* ---- positions: llama3's scaling from the factors that the converter makes of it -------------- */
+typedef struct {
+    double factor, low, high, original;
+} gguf_llama3;
+
+/* Its factor of a frequency: transformers' modeling_rope_utils. */
+static inline double gguf_llama3_factor(const gguf_llama3 *l, double frequency)
+{
+    const double turns = l->original * frequency / 6.28318530717958647693;
+    const double kept = llama_between((turns - l->low) / (l->high - l->low), 0, 1);
+    return 1 / ((1 - kept) / l->factor + kept);
+}
+
+/* How far its factors are from `want`, relatively, at most. */
+static inline double gguf_llama3_apart(const gguf_llama3 *l, const float *want, int64_t n,
+                                       double base)
+{
+    double apart = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double f = llama_exp(-(double)i / (double)n * llama_log(base));
+        const double d = gguf_llama3_factor(l, f) / (double)want[i] - 1;
+        apart = d > apart ? d : -d > apart ? -d : apart;
+    }
+    return apart;
+}
+
+static inline double gguf_round(double x) /* to 6 digits: what was in config.json is likely short */
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.6g", x);
+    return strtod(text, NULL);
+}
+
+/* Low and high from two known points of the straight line that the kept shares are between them:
+ * the last frequency that is kept whole, the first and the last between, the first divided. */
+static inline void gguf_llama3_fit(gguf_llama3 *l, const float *want, int64_t n, double base)
+{
+    static const int pairs[][2] = { { 1, 2 }, { 1, 3 }, { 0, 1 }, { 0, 3 } };
+    double turns[4] = { 0, 0, 0, 0 }, share[4] = { 1, 0, 0, 0 };
+    for (int64_t i = 0; i < n; i++) { /* from high frequencies to low ones */
+        const double x = l->original * llama_exp(-(double)i / (double)n * llama_log(base)) /
+                         6.28318530717958647693;
+        const double y = (1 / (double)want[i] - 1 / l->factor) / (1 - 1 / l->factor);
+        const int to = y > 1 - 1e-4 ? 0 : y < 1e-4 ? 3 : turns[1] > 0 ? 2 : 1;
+        if (to == 3 && turns[3] > 0)
+            break;
+        turns[to] = x;
+        share[to] = to == 0 ? 1 : to == 3 ? 0 : y;
+    }
+    for (int i = 0; i < 4; i++) {
+        const int p = pairs[i][0], q = pairs[i][1];
+        if (!(turns[p] > 0) || !(turns[q] > 0))
+            continue;
+        const double slope = (share[p] - share[q]) / (turns[p] - turns[q]);
+        l->low = gguf_round(turns[q] - share[q] / slope);
+        l->high = gguf_round(turns[p] + (1 - share[p]) / slope);
+        if (gguf_llama3_apart(l, want, n, base) <= 1e-5)
+            return;
+    }
+}
+
+/* rope_freqs.weight as config.json's rope_scaling. */
+static inline void gguf_say_llama3(gguf_reading *r, const gguf_tensor *t, double base)
+{
+    float want[LLAMA_HEAD / 2];
+    const int64_t n = gguf_head(r) / 2;
+    gguf_llama3 l = { 1, 1, 4, 8192 }; /* all of Meta's */
+    if (r->g.error[0] == 0 && (t->elements != n || n > LLAMA_HEAD / 2 || t->type != GGUF_T_F32))
+        gguf_fail(&r->g, "tensor %s: %lld F32 are expected, one for each pair of a head", t->name,
+                  (long long)n);
+    if (r->g.error[0] != 0 || gguf_read_floats(&r->g, t, 0, n, want) != 0)
+        return;
+    for (int64_t i = 0; i < n; i++)
+        l.factor = (double)want[i] > l.factor ? (double)want[i] : l.factor;
+    if (l.factor == 1) /* nothing is scaled */
+        return;
+    l.original =
+        (double)gguf_int(&r->g, gguf_key_of(r, "rope.scaling.original_context_length"), 8192);
+    if (gguf_llama3_apart(&l, want, n, base) > 1e-5)
+        gguf_llama3_fit(&l, want, n, base);
+    if (!(gguf_llama3_apart(&l, want, n, base) <= 1e-5) || !(l.high > l.low) || !(l.low > 0))
+        gguf_fail(&r->g, "tensor %s: factors that are not those of Llama 3's scaling", t->name);
+    gguf_say(r, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.9g, ", l.factor);
+    gguf_say(r, "\"low_freq_factor\": %.9g, \"high_freq_factor\": %.9g, ", l.low, l.high);
+    gguf_say(r, "\"original_max_position_embeddings\": %.9g}", l.original);
+}
+
+/* What the angles of positions are made of. */
+static inline void gguf_say_positions(gguf_reading *r)
+{
+    gguf *g = &r->g;
+    const gguf_tensor *factors = gguf_find_tensor(g, "rope_freqs.weight");
+    const double base = gguf_real(g, gguf_key_of(r, "rope.freq_base"), 10000);
+    const char *type = gguf_text(g, gguf_key_of(r, "rope.scaling.type"), NULL);
+    const double old = gguf_real(g, gguf_key_of(r, "rope.scale_linear"), 1);
+    const double factor = gguf_real(g, gguf_key_of(r, "rope.scaling.factor"), old);
+    const int yarn = type != NULL && strcmp(type, "yarn") == 0;
+    if (!(base > 1))
+        gguf_fail(g, "key %s.rope.freq_base is %g: a number above 1 is expected", r->a->name, base);
+    gguf_say_real(r, "rope_theta", base);
+    if (type != NULL && !yarn && strcmp(type, "linear") != 0 && strcmp(type, "none") != 0)
+        gguf_fail(g, "key %s.rope.scaling.type is %.40s: none, linear or yarn is expected",
+                  r->a->name, type);
+    if (factors != NULL && g->error[0] == 0) {
+        if (type != NULL && strcmp(type, "none") != 0)
+            gguf_fail(g, "both tensor %s and key %s scale frequencies", factors->name,
+                      gguf_key_of(r, "rope.scaling.type"));
+        gguf_say_llama3(r, factors, base);
+        return;
+    }
+    if (g->error[0] != 0 || (!yarn && (factor == 1 || (type != NULL && *type == 'n'))))
+        return;
+    gguf_say(r, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"", yarn ? "yarn" : "linear");
+    gguf_say_real(r, "factor", factor);
+    static const char *const keys[][2] = {
+        { "rope.scaling.yarn_attn_factor", "attention_factor" },
+        { "rope.scaling.yarn_beta_fast", "beta_fast" },
+        { "rope.scaling.yarn_beta_slow", "beta_slow" },
+    };
+    for (int i = 0; i < 3 && yarn; i++)
+        if (gguf_has(r, keys[i][0]))
+            gguf_say_real(r, keys[i][1], gguf_real(g, r->key, 0));
+    if (yarn && gguf_real(g, gguf_key_of(r, "rope.scaling.yarn_ext_factor"), 1) != 1)
+        gguf_fail(g, "key %s: 1, all that is supported, is expected", r->key);
+    if (yarn && gguf_has(r, "rope.scaling.original_context_length"))
+        gguf_say(r, ",\n  \"original_max_position_embeddings\": %lld",
+                 (long long)gguf_size(r, "rope.scaling.original_context_length", 0));
+    gguf_say(r, "}");
+}
+
+/* Windows: their length, and which layers have them. Gemma's where no key says so: every second
+ * layer of gemma2 has none, every sixth of gemma3. */
+static inline void gguf_say_windows(gguf_reading *r)
+{
+    gguf *g = &r->g;
+    const int gemma2 = strcmp(r->a->name, "gemma2") == 0;
+    const int64_t layers = gguf_size(r, "block_count", 0);
+    const int64_t window =
+        gguf_int(g, gguf_key_of(r, "attention.sliding_window"), gemma2 ? 4096 : 0);
+    const char *pattern = gguf_key_of(r, "attention.sliding_window_pattern");
+    gguf_items each;
+    memset(&each, 0, sizeof each);
+    if (window > 0)
+        gguf_say(r, ",\n  \"sliding_window\": %lld", (long long)window);
+    if (!r->a->sandwich)
+        return;
+    if (gguf_type_of(g, pattern) == GGUF_ARRAY)
+        each = gguf_array(g, pattern, GGUF_BOOL);
+    const int64_t every = each.count > 0 ? 0 : gguf_int(g, pattern, gemma2 ? 2 : 6);
+    if (each.count > 0 ? each.count != (uint64_t)layers : every < 0)
+        gguf_fail(g, "key %s: a number, or a bool for each of %lld layers, is expected", pattern,
+                  (long long)layers);
+    gguf_say(r, ",\n  \"layer_types\": [");
+    for (int64_t i = 0; i < layers && g->error[0] == 0; i++) {
+        const int slides = each.of == GGUF_BOOL && gguf_next(&each) ? each.whole != 0
+                           : every == 0                             ? window > 0
+                                                                    : (i + 1) % every != 0;
+        gguf_say(r, "%s\"%s\"", i > 0 ? ", " : "",
+                 slides && window > 0 ? "sliding_attention" : "full_attention");
+    }
+    gguf_say(r, "]");
+}
+
+/* What only gemma2 and gemma3 have: caps, and scores divided by the root of what is no head's width
+ * in the largest of each, which no key says (as llama.cpp: by their layers). */
+static inline void gguf_say_gemma(gguf_reading *r)
+{
+    static const char *const caps[] = { "attn_logit_softcapping", "final_logit_softcapping" };
+    const int largest = gguf_size(r, "block_count", 0) == (strcmp(r->a->name, "gemma2") ? 62 : 46);
+    const int64_t by =
+        gguf_size(r, "embedding_length", 0) / gguf_size(r, "attention.head_count", 1);
+    for (int i = 0; i < 2; i++)
+        if (gguf_has(r, caps[i]) && gguf_real(&r->g, r->key, 0) != 0)
+            gguf_say_real(r, caps[i], gguf_real(&r->g, r->key, 0));
+        else
+            gguf_say(r, ",\n  \"%s\": null", caps[i]);
+    gguf_say(r, ",\n  \"query_pre_attn_scalar\": %lld", (long long)(largest ? by : gguf_head(r)));
+    if (strcmp(r->a->name, "gemma3") == 0)
+        gguf_say_real(r, "rope_local_base_freq",
+                      gguf_real(&r->g, gguf_key_of(r, "rope.freq_base_swa"), 10000));
+}
+
+/* Tokens that end a text: of texts, of turns, of messages. */
+static inline void gguf_say_ends(gguf_reading *r)
+{
+    static const char *const keys[] = { "tokenizer.ggml.eos_token_id",
+                                        "tokenizer.ggml.eot_token_id",
+                                        "tokenizer.ggml.eom_token_id" };
+    int n = 0;
+    if (gguf_find(&r->g, "tokenizer.ggml.bos_token_id") != NULL)
+        gguf_say(r, ",\n  \"bos_token_id\": %lld",
+                 (long long)gguf_int(&r->g, "tokenizer.ggml.bos_token_id", 0));
+    gguf_say(r, ",\n  \"eos_token_id\": [");
+    for (int i = 0; i < 3; i++)
+        if (gguf_find(&r->g, keys[i]) != NULL)
+            gguf_say(r, "%s%lld", n++ > 0 ? ", " : "", (long long)gguf_int(&r->g, keys[i], 0));
+    gguf_say(r, "]");
+}
+
+static inline void gguf_say_llama(gguf_reading *r)
+{
+    const gguf *g = &r->g;
+    const int64_t heads = gguf_size(r, "attention.head_count", 1);
+    gguf_say(r, ",\n  \"num_key_value_heads\": %lld",
+             (long long)gguf_size(r, "attention.head_count_kv", heads));
+    gguf_say(r, ",\n  \"head_dim\": %lld", (long long)gguf_head(r));
+    gguf_say(r, ",\n  \"hidden_act\": \"%s\"", r->a->activation);
+    if (r->a->plus_one)
+        gguf_say(r, ",\n  \"hidden_activation\": \"%s\"", r->a->activation);
+    gguf_say_real(r, "rms_norm_eps", gguf_needed_real(r, "attention.layer_norm_rms_epsilon"));
+    if (strcmp(r->a->name, "qwen2") != 0)
+        gguf_say(r, ",\n  \"attention_bias\": %s",
+                 gguf_find_tensor(g, "blk.0.attn_q.bias") != NULL ? "true" : "false");
+    if (gguf_find_tensor(g, "blk.0.ffn_gate.bias") != NULL)
+        gguf_say(r, ",\n  \"mlp_bias\": true");
+    gguf_say_positions(r);
+    gguf_say_windows(r);
+    if (r->a->sandwich)
+        gguf_say_gemma(r);
+}
+
+/* All keys as the text of a config.json. */
+static inline void gguf_say_config(gguf_reading *r)
+{
+    const int windowed = strcmp(r->a->name, "llama") == 0 &&
+                         gguf_int(&r->g, gguf_key_of(r, "attention.sliding_window"), 0) > 0;
+    gguf_say(r, "{\n  \"model_type\": \"%s\"", windowed ? "mistral" : r->a->type);
+    gguf_say_sizes(r);
+    if (strcmp(r->a->name, "gpt2") == 0) {
+        gguf_say(r, ",\n  \"activation_function\": \"%s\"", r->a->activation);
+        gguf_say_real(r, "layer_norm_epsilon", gguf_needed_real(r, "attention.layer_norm_epsilon"));
+    } else {
+        gguf_say_llama(r);
+    }
+    gguf_say_ends(r);
+    gguf_say(r, "\n}\n");
+}
+
+/* m->file from the keys of a file. */
+static inline int gguf_read_config(model_any *m, const char *path)
+{
+    gguf_reading r;
+    memset(&r, 0, sizeof r);
+    r.to = &m->file;
+    json_init(&m->file, "the file's keys");
+    if (gguf_begin(&r, path) == 0)
+        gguf_say_config(&r);
+    if (r.g.error[0] == 0 && !r.out_of_memory)
+        json_parse(&m->file, m->file.own, r.size);
+    if (r.g.error[0] != 0)
+        memcpy(m->file.error, r.g.error, sizeof r.g.error);
+    gguf_close(&r.g);
+    return m->file.error[0] == 0 ? 0 : -1;
+}
+
+/* ---- weights: the file as a stream in safetensors' format -------------------------------------- */
+typedef struct { /* a tensor as the store is shown it */
+    const gguf_tensor *t;
+    gckpt_storage as;
+    int64_t rows, columns; /* of the parameter, in values */
+    int64_t heads;         /* 0, or of so many heads rows go back to halves from pairs */
+    int turned;            /* 1: a row is a column of the file */
+    float minus;           /* from each value */
+    size_t row_bytes;
+    uint64_t begin; /* in the stream's data */
+} gguf_part;
+
+typedef struct {
+    gguf *g;
+    gguf_part *parts; /* as they lie in the file */
+    size_t count, now;
+    char *head;
+    size_t head_bytes;
+    uint64_t at;            /* bytes given so far */
+    unsigned char *rows;    /* of part `now`: */
+    int64_t first, n;       /* these */
+    size_t room, raw_bytes; /* of rows; of what is read of the file at once, behind them */
+} gguf_stream;
+
+/* Where a row of a parameter is in the file. */
+static inline int64_t gguf_row(const gguf_part *p, int64_t row)
+{
+    const int64_t head = p->heads > 0 ? p->rows / p->heads : 0, in = p->heads > 0 ? row % head : 0;
+    return p->heads > 0 ? row - in + in % (head / 2) * 2 + in / (head / 2) : row;
+}
+
+/* n values of a part, from bytes as the file has them, as the store is shown them. */
+static inline void gguf_shown(const gguf_part *p, const unsigned char *raw, int64_t n,
+                              unsigned char *to)
+{
+    enum { SOME = 256 };
+    float values[SOME];
+    const int type = p->t->type;
+    if (p->as != GCKPT_STORED_F32 || (type == GGUF_T_F32 && p->minus == 0)) {
+        memcpy(to, raw, gguf_bytes(type, n));
+        return;
+    }
+    for (int64_t some; n > 0; n -= some, raw += gguf_bytes(type, some)) {
+        some = n < SOME ? n : (int64_t)SOME;
+        gguf_floats(type, raw, some, values);
+        for (int64_t i = 0; i < some; i++, to += 4) {
+            uint32_t bits;
+            values[i] -= p->minus;
+            memcpy(&bits, &values[i], 4);
+            for (int k = 0; k < 4; k++)
+                to[k] = (unsigned char)(bits >> 8 * k);
+        }
+    }
+}
+
+enum { GGUF_STRIP = 256 }; /* rows of a parameter whose columns are the file's rows, at once */
+
+/* Columns of the file as rows, GGUF_STRIP of them. */
+static inline int gguf_turn(gguf_stream *s, const gguf_part *p)
+{
+    unsigned char value[4 * GGUF_STRIP], *raw = s->rows + s->room;
+    const size_t size = p->row_bytes / (size_t)p->columns;
+    const uint64_t row = gguf_bytes(p->t->type, p->rows);
+    const uint64_t begin = p->t->at + gguf_bytes(p->t->type, s->first);
+    for (int64_t i = 0; i < p->columns; i++) {
+        if (gguf_read_bytes(s->g, begin + (uint64_t)i * row, raw, gguf_bytes(p->t->type, s->n)) !=
+            0)
+            return -1;
+        gguf_shown(p, raw, s->n, value);
+        for (int64_t k = 0; k < s->n; k++)
+            memcpy(s->rows + (size_t)k * p->row_bytes + (size_t)i * size, value + (size_t)k * size,
+                   size);
+    }
+    return 0;
+}
+
+/* Makes rows of the part from `row` on. */
+static inline int gguf_fill(gguf_stream *s, int64_t row)
+{
+    const gguf_part *p = &s->parts[s->now];
+    const size_t bytes = gguf_bytes(p->t->type, p->turned ? 0 : p->columns);
+    s->first = row;
+    s->n = !p->turned ? 1 : p->rows - row < GGUF_STRIP ? p->rows - row : (int64_t)GGUF_STRIP;
+    if (p->turned)
+        return gguf_turn(s, p);
+    unsigned char *raw = s->rows + s->room;
+    if (gguf_read_bytes(s->g, p->t->at + (uint64_t)gguf_row(p, row) * bytes, raw, bytes) != 0)
+        return -1;
+    gguf_shown(p, raw, p->columns, s->rows);
+    return 0;
+}
+
+/* gckpt_read_fn */
+static inline size_t gguf_stream_read(void *user, void *bytes, size_t size)
+{
+    gguf_stream *s = (gguf_stream *)user;
+    unsigned char *to = (unsigned char *)bytes;
+    size_t done = 0;
+    while (done < size) {
+        size_t n = size - done;
+        if (s->at < s->head_bytes) {
+            n = n < s->head_bytes - s->at ? n : s->head_bytes - (size_t)s->at;
+            memcpy(to + done, s->head + s->at, n);
+        } else {
+            const uint64_t at = s->at - s->head_bytes;
+            while (s->now + 1 < s->count && at >= s->parts[s->now + 1].begin) {
+                s->now++;
+                s->n = 0;
+            }
+            const gguf_part *p = &s->parts[s->now];
+            const int64_t row = (int64_t)((at - p->begin) / p->row_bytes);
+            if (row >= p->rows ||
+                ((row < s->first || row >= s->first + s->n) && gguf_fill(s, row) != 0))
+                break;
+            const size_t in = (size_t)(at - p->begin - (uint64_t)s->first * p->row_bytes);
+            const size_t left = (size_t)s->n * p->row_bytes - in;
+            n = n < left ? n : left;
+            memcpy(to + done, s->rows + in, n);
+        }
+        done += n;
+        s->at += n;
+    }
+    return done;
+}
+
+static inline void gguf_stream_free(gguf_stream *s)
+{
+    free(s->parts);
+    free(s->head);
+    free(s->rows);
+}
+
+/* Room for the rows of all parts, and for what they are read to. */
+static inline int gguf_stream_rows(gguf_stream *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const gguf_part *p = &s->parts[i];
+        const size_t raw = p->turned ? 4 * GGUF_STRIP : gguf_bytes(p->t->type, p->columns);
+        const size_t rows = p->turned ? GGUF_STRIP : 1;
+        if (p->row_bytes > SIZE_MAX / 4 / rows)
+            return gguf_fail(s->g, "tensor %s: its rows are too large", p->t->name);
+        s->room = s->room > rows * p->row_bytes ? s->room : rows * p->row_bytes;
+        s->raw_bytes = s->raw_bytes > raw ? s->raw_bytes : raw;
+    }
+    s->rows = (unsigned char *)malloc(s->room + s->raw_bytes + 1);
+    return s->rows != NULL ? 0 : gguf_fail(s->g, "out of memory for rows of tensors");
+}
+
+/* What a file of safetensors begins with; *size: of all of it. */
+static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
+                                   const model_config *c, uint64_t *size)
+{
+    static const char *const names[] = { "F32", "BF16", "F16" };
+    const size_t each = MODEL_NAME + 160;
+    uint64_t begin = 0;
+    s->head = (char *)malloc(16 + (s->count + 1) * each);
+    if (s->head == NULL)
+        return gguf_fail(s->g, "out of memory for %llu tensors", (unsigned long long)s->count);
+    size_t n = 8;
+    for (size_t i = 0; i < s->count; i++) {
+        gguf_part *p = &s->parts[i];
+        char name[MODEL_NAME];
+        const uint64_t end = begin + (uint64_t)p->rows * p->row_bytes;
+        gguf_parameter(a, c, p->t->name, name);
+        n += (size_t)snprintf(s->head + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
+                              i > 0 ? ',' : '{', name, names[p->as]);
+        const int matrix = model_get(c, model_find(c, name)).shape.n == 2;
+        n += matrix
+                 ? (size_t)snprintf(s->head + n, each, "%lld,%lld", (long long)p->rows,
+                                    (long long)p->columns)
+                 : (size_t)snprintf(s->head + n, each, "%lld", (long long)(p->rows * p->columns));
+        n += (size_t)snprintf(s->head + n, each, "],\"data_offsets\":[%llu,%llu]}",
+                              (unsigned long long)begin, (unsigned long long)end);
+        p->begin = begin;
+        begin = end;
+    }
+    n += (size_t)snprintf(s->head + n, 8, "%s}", s->count > 0 ? "" : "{");
+    for (int i = 0; i < 8; i++)
+        s->head[i] = (char)(unsigned char)((uint64_t)(n - 8) >> 8 * i);
+    s->head_bytes = n;
+    *size = n + begin;
+    return *size <= SIZE_MAX ? 0 : gguf_fail(s->g, "is too large for this machine");
+}
+
+/* What the store keeps a matrix of a type as, to be as near to the file as it can: Q8_0 and Q6_K as
+ * I8, and so the other ones of 4 and 5 bits: a second rounding to 4 bits would add an error as large
+ * as the first. */
+static inline gckpt_storage gguf_near(int type)
+{
+    return type == GGUF_T_F32    ? GCKPT_STORED_F32
+           : type == GGUF_T_F16  ? GCKPT_STORED_F16
+           : type == GGUF_T_BF16 ? GCKPT_STORED_BF16
+                                 : GCKPT_STORED_I8;
+}
+
+/* How tensor t is shown as parameter p; 0, or an error. */
+static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_config *c,
+                               const model_parameter *p, const gguf_tensor *t, gguf_part *part)
+{
+    const int matrix = p->shape.n == 2;
+    const int query = strstr(p->name, ".q_proj.") != NULL;
+    const int table = strstr(p->name, "embed_tokens.") != NULL || strncmp(p->name, "wte", 3) == 0 ||
+                      strncmp(p->name, "wpe", 3) == 0 || strstr(p->name, "lm_head.") != NULL;
+    memset(part, 0, sizeof *part);
+    part->t = t;
+    part->turned = matrix && !c->family->transposed && !table;
+    part->rows = matrix ? p->shape.d[0] : 1;
+    part->columns = p->shape.d[p->shape.n - 1];
+    if (t->d[part->turned] != part->columns || t->d[!part->turned] != part->rows ||
+        t->d[2] * t->d[3] != 1)
+        return gguf_fail(g, "tensor %s: (%lld,%lld,%lld,%lld); by the keys (%lld,%lld) is expected",
+                         t->name, (long long)t->d[0], (long long)t->d[1], (long long)t->d[2],
+                         (long long)t->d[3], (long long)(part->turned ? part->rows : part->columns),
+                         (long long)(part->turned ? part->columns : part->rows));
+    if (!gguf_is_read(t->type))
+        return gguf_read_floats(g, t, 0, 0, NULL); /* says so */
+    if (a->turned && (query || strstr(p->name, ".k_proj.") != NULL)) {
+        part->heads = query ? c->heads : c->key_heads;
+        part->rows *= matrix ? 1 : part->columns;
+        part->columns = matrix ? part->columns : 1;
+    }
+    if (gguf_tensor_types[t->type].values > 1 && !matrix)
+        return gguf_fail(g, "tensor %s: a vector of %s; F32 is expected", t->name,
+                         gguf_tensor_types[t->type].name);
+    part->minus = a->plus_one && strstr(p->name, "norm.weight") != NULL ? 1.0f : 0.0f;
+    part->as = part->minus == 0 && t->type == GGUF_T_F16    ? GCKPT_STORED_F16
+               : part->minus == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORED_BF16
+                                                            : GCKPT_STORED_F32;
+    part->row_bytes = (size_t)part->columns * (part->as == GCKPT_STORED_F32 ? 4 : 2);
+    return 0;
+}
+
+/* Which tensors are for which parameters, and how these are kept. */
+static inline int gguf_plan_parts(model_loading *l, gckpt_store *store, gguf_stream *s,
+                                  const gguf_architecture *a, const model_source *source)
+{
+    gguf *g = s->g;
+    const model_config *c = &l->model->config;
+    const gguf_tensor **all = gguf_by_place(g);
+    s->parts = (gguf_part *)malloc((g->tensor_count + 1) * sizeof *s->parts);
+    if (all == NULL || s->parts == NULL)
+        gguf_fail(g, "out of memory for %llu tensors", (unsigned long long)g->tensor_count);
+    for (size_t i = 0; i < g->tensor_count && g->error[0] == 0; i++) {
+        char name[MODEL_NAME];
+        if (gguf_skips(all[i]->name))
+            continue;
+        const int64_t at = gguf_parameter(a, c, all[i]->name, name) ? model_find(c, name) : -1;
+        if (at < 0) {
+            gguf_fail(g, "tensor %s is none of a %s of %lld layers", all[i]->name, a->name,
+                      (long long)c->layers);
+            break;
+        }
+        const model_parameter p = model_get(c, at);
+        const gckpt_storage keep = source->as_file ? gguf_near(all[i]->type) : source->storage;
+        if (gguf_part_of(g, a, c, &p, all[i], &s->parts[s->count++]) == 0 && p.shape.n == 2 &&
+            keep != GCKPT_STORED_F32 &&
+            (gckpt_store_freeze(store, p.name, 1) != GCKPT_OK ||
+             gckpt_store_pack(store, p.name, keep) != GCKPT_OK))
+            gguf_fail(g, "%s", gckpt_error_text(store));
+    }
+    free(all);
+    return g->error[0] == 0 ? 0 : -1;
+}
+
+/* Values of all parameters, which are declared, from the tensors of a file. */
+static inline int gguf_load(model_loading *l, gckpt_store *store, const char *path,
+                            const model_source *source)
+{
+    gguf_reading r;
+    gguf_stream s;
+    gckpt_file_desc desc;
+    uint64_t size = 0;
+    memset(&r, 0, sizeof r);
+    memset(&s, 0, sizeof s);
+    memset(&desc, 0, sizeof desc);
+    desc.rename = model_renamed;
+    desc.user = l;
+    desc.values_only = desc.partial = 1;
+    s.g = &r.g;
+    if (gguf_begin(&r, path) == 0 && gguf_plan_parts(l, store, &s, r.a, source) == 0 &&
+        gguf_stream_head(&s, r.a, &l->model->config, &size) == 0 && gguf_stream_rows(&s) == 0) {
+        const gckpt_result result =
+            gckpt_store_read_as(store, gguf_stream_read, &s, (size_t)size, &desc);
+        if (result != GCKPT_OK && result != GCKPT_OTHER_CONTRACT)
+            gguf_fail(&r.g, "%s", gckpt_error_text(store));
+    }
+    if (r.g.error[0] != 0)
+        model_fail(l->model, "%s", r.g.error);
+    gguf_stream_free(&s);
+    gguf_close(&r.g);
+    return r.g.error[0] == 0 ? 0 : -1;
+}
+#endif
