@@ -4,16 +4,14 @@
  *     gguf g;
  *     bpe b;
  *     chat c;
- *     int32_t stops[4]; // what ends a text or a turn, and -1
  *     int bad = gguf_open(&g, "model.gguf") != 0 || gguf_tokenizer(&g, &b) != 0;
  *     if (bad || gguf_chat(&g, &c, NULL) != 0)
  *         fprintf(stderr, "%s\n", g.error);
- *     gguf_stops(&g, stops, 3);
- *     gguf_close(&g); // b and c stay
+ *     gguf_close(&g); // b and c stay; so do those of gguf_open_tokenizer and gguf_open_chat
  *
  * The keys tokenizer.ggml.* become the text of a tokenizer.json (gguf_tokenizer_json, which may be
- * saved as one), and tokenizer.h reads it: the tokens are those of Hugging Face's tokenizer of the
- * same model. Of tokenizer.ggml.model it knows, and refuses others by name:
+ * saved), and tokenizer.h reads it: the tokens are those of Hugging Face's tokenizer of the
+ * model. Of tokenizer.ggml.model it knows, and refuses others by name:
  *   gpt2    byte-level BPE with its merges, where tokenizer.ggml.pre, which names how text is split,
  *           is gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
  *   llama   SentencePiece's BPE: a merge is whatever splits a token into two, and that into the
@@ -51,7 +49,7 @@ typedef struct {
     double score;
     int32_t id, left, right;
     uint32_t sizes[2]; /* of left and right, in characters */
-} gguf_merge;
+} gguf_bpe_merge;
 
 typedef struct {
     const char *name, *pre_tokenizer, *normalizer; /* both as in a tokenizer.json */
@@ -67,14 +65,14 @@ typedef struct {
     const gguf_pre *pre;   /* else */
     uint32_t *slots, mask; /* a hash table of tokens: 1 + id */
     char *spelled;         /* texts of tokens that are not as in the file */
-    gguf_merge *merges;
+    gguf_bpe_merge *merges;
     size_t merge_count, merge_room;
     char *text; /* a tokenizer.json */
     size_t size, room;
 } gguf_vocabulary;
 
 /* ---- a text that grows ----------------------------------------------------------------------- */
-static inline void gguf_put(gguf_vocabulary *v, const char *text, size_t n)
+static inline void gguf_json_put(gguf_vocabulary *v, const char *text, size_t n)
 {
     if (v->g->error[0] != 0)
         return;
@@ -93,36 +91,36 @@ static inline void gguf_put(gguf_vocabulary *v, const char *text, size_t n)
     v->text[v->size] = 0;
 }
 
-static inline void gguf_puts(gguf_vocabulary *v, const char *text)
+static inline void gguf_json_text(gguf_vocabulary *v, const char *text)
 {
-    gguf_put(v, text, strlen(text));
+    gguf_json_put(v, text, strlen(text));
 }
 
-static inline void gguf_put_int(gguf_vocabulary *v, int32_t number)
+static inline void gguf_json_int(gguf_vocabulary *v, int32_t number)
 {
     char digits[16];
     snprintf(digits, sizeof digits, "%ld", (long)number);
-    gguf_puts(v, digits);
+    gguf_json_text(v, digits);
 }
 
 /* A string of JSON. */
-static inline void gguf_put_string(gguf_vocabulary *v, const char *text, size_t n)
+static inline void gguf_json_string(gguf_vocabulary *v, const char *text, size_t n)
 {
     char hex[8];
-    gguf_puts(v, "\"");
+    gguf_json_text(v, "\"");
     for (size_t i = 0, run; i < n; i += run) {
         const unsigned char c = (unsigned char)text[i];
         for (run = 0; i + run < n && (unsigned char)text[i + run] >= 32 && text[i + run] != '"' &&
                       text[i + run] != '\\';)
             run++;
-        gguf_put(v, text + i, run);
+        gguf_json_put(v, text + i, run);
         if (run == 0) {
             snprintf(hex, sizeof hex, c < 32 ? "\\u%04x" : "\\%c", c);
-            gguf_puts(v, hex);
+            gguf_json_text(v, hex);
             run = 1;
         }
     }
-    gguf_puts(v, "\"");
+    gguf_json_text(v, "\"");
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -202,7 +200,7 @@ static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
 }
 
 /* An id of a key; `usual`: there is no such key. */
-static inline int32_t gguf_token_id(gguf_vocabulary *v, const char *key, int32_t usual)
+static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t usual)
 {
     const int64_t id = gguf_int(v->g, key, usual);
     if (gguf_find(v->g, key) != NULL && (id < 0 || id >= v->count))
@@ -213,7 +211,7 @@ static inline int32_t gguf_token_id(gguf_vocabulary *v, const char *key, int32_t
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 /* The slot of a token, or the empty one where it belongs. */
-static inline uint32_t *gguf_slot(const gguf_vocabulary *v, const char *text, size_t size)
+static inline uint32_t *gguf_bpe_slot(const gguf_vocabulary *v, const char *text, size_t size)
 {
     for (uint32_t i = bpe_hash(text, size);; i++) {
         uint32_t *slot = &v->slots[i & v->mask];
@@ -226,7 +224,7 @@ static inline uint32_t *gguf_slot(const gguf_vocabulary *v, const char *text, si
 /* A token's id; -1: there is none. */
 static inline int32_t gguf_id_of(const gguf_vocabulary *v, const char *text, size_t size)
 {
-    return (int32_t)*gguf_slot(v, text, size) - 1;
+    return (int32_t)*gguf_bpe_slot(v, text, size) - 1;
 }
 
 static inline int gguf_is_utf8(const char *text, size_t size)
@@ -239,7 +237,7 @@ static inline int gguf_is_utf8(const char *text, size_t size)
 }
 
 /* How many bytes of a text can be shown: whole characters, 40 at most. */
-static inline int gguf_shown(const char *text, size_t size)
+static inline int gguf_whole_part(const char *text, size_t size)
 {
     size_t n = size < 40 ? size : 40;
     while (n > 0 && n < size && ((unsigned char)text[n] & 0xc0) == 0x80)
@@ -249,7 +247,7 @@ static inline int gguf_shown(const char *text, size_t size)
 
 /* A token as Hugging Face's files have it: converters write the spaces of added ones as such, and
  * fill vocabularies up with [PAD7] for token 7. */
-static inline void gguf_spell(gguf_vocabulary *v, int32_t id, size_t *at)
+static inline void gguf_bpe_spell(gguf_vocabulary *v, int32_t id, size_t *at)
 {
     gguf_token *t = &v->tokens[id];
     char filler[24];
@@ -288,19 +286,20 @@ static inline int gguf_read_kinds(gguf_vocabulary *v)
         if (gguf_next(&types)) {
             if (types.whole < 0 || types.whole > GGUF_TOKEN_BYTE)
                 return gguf_fail(g, "token %ld, \"%.*s\": type %lld; 1 to 6 are known", (long)i,
-                                 gguf_shown(t->text, t->size), t->text, (long long)types.whole);
+                                 gguf_whole_part(t->text, t->size), t->text,
+                                 (long long)types.whole);
             t->type = types.whole > 0 ? (int)types.whole : GGUF_TOKEN_NORMAL;
         } else if (v->spm && bpe_fallback_of(t->text, t->size) >= 0) {
             t->type = GGUF_TOKEN_BYTE;
         }
         if (t->type == GGUF_TOKEN_BYTE && bpe_fallback_of(t->text, t->size) < 0)
             return gguf_fail(g, "token %ld, \"%.*s\", is said to be a byte, which is like <0x0A>",
-                             (long)i, gguf_shown(t->text, t->size), t->text);
+                             (long)i, gguf_whole_part(t->text, t->size), t->text);
         if (gguf_next(&scores))
             t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real; /* SentencePiece's own */
         if (!(t->score > -1e30 && t->score < 1e30))
             return gguf_fail(g, "token %ld, \"%.*s\": a score of %g", (long)i,
-                             gguf_shown(t->text, t->size), t->text, t->score);
+                             gguf_whole_part(t->text, t->size), t->text, t->score);
     }
     return g->error[0] == 0 ? 0 : -1;
 }
@@ -311,12 +310,12 @@ static inline int gguf_read_ids(gguf_vocabulary *v)
     const int typed = gguf_find(v->g, GGUF_KEY("token_type")) != NULL;
     const int32_t usual[3] = { v->spm && v->count > 2 ? 1 : -1, v->spm && v->count > 2 ? 2 : -1,
                                v->spm ? 0 : -1 };
-    v->begin = gguf_token_id(v, GGUF_KEY("bos_token_id"), usual[0]);
-    v->end = gguf_token_id(v, GGUF_KEY("eos_token_id"), usual[1]);
-    v->unknown = gguf_token_id(v, GGUF_KEY("unknown_token_id"), usual[2]);
-    gguf_token_id(v, GGUF_KEY("eot_token_id"), -1);
-    gguf_token_id(v, GGUF_KEY("eom_token_id"), -1);
-    gguf_token_id(v, GGUF_KEY("padding_token_id"), -1);
+    v->begin = gguf_bpe_id(v, GGUF_KEY("bos_token_id"), usual[0]);
+    v->end = gguf_bpe_id(v, GGUF_KEY("eos_token_id"), usual[1]);
+    v->unknown = gguf_bpe_id(v, GGUF_KEY("unknown_token_id"), usual[2]);
+    gguf_bpe_id(v, GGUF_KEY("eot_token_id"), -1);
+    gguf_bpe_id(v, GGUF_KEY("eom_token_id"), -1);
+    gguf_bpe_id(v, GGUF_KEY("padding_token_id"), -1);
     if (v->g->error[0] != 0)
         return -1;
     if (!typed && v->begin >= 0)
@@ -360,11 +359,12 @@ static inline int gguf_read_tokens(gguf_vocabulary *v)
     if (v->spelled == NULL)
         return gguf_fail(g, "out of memory for %llu bytes", (unsigned long long)bytes);
     for (int32_t i = 0; i < v->count; i++) {
-        gguf_spell(v, i, &at);
-        uint32_t *slot = gguf_slot(v, v->tokens[i].text, v->tokens[i].size);
+        gguf_bpe_spell(v, i, &at);
+        uint32_t *slot = gguf_bpe_slot(v, v->tokens[i].text, v->tokens[i].size);
         if (*slot != 0)
             return gguf_fail(g, "tokens %ld and %ld are both \"%.*s\"", (long)*slot - 1, (long)i,
-                             gguf_shown(v->tokens[i].text, v->tokens[i].size), v->tokens[i].text);
+                             gguf_whole_part(v->tokens[i].text, v->tokens[i].size),
+                             v->tokens[i].text);
         *slot = (uint32_t)i + 1;
     }
     return 0;
@@ -381,7 +381,7 @@ static inline int gguf_is_added(const gguf_token *t)
 /* As transformers sorts them. */
 static inline int gguf_merge_order(const void *a, const void *b)
 {
-    const gguf_merge *p = (const gguf_merge *)a, *q = (const gguf_merge *)b;
+    const gguf_bpe_merge *p = (const gguf_bpe_merge *)a, *q = (const gguf_bpe_merge *)b;
     return p->score != q->score         ? (p->score < q->score ? 1 : -1)
            : p->sizes[0] != q->sizes[0] ? (p->sizes[0] < q->sizes[0] ? 1 : -1)
            : p->sizes[1] != q->sizes[1] ? (p->sizes[1] < q->sizes[1] ? 1 : -1)
@@ -404,7 +404,7 @@ static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
     for (size_t i = 1; i < t->size; i++) {
         if (((unsigned char)t->text[i] & 0xc0) == 0x80)
             continue;
-        gguf_merge m = { t->score, id, -1, -1, { before, all - before } };
+        gguf_bpe_merge m = { t->score, id, -1, -1, { before, all - before } };
         before++;
         m.left = gguf_id_of(v, t->text, i);
         if (m.left < 0 || !gguf_is_part(&v->tokens[m.left]))
@@ -414,7 +414,7 @@ static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
             continue;
         if (v->merge_count == v->merge_room) {
             const size_t room = 2 * v->merge_room + 1024;
-            gguf_merge *more = (gguf_merge *)realloc(v->merges, room * sizeof *more);
+            gguf_bpe_merge *more = (gguf_bpe_merge *)realloc(v->merges, room * sizeof *more);
             if (more == NULL)
                 return gguf_fail(v->g, "out of memory for %llu merges", (unsigned long long)room);
             v->merges = more;
@@ -458,11 +458,11 @@ static inline int gguf_make_merges(gguf_vocabulary *v)
     for (size_t i = 0; i < v->merge_count; i++) {
         const gguf_token *left = &v->tokens[v->merges[i].left];
         const gguf_token *right = &v->tokens[v->merges[i].right];
-        gguf_puts(v, i > 0 ? ",\n[" : "[");
-        gguf_put_string(v, left->text, left->size);
-        gguf_puts(v, ",");
-        gguf_put_string(v, right->text, right->size);
-        gguf_puts(v, "]");
+        gguf_json_text(v, i > 0 ? ",\n[" : "[");
+        gguf_json_string(v, left->text, left->size);
+        gguf_json_text(v, ",");
+        gguf_json_string(v, right->text, right->size);
+        gguf_json_text(v, "]");
     }
     return v->g->error[0] == 0 ? 0 : -1;
 }
@@ -478,7 +478,7 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
         return gguf_fail(v->g,
                          "key " GGUF_KEY("merges") ": merge %lld, \"%.*s\": two tokens and a space "
                                                    "between them are expected",
-                         (long long)number, gguf_shown(text, size), text);
+                         (long long)number, gguf_whole_part(text, size), text);
     memcpy(joined, text, n);
     memcpy(joined + n, space + 1, m);
     const int32_t ids[3] = { gguf_id_of(v, text, n), gguf_id_of(v, space + 1, m),
@@ -490,7 +490,7 @@ static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const
             return gguf_fail(v->g,
                              "key " GGUF_KEY("merges") ": merge %lld has \"%.*s\", which is no "
                                                        "token",
-                             (long long)number, gguf_shown(part, length), part);
+                             (long long)number, gguf_whole_part(part, length), part);
         v->base = ids[i] >= v->base ? ids[i] + 1 : v->base;
     }
     return (int64_t)n;
@@ -521,112 +521,115 @@ static inline int gguf_find_base(gguf_vocabulary *v)
 }
 
 /* ---- the text of a tokenizer.json ------------------------------------------------------------ */
-static inline void gguf_put_added(gguf_vocabulary *v)
+static inline void gguf_json_added(gguf_vocabulary *v)
 {
     int n = 0;
-    gguf_puts(v, "\"added_tokens\":[");
+    gguf_json_text(v, "\"added_tokens\":[");
     for (int32_t i = 0; i < v->count; i++) {
         const gguf_token *t = &v->tokens[i];
         if (!gguf_is_added(t) || t->size == 0)
             continue;
-        gguf_puts(v, n++ > 0 ? ",\n{\"id\":" : "{\"id\":");
-        gguf_put_int(v, i);
-        gguf_puts(v, ",\"content\":");
-        gguf_put_string(v, t->text, t->size);
-        gguf_puts(v, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                     "\"normalized\":false,\"special\":");
-        gguf_puts(v, t->type == GGUF_TOKEN_USER ? "false}" : "true}");
+        gguf_json_text(v, n++ > 0 ? ",\n{\"id\":" : "{\"id\":");
+        gguf_json_int(v, i);
+        gguf_json_text(v, ",\"content\":");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                          "\"normalized\":false,\"special\":");
+        gguf_json_text(v, t->type == GGUF_TOKEN_USER ? "false}" : "true}");
     }
-    gguf_puts(v, "],\n");
+    gguf_json_text(v, "],\n");
 }
 
 /* What stands before and behind a text. */
-static inline void gguf_put_template(gguf_vocabulary *v, int begins, int ends)
+static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
 {
     const int32_t ids[2] = { begins ? v->begin : -1, ends ? v->end : -1 };
     const int one = ids[0] >= 0 && ids[0] == ids[1];
-    gguf_puts(v, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
+    gguf_json_text(v, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
     for (int pair = 0; pair < 2; pair++) {
         for (int i = 0; i < 3; i++) {
             const int32_t id = i == 1 ? 0 : ids[i / 2];
             if (id < 0)
                 continue;
             if (i == 1)
-                gguf_puts(v, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
+                gguf_json_text(v, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
             if (i == 1 && pair)
-                gguf_puts(v, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
-            gguf_puts(v, i == 2 ? "," : "");
-            gguf_puts(v, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
+                gguf_json_text(v, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
+            gguf_json_text(v, i == 2 ? "," : "");
+            gguf_json_text(v, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
             if (i != 1)
-                gguf_put_string(v, v->tokens[id].text, v->tokens[id].size);
-            gguf_puts(v, i != 1 ? ",\"type_id\":0}}" : "");
-            gguf_puts(v, i == 0 ? "," : "");
+                gguf_json_string(v, v->tokens[id].text, v->tokens[id].size);
+            gguf_json_text(v, i != 1 ? ",\"type_id\":0}}" : "");
+            gguf_json_text(v, i == 0 ? "," : "");
         }
-        gguf_puts(v, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
+        gguf_json_text(v, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
     }
     for (int i = 0, n = 0; i < 2; i++) {
         if (ids[i] < 0 || (i == 1 && one))
             continue;
         const gguf_token *t = &v->tokens[ids[i]];
-        gguf_puts(v, n++ > 0 ? "," : "");
-        gguf_put_string(v, t->text, t->size);
-        gguf_puts(v, ":{\"id\":");
-        gguf_put_string(v, t->text, t->size);
-        gguf_puts(v, ",\"ids\":[");
-        gguf_put_int(v, ids[i]);
-        gguf_puts(v, "],\"tokens\":[");
-        gguf_put_string(v, t->text, t->size);
-        gguf_puts(v, "]}");
+        gguf_json_text(v, n++ > 0 ? "," : "");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, ":{\"id\":");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, ",\"ids\":[");
+        gguf_json_int(v, ids[i]);
+        gguf_json_text(v, "],\"tokens\":[");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, "]}");
     }
-    gguf_puts(v, "}},\n");
+    gguf_json_text(v, "}},\n");
 }
 
 /* SentencePiece's spaces are U+2581, one before a text where `prefix`. */
-static inline void gguf_put_spaces(gguf_vocabulary *v, int prefix)
+static inline void gguf_json_spaces(gguf_vocabulary *v, int prefix)
 {
     static const char replace[] =
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" BPE_SPACE "\"}";
     const int32_t turn = gguf_id_of(v, "[INST]", 6);
     const int first = prefix && turn >= 0 && v->tokens[turn].type == GGUF_TOKEN_CONTROL;
-    gguf_puts(v, "\"normalizer\":");
+    gguf_json_text(v, "\"normalizer\":");
     if (first) {
-        gguf_puts(v, "null,\n\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
-                     "\",\"prepend_scheme\":\"first\",\"split\":false},\n");
+        gguf_json_text(
+            v, "null,\n\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
+               "\",\"prepend_scheme\":\"first\",\"split\":false},\n");
     } else {
         if (prefix)
-            gguf_puts(v,
-                      "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
-                      "\"" BPE_SPACE "\"},");
-        gguf_puts(v, replace);
-        gguf_puts(v, prefix ? "]},\n" : ",\n");
-        gguf_puts(v, "\"pre_tokenizer\":null,\n");
+            gguf_json_text(
+                v, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+                   "\"" BPE_SPACE "\"},");
+        gguf_json_text(v, replace);
+        gguf_json_text(v, prefix ? "]},\n" : ",\n");
+        gguf_json_text(v, "\"pre_tokenizer\":null,\n");
     }
-    gguf_puts(v,
-              "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
-              "{\"String\":\"" BPE_SPACE "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},"
-              "{\"type\":\"Fuse\"}");
-    gguf_puts(v, prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
-    gguf_puts(v, "]},\n");
+    gguf_json_text(
+        v, "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
+           "{\"String\":\"" BPE_SPACE "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},"
+           "{\"type\":\"Fuse\"}");
+    gguf_json_text(v,
+                   prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
+    gguf_json_text(v, "]},\n");
 }
 
-static inline void gguf_put_model(gguf_vocabulary *v)
+static inline void gguf_json_model(gguf_vocabulary *v)
 {
-    gguf_puts(v, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+    gguf_json_text(v, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
     if (v->spm)
-        gguf_put_string(v, v->tokens[v->unknown].text, v->tokens[v->unknown].size);
+        gguf_json_string(v, v->tokens[v->unknown].text, v->tokens[v->unknown].size);
     else
-        gguf_puts(v, "null");
-    gguf_puts(v, ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
-    gguf_puts(v, v->spm ? "true,\"byte_fallback\":true" : "false,\"byte_fallback\":false");
-    gguf_puts(v, ",\"ignore_merges\":");
-    gguf_puts(v, !v->spm && v->pre->whole ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
+        gguf_json_text(v, "null");
+    gguf_json_text(v,
+                   ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
+    gguf_json_text(v, v->spm ? "true,\"byte_fallback\":true" : "false,\"byte_fallback\":false");
+    gguf_json_text(v, ",\"ignore_merges\":");
+    gguf_json_text(v, !v->spm && v->pre->whole ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
     for (int32_t i = 0; i < v->base; i++) {
-        gguf_puts(v, i > 0 ? ",\n" : "");
-        gguf_put_string(v, v->tokens[i].text, v->tokens[i].size);
-        gguf_puts(v, ":");
-        gguf_put_int(v, i);
+        gguf_json_text(v, i > 0 ? ",\n" : "");
+        gguf_json_string(v, v->tokens[i].text, v->tokens[i].size);
+        gguf_json_text(v, ":");
+        gguf_json_int(v, i);
     }
-    gguf_puts(v, "},\n\"merges\":[");
+    gguf_json_text(v, "},\n\"merges\":[");
     gguf_items all;
     memset(&all, 0, sizeof all);
     if (v->spm)
@@ -634,13 +637,13 @@ static inline void gguf_put_model(gguf_vocabulary *v)
     else
         all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
     for (int n = 0; gguf_next(&all); n = 1) {
-        gguf_puts(v, n > 0 ? ",\n" : "");
-        gguf_put_string(v, all.text, all.size);
+        gguf_json_text(v, n > 0 ? ",\n" : "");
+        gguf_json_string(v, all.text, all.size);
     }
-    gguf_puts(v, "]}}\n");
+    gguf_json_text(v, "]}}\n");
 }
 
-static inline void gguf_put_tokenizer(gguf_vocabulary *v)
+static inline void gguf_json_tokenizer(gguf_vocabulary *v)
 {
     gguf *g = v->g;
     const int begins = gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || v->pre->begins);
@@ -652,22 +655,22 @@ static inline void gguf_put_tokenizer(gguf_vocabulary *v)
         gguf_fail(g, "a text ends with key " GGUF_KEY("eos_token_id") ", which is not there");
     if (g->error[0] != 0)
         return;
-    gguf_puts(v, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
-    gguf_put_added(v);
+    gguf_json_text(v, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+    gguf_json_added(v);
     if (begins || ends)
-        gguf_put_template(v, begins, ends);
+        gguf_json_template(v, begins, ends);
     if (v->spm) {
-        gguf_put_spaces(v, prefix);
+        gguf_json_spaces(v, prefix);
     } else {
         const char *by = prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
-        gguf_puts(v, "\"normalizer\":");
-        gguf_puts(v, v->pre->normalizer);
-        gguf_puts(v, ",\n\"pre_tokenizer\":");
-        gguf_puts(v, by);
-        gguf_puts(v, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-                     "\"trim_offsets\":true,\"use_regex\":true},\n");
+        gguf_json_text(v, "\"normalizer\":");
+        gguf_json_text(v, v->pre->normalizer);
+        gguf_json_text(v, ",\n\"pre_tokenizer\":");
+        gguf_json_text(v, by);
+        gguf_json_text(v, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                          "\"trim_offsets\":true,\"use_regex\":true},\n");
     }
-    gguf_put_model(v);
+    gguf_json_model(v);
 }
 
 /* The tokenizer as the text of a tokenizer.json, to be freed, which ends in a 0 that *size does not
@@ -678,7 +681,7 @@ static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
     memset(&v, 0, sizeof v);
     v.g = g;
     if (gguf_tokenizer_kind(&v) == 0 && gguf_read_tokens(&v) == 0 && gguf_find_base(&v) == 0)
-        gguf_put_tokenizer(&v);
+        gguf_json_tokenizer(&v);
     free(v.tokens);
     free(v.slots);
     free(v.spelled);
@@ -704,25 +707,6 @@ static inline int gguf_tokenizer(gguf *g, bpe *b)
 }
 
 /* ---- chats ----------------------------------------------------------------------------------- */
-/* Which tokens end a text or a turn, each once, `most` at most, and -1 behind them; how many. Of
- * ids that are none gguf_tokenizer tells. */
-static inline int gguf_stops(gguf *g, int32_t *stops, int most)
-{
-    static const char *const keys[] = { GGUF_KEY("eos_token_id"), GGUF_KEY("eot_token_id"),
-                                        GGUF_KEY("eom_token_id") };
-    int n = 0;
-    for (int i = 0; i < 3 && n < most; i++) {
-        const int64_t id = gguf_int(g, keys[i], -1);
-        int k = 0;
-        while (k < n && stops[k] != id)
-            k++;
-        if (id >= 0 && id <= INT32_MAX && k == n)
-            stops[n++] = (int32_t)id;
-    }
-    stops[n] = -1;
-    return n;
-}
-
 /* The text of the token that a key names, for a chat's mark; left as it is where there is none, or
  * it is longer. */
 static inline void gguf_mark(gguf *g, const char *key, char *to, size_t room)
@@ -755,6 +739,66 @@ static inline int gguf_chat(gguf *g, chat *c, const char *name)
         return 0;
     chat_fail(c, "%s: allowed is %s", name, chat_names(names, sizeof names));
     return gguf_fail(g, "%s", c->error);
+}
+
+/* ---- of a path, and to folders --------------------------------------------------------------- */
+/* As bpe_open and chat_open, of a file instead of a folder. */
+static inline int gguf_open_tokenizer(bpe *b, const char *path)
+{
+    gguf g;
+    memset(b, 0, sizeof *b);
+    if (gguf_open(&g, path) != 0 || gguf_tokenizer(&g, b) != 0)
+        snprintf(b->error, sizeof b->error, "%s", g.error);
+    gguf_close(&g);
+    return g.error[0] == 0 ? 0 : -1;
+}
+
+static inline int gguf_open_chat(chat *c, const char *path, const char *name)
+{
+    gguf g;
+    memset(c, 0, sizeof *c);
+    if (gguf_open(&g, path) != 0 || gguf_chat(&g, c, name) != 0)
+        chat_fail(c, "%s", g.error);
+    gguf_close(&g);
+    return g.error[0] == 0 ? 0 : -1;
+}
+
+/* The text of a tokenizer_config.json: the tokens that begin and end texts, and the chat template;
+ * to be freed as that of gguf_tokenizer_json. */
+static inline char *gguf_tokenizer_config(gguf *g, size_t *size)
+{
+    static const char *const names[][2] = { { "bos_token", GGUF_KEY("bos_token_id") },
+                                            { "eos_token", GGUF_KEY("eos_token_id") },
+                                            { "unk_token", GGUF_KEY("unknown_token_id") },
+                                            { "pad_token", GGUF_KEY("padding_token_id") } };
+    gguf_vocabulary v;
+    memset(&v, 0, sizeof v);
+    v.g = g;
+    gguf_json_text(&v, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                       "  \"clean_up_tokenization_spaces\": false");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
+        int64_t id = gguf_int(g, names[i][1], -1);
+        for (; id >= 0 && gguf_next(&all); id--)
+            if (id == 0) {
+                gguf_json_text(&v, ",\n  \"");
+                gguf_json_text(&v, names[i][0]);
+                gguf_json_text(&v, "\": ");
+                gguf_json_string(&v, all.text, all.size);
+            }
+    }
+    size_t n = 0;
+    const char *text = gguf_text(g, "tokenizer.chat_template", &n);
+    if (text != NULL) {
+        gguf_json_text(&v, ",\n  \"chat_template\": ");
+        gguf_json_string(&v, text, n);
+    }
+    gguf_json_text(&v, "\n}\n");
+    *size = v.size;
+    if (g->error[0] == 0)
+        return v.text;
+    free(v.text);
+    return NULL;
 }
 #undef GGUF_KEY
 #endif

@@ -237,19 +237,15 @@ static void test_chat(void)
         "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
         "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
         "{{ '<|im_start|>assistant\n' }}{% endif %}";
-    const change changes[] = { TEXT("chat_template", template), NUMBER("ggml.eom_token_id", 3),
-                               NUMBER("ggml.eot_token_id", 2) };
+    const change changes[] = { TEXT("chat_template", template) };
     const change other[] = { TEXT("chat_template", "{{ messages }}") };
-    int32_t stops[4];
     gguf g;
     chat c;
-    open_changed(&g, GOLDEN "spm.gguf", changes, 3);
+    open_changed(&g, GOLDEN "spm.gguf", changes, 1);
     CHECK_MSG(gguf_chat(&g, &c, NULL) == 0 && c.format.name != NULL, "%s", c.error);
     CHECK(c.format.name != NULL && strcmp(c.format.name, "chatml") == 0);
     CHECK(strcmp(c.found, "tokenizer.chat_template") == 0);
     CHECK(strcmp(c.marks[0], "<s>") == 0 && strcmp(c.marks[1], "</s>") == 0);
-    CHECK(gguf_stops(&g, stops, 3) == 2 && stops[0] == 2 && stops[1] == 3 && stops[2] == -1);
-    CHECK(gguf_stops(&g, stops, 1) == 1 && stops[0] == 2 && stops[1] == -1);
     CHECK(gguf_chat(&g, &c, "gemma") == 0 && strcmp(c.format.name, "gemma") == 0);
     CHECK(gguf_chat(&g, &c, "gemini") == -1 && strstr(c.error, "gemini: allowed is chatml,"));
     CHECK(strstr(g.error, "gemini: allowed is chatml,") != NULL);
@@ -260,8 +256,33 @@ static void test_chat(void)
     gguf_close(&g);
     open_changed(&g, GOLDEN "bpe.gguf", NULL, 0);
     CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.found[0] == 0);
-    CHECK(gguf_stops(&g, stops, 3) == 2);
     gguf_close(&g);
+}
+
+/* What a folder would have; and of paths. */
+static void test_config(void)
+{
+    static const char config[] =
+        "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+        "  \"clean_up_tokenization_spaces\": false,\n  \"bos_token\": \"<s>\",\n"
+        "  \"eos_token\": \"</s>\",\n  \"unk_token\": \"<unk>\",\n"
+        "  \"chat_template\": \"{{ '\\u000a\\\"\\\\' }}\"\n}\n";
+    const change template = TEXT("chat_template", "{{ '\n\"\\' }}");
+    gguf g;
+    bpe b;
+    chat c;
+    size_t size = 0;
+    open_changed(&g, GOLDEN "spm.gguf", &template, 1);
+    char *text = gguf_tokenizer_config(&g, &size);
+    CHECK_MSG(size == sizeof config - 1 && text != NULL && strcmp(text, config) == 0, "%s", text);
+    free(text);
+    gguf_close(&g);
+    CHECK(gguf_open_tokenizer(&b, SCRATCH) == 0 && b.count == 481);
+    bpe_free(&b);
+    CHECK(gguf_open_chat(&c, SCRATCH, "gemma") == 0 && strcmp(c.format.name, "gemma") == 0);
+    CHECK(gguf_open_tokenizer(&b, "build/none.gguf") == -1 && strstr(b.error, "cannot open it"));
+    CHECK(gguf_open_chat(&c, "build/none.gguf", NULL) == -1 && strstr(c.error, "cannot open it"));
+    CHECK(gguf_open_chat(&c, SCRATCH, "x") == -1 && strstr(c.error, "x: allowed is chatml"));
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
@@ -455,6 +476,7 @@ int main(int argc, char **argv)
         return check_report("test_gguf_tokenizer");
     test_forms();
     test_chat();
+    test_config();
     test_refusals();
     test_allocations();
     test_damage(400);
