@@ -33,7 +33,8 @@ enum {
     CHAT_TRIMS = 1,         /* white space around what is said goes, by Python's strip, */
     CHAT_TRIMS_ANSWERS = 2, /* or only around answers */
     CHAT_ALTERNATES = 4,    /* user, assistant, user, .. behind the system's turn */
-    CHAT_JOINS = 8,         /* which stands in the first turn of the user, before an empty line */
+    CHAT_JOINS = 8,         /* which stands in the first turn of the user, before an empty line, */
+                            /* between turns[CHAT_SYSTEM] where these are not NULL */
     CHAT_LEADS_LAST = 16    /* `lead` only where no user follows */
 };
 
@@ -99,6 +100,22 @@ static const chat_format chat_formats[] = {
     CHAT_MISTRAL("mistral-v1", " [INST] ", " [/INST]", " ", "", CHAT_JOINS),
     CHAT_MISTRAL("mistral-v3", "[INST] ", "[/INST]", " ", "", CHAT_TRIMS_ANSWERS),
     CHAT_MISTRAL("mistral-nemo", "[INST]", "[/INST]", "", "", 0),
+    { "mistral-v7",
+      "\1",
+      { { "[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]" }, { "[INST] ", "[/INST]" }, { "", "\2" } },
+      " ",
+      "",
+      NULL,
+      NULL,
+      0 },
+    { "llama2",
+      "",
+      { { "<<SYS>>\n", "\n<</SYS>>" }, { "\1[INST] ", " [/INST]" }, { "", " \2" } },
+      " ",
+      "",
+      NULL,
+      NULL,
+      CHAT_TRIMS | CHAT_ALTERNATES | CHAT_JOINS },
     { "zephyr",
       "",
       { { "<|system|>\n", "\2\n" }, { "<|user|>\n", "\2\n" }, { "<|assistant|>\n", "\2" } },
@@ -130,6 +147,7 @@ static const struct {
     { 2630, { 0x3751fe8ea48448ab, 0xabc492c130a9223b }, "chatml" },
     { 3165, { 0xe8faca59b0472e66, 0xdadb7ad2ed9a6016 }, "chatml" },
     { 4063, { 0x81d45424a0beddda, 0xc08414d009f0534a }, "chatml" },
+    { 6147, { 0x21dc9ed0659009cb, 0xcb5cbdaf3323a19b }, "chatml" },
     { 6652, { 0x9a3bbe51238e1cf0, 0x2efdaee1f23c1b00 }, "chatml" },
     { 6721, { 0xff53d7337ccbb396, 0x05202d9238390466 }, "chatml" },
     { 209, { 0x89bcbd75ce6a3d28, 0x5d49541334b72218 }, "chatml-begin" },
@@ -172,7 +190,10 @@ static const struct {
     { 415, { 0x71e04a49fb8f1f9d, 0xe8dd1d9c9cad4acd }, "mistral-nemo" },
     { 3021, { 0x496038b6b1dbbc85, 0x4fdfdf299fd613b5 }, "mistral-nemo" },
     { 3777, { 0xc134bf40d6f56d76, 0xf4f86ee8ddb7bf26 }, "mistral-nemo" },
+    { 3944, { 0x20783e9d94168233, 0xc627dccb98fb6743 }, "mistral-nemo" },
     { 4658, { 0x16bcbbaa728db9f2, 0x969a8df75b5203c2 }, "mistral-nemo" },
+    { 423, { 0xe4a9cc594604808a, 0x59606458248694fa }, "mistral-v7" },
+    { 815, { 0xf344eecf1bd3a427, 0x49ad64cb84f28097 }, "llama2" },
     { 410, { 0xcd8b49000db02c2c, 0x97f10faad2da877c }, "zephyr" },
 };
 
@@ -471,12 +492,21 @@ static inline int chat_put_turn(chat *c, const chat_turn *turn, const chat_turn 
     const chat_format *f = &c->format;
     const char *text = turn->text;
     size_t size = turn->size;
+    const char *const *around = f->turns[CHAT_SYSTEM];
+    const int wraps = joined != NULL && around[0] != NULL;
     if ((f->rules & CHAT_TRIMS) != 0)
         chat_trim(&text, &size);
+    if (wraps && size > 0) { /* the two are trimmed as one: what is white between them stays */
+        size += (size_t)(text - turn->text);
+        text = turn->text;
+    }
     if (chat_put_frame(c, CHAT_FRAME, before, put, user) != 0)
         return -1;
-    if (joined != NULL && (put(user, CHAT_SAID, joined->text, joined->size) != 0 ||
-                           put(user, CHAT_FRAME, "\n\n", 2) != 0))
+    if (joined != NULL && (chat_put_frame(c, CHAT_FRAME, wraps ? around[0] : "", put, user) != 0 ||
+                           put(user, CHAT_SAID, joined->text, joined->size) != 0 ||
+                           chat_put_frame(c, CHAT_FRAME, wraps ? around[1] : "", put, user) != 0))
+        return -1;
+    if (joined != NULL && (!wraps || size > 0) && put(user, CHAT_FRAME, "\n\n", 2) != 0)
         return -1;
     return put(user, CHAT_SAID, text, size) != 0 ||
            chat_put_frame(c, CHAT_FRAME, f->turns[turn->role][1], put, user) != 0;

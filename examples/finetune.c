@@ -24,6 +24,7 @@
 #include "adapters.h"
 #include "dataset.h"
 #include "generate.h"
+#include "gguf_tokenizer.h"
 #include "lm.h"
 #include "teacher.h"
 #include "tokenizer.h"
@@ -555,7 +556,8 @@ static int64_t positions_before(void)
 static int open_chat(void)
 {
     const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
-    if (chat_open(&run.chat, o.model, none ? NULL : o.chat) != 0)
+    const char *name = none ? NULL : o.chat;
+    if ((gguf_is(o.model) ? gguf_open_chat : chat_open)(&run.chat, o.model, name) != 0)
         return session_fail(o.chat != NULL ? 2 : 1, "%s%s%s", o.chat != NULL ? "--chat " : "",
                             run.chat.error, o.chat != NULL ? "; or none" : "");
     if (none)
@@ -705,7 +707,7 @@ static int open_model(model_any *m)
                                 : "; a folder is expected: hf download NAME --local-dir DIR makes "
                                   "one of a model on Hugging Face");
     model_close(m);
-    if (bpe_open(&run.tokenizer, o.model) != 0)
+    if ((gguf_is(o.model) ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
         return session_fail(1, "--model: %s", run.tokenizer.error);
     run.biases = has_biases(&m->config);
     run.vocabulary = m->config.vocabulary;
@@ -1280,6 +1282,26 @@ static const char *saved_name(const tuning *t)
                                                        : "adapter_model.safetensors";
 }
 
+/* The tokenizer of a GGUF, for folders. */
+static int write_gguf_files(model_any *m, const char *folder)
+{
+    char path[MODEL_PATH];
+    gguf g;
+    int failed = gguf_open(&g, o.model) != 0;
+    for (int i = 0; i < 2 && !failed; i++) {
+        size_t size;
+        const char *name = i == 0 ? "tokenizer.json" : "tokenizer_config.json";
+        char *text = i == 0 ? gguf_tokenizer_json(&g, &size) : gguf_tokenizer_config(&g, &size);
+        FILE *f = text != NULL ? model_begin_file(m, path, folder, name) : NULL;
+        if (f != NULL)
+            fwrite(text, 1, size, f);
+        failed = f == NULL || model_end_file(m, f, path) != 0;
+        free(text);
+    }
+    gguf_close(&g);
+    return failed ? session_fail(1, "--save: %s", g.error[0] != 0 ? g.error : m->error) : 0;
+}
+
 /* What others need beside the weights. */
 static int copy_files(model_any *m, const char *folder)
 {
@@ -1291,6 +1313,8 @@ static int copy_files(model_any *m, const char *folder)
                                          "added_tokens.json",
                                          "chat_template.jinja",
                                          "generation_config.json" };
+    if (gguf_is(o.model))
+        return write_gguf_files(m, folder);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         if (copy_file(m, o.model, folder, files[i]) != 0)
             return 1;

@@ -1134,39 +1134,58 @@ static inline void bpe_load_rest(bpe_loader *l, uint32_t model)
     bpe_load_step(l, &p);
 }
 
+/* All of a tokenizer.json that l->d holds. */
+static inline int bpe_load_json(bpe_loader *l)
+{
+    json *d = &l->d;
+    int decoders = 0, templates = 0;
+    uint32_t model = json_need(d, JSON_ROOT, "model", JSON_OBJECT);
+    uint32_t normalizer = json_find_set(d, JSON_ROOT, "normalizer");
+    uint32_t splitter = json_find_set(d, JSON_ROOT, "pre_tokenizer");
+    uint32_t after = json_find_set(d, JSON_ROOT, "post_processor");
+    uint32_t added = json_find_set(d, JSON_ROOT, "added_tokens");
+    bpe_load_model(l, model);
+    if (normalizer)
+        bpe_load_normalizer(l, normalizer);
+    if (splitter)
+        bpe_load_splitter(l, splitter);
+    bpe_load_decoder(l, json_need(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);
+    if (added && json_kind_of(d, added) != JSON_ARRAY)
+        json_wrong(d, added, "an array");
+    uint32_t vocabulary = json_need(d, model, "vocab", JSON_OBJECT);
+    uint32_t merges = json_need(d, model, "merges", JSON_ARRAY);
+    if (!d->error[0] && bpe_load_names(l, vocabulary, added) == 0 &&
+        bpe_load_tokens(l, added) == 0 && bpe_load_merges_array(l, merges) == 0) {
+        bpe_load_rest(l, model);
+        if (after)
+            bpe_load_after(l, after, &templates);
+    }
+    return bpe_load_end(l);
+}
+
+static inline void bpe_begin(bpe_loader *l, bpe *b)
+{
+    memset(b, 0, sizeof *b);
+    memset(l, 0, sizeof *l);
+    l->b = b;
+}
+
 /* Reads tokenizer.json; 0, or -1 with b->error set and nothing to free. */
 static inline int bpe_read_json(bpe *b, const char *path)
 {
     bpe_loader l;
-    json *d = &l.d;
-    int decoders = 0, templates = 0;
-    memset(b, 0, sizeof *b);
-    memset(&l, 0, sizeof l);
-    l.b = b;
-    if (json_read_file(d, path) == 0) {
-        uint32_t model = json_need(d, JSON_ROOT, "model", JSON_OBJECT);
-        uint32_t normalizer = json_find_set(d, JSON_ROOT, "normalizer");
-        uint32_t splitter = json_find_set(d, JSON_ROOT, "pre_tokenizer");
-        uint32_t after = json_find_set(d, JSON_ROOT, "post_processor");
-        uint32_t added = json_find_set(d, JSON_ROOT, "added_tokens");
-        bpe_load_model(&l, model);
-        if (normalizer)
-            bpe_load_normalizer(&l, normalizer);
-        if (splitter)
-            bpe_load_splitter(&l, splitter);
-        bpe_load_decoder(&l, json_need(d, JSON_ROOT, "decoder", JSON_OBJECT), &decoders);
-        if (added && json_kind_of(d, added) != JSON_ARRAY)
-            json_wrong(d, added, "an array");
-        uint32_t vocabulary = json_need(d, model, "vocab", JSON_OBJECT);
-        uint32_t merges = json_need(d, model, "merges", JSON_ARRAY);
-        if (!d->error[0] && bpe_load_names(&l, vocabulary, added) == 0 &&
-            bpe_load_tokens(&l, added) == 0 && bpe_load_merges_array(&l, merges) == 0) {
-            bpe_load_rest(&l, model);
-            if (after)
-                bpe_load_after(&l, after, &templates);
-        }
-    }
-    return bpe_load_end(&l);
+    bpe_begin(&l, b);
+    return json_read_file(&l.d, path) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
+}
+
+/* The same of a text of n bytes and a 0, which is freed here; name: of it, in messages. */
+static inline int bpe_read_text(bpe *b, const char *name, char *text, size_t n)
+{
+    bpe_loader l;
+    bpe_begin(&l, b);
+    json_init(&l.d, name);
+    l.d.own = text;
+    return json_parse(&l.d, text, n) == 0 ? bpe_load_json(&l) : bpe_load_end(&l);
 }
 
 /* Reads vocab.json and merges.txt, as GPT-2's, where <|endoftext|> is the one special token; 0, or
@@ -1175,9 +1194,7 @@ static inline int bpe_read_files(bpe *b, const char *vocabulary, const char *mer
 {
     static const char end[] = "<|endoftext|>";
     bpe_loader l;
-    memset(b, 0, sizeof *b);
-    memset(&l, 0, sizeof l);
-    l.b = b;
+    bpe_begin(&l, b);
     b->byte_level = 1;
     b->unknown = -1;
     b->steps[b->step_count++].kind = BPE_GPT2;

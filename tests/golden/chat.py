@@ -24,7 +24,7 @@ import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 FORMATS = ["chatml", "chatml-begin", "qwen2", "qwen2.5", "qwen3", "smollm2", "llama3", "llama3.1", "gemma", "gemma3",
-           "mistral", "mistral-0.1", "mistral-v1", "mistral-v3", "mistral-nemo", "zephyr"]
+           "mistral", "mistral-0.1", "mistral-v1", "mistral-v3", "mistral-nemo", "zephyr", "mistral-v7", "llama2"]
 WORDS = ["hi", "  two words ", "", "\n", "a\nb\n\n", " lead", "trail ", "{{x}}", "ü 你好 é", "<|im_end|>", "tab\t",
          "\r\nx\x0b", "\u00a0\u2003x\u3000", "\x1cy\x1f", "[INST] z", "</s>", "1 + 2 = 3.", "\u200b", "a</think>\nb",
          "<tool_response>q</tool_response>"]
@@ -123,7 +123,8 @@ TOKENS = [("smollm2", ["chatml", "smollm2", "qwen2.5"], "<|endoftext|>", "<|endo
           ("llama3", ["llama3", "llama3.1"], "<|begin_of_text|>", "<|eot_id|>"),
           ("gemma", ["gemma", "gemma3"], "<bos>", "<eos>"),
           ("mistral", ["mistral", "mistral-v1", "mistral-v3", "mistral-nemo"], "<s>", "</s>"),
-          ("llama2", ["zephyr", "chatml"], "<s>", "</s>")]
+          ("llama2", ["zephyr", "chatml"], "<s>", "</s>"), ("mistral", ["mistral-v7"], "<s>", "</s>"),
+          ("llama2", ["llama2"], "<s>", "</s>")]
 PLAIN = ["the memory", "A model, 2024!", " it's", "groß 模型 ", "1000", "\n\nfour", "память", "  two", "x\n", "user"]
 
 

@@ -1,0 +1,804 @@
+/* gguf_tokenizer.h - the tokenizer and the chat template of a GGUF file: to copy, with gguf.h,
+ * tokenizer.h, chat.h, json.h and unicode.h.
+ *
+ *     gguf g;
+ *     bpe b;
+ *     chat c;
+ *     int bad = gguf_open(&g, "model.gguf") != 0 || gguf_tokenizer(&g, &b) != 0;
+ *     if (bad || gguf_chat(&g, &c, NULL) != 0)
+ *         fprintf(stderr, "%s\n", g.error);
+ *     gguf_close(&g); // b and c stay; so do those of gguf_open_tokenizer and gguf_open_chat
+ *
+ * The keys tokenizer.ggml.* become the text of a tokenizer.json (gguf_tokenizer_json, which may be
+ * saved), and tokenizer.h reads it: the tokens are those of Hugging Face's tokenizer of the
+ * model. Of tokenizer.ggml.model it knows, and refuses others by name:
+ *   gpt2    byte-level BPE with its merges, where tokenizer.ggml.pre, which names how text is split,
+ *           is gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
+ *   llama   SentencePiece's BPE: a merge is whatever splits a token into two, and that into the
+ *           token of the highest score comes first, of one score that with the longest first part,
+ *           as transformers derives them; where all scores are one, that of the lowest id
+ * What such a file does not say is taken as these models have it: NFC for qwen2; white space around
+ * an added token is no part of it; where add_space_prefix is set, each text behind an added token
+ * has the space, but only the first in Mistral's vocabularies that have [INST]. C99 or C++11. */
+#ifndef GGUF_TOKENIZER_H
+#define GGUF_TOKENIZER_H
+#include "chat.h"
+#include "gguf.h"
+#include "tokenizer.h"
+
+/* tokenizer.ggml.token_type */
+enum {
+    GGUF_TOKEN_NORMAL = 1,
+    GGUF_TOKEN_UNKNOWN,
+    GGUF_TOKEN_CONTROL,
+    GGUF_TOKEN_USER, /* added, found in text before all else */
+    GGUF_TOKEN_UNUSED,
+    GGUF_TOKEN_BYTE,
+    GGUF_TOKEN_LONGEST = 1024 /* bytes of a token that is split into others, at most */
+};
+#define GGUF_KEY(name) "tokenizer.ggml." name
+
+typedef struct {
+    const char *text;
+    uint32_t size;
+    int type;
+    double score;
+} gguf_token;
+
+typedef struct {
+    double score;
+    int32_t id, left, right;
+    uint32_t sizes[2]; /* of left and right, in characters */
+} gguf_bpe_merge;
+
+typedef struct {
+    const char *name, *pre_tokenizer, *normalizer; /* both as in a tokenizer.json */
+    int begins, whole;                             /* a text begins with bos_token; ignore_merges */
+} gguf_pre;
+
+typedef struct {
+    gguf *g;
+    gguf_token *tokens;
+    int32_t count, base; /* base: those behind it are added ones only */
+    int32_t begin, end, unknown;
+    int spm;               /* tokenizer.ggml.model is llama */
+    const gguf_pre *pre;   /* else */
+    uint32_t *slots, mask; /* a hash table of tokens: 1 + id */
+    char *spelled;         /* texts of tokens that are not as in the file */
+    gguf_bpe_merge *merges;
+    size_t merge_count, merge_room;
+    char *text; /* a tokenizer.json */
+    size_t size, room;
+} gguf_vocabulary;
+
+/* ---- a text that grows ----------------------------------------------------------------------- */
+static inline void gguf_json_put(gguf_vocabulary *v, const char *text, size_t n)
+{
+    if (v->g->error[0] != 0)
+        return;
+    if (v->room - v->size <= n) {
+        const size_t room = 2 * v->room + n + 4096;
+        char *more = (char *)realloc(v->text, room);
+        if (more == NULL) {
+            gguf_fail(v->g, "out of memory for %llu bytes of tokens", (unsigned long long)room);
+            return;
+        }
+        v->text = more;
+        v->room = room;
+    }
+    memcpy(v->text + v->size, text, n);
+    v->size += n;
+    v->text[v->size] = 0;
+}
+
+static inline void gguf_json_text(gguf_vocabulary *v, const char *text)
+{
+    gguf_json_put(v, text, strlen(text));
+}
+
+static inline void gguf_json_int(gguf_vocabulary *v, int32_t number)
+{
+    char digits[16];
+    snprintf(digits, sizeof digits, "%ld", (long)number);
+    gguf_json_text(v, digits);
+}
+
+/* A string of JSON. */
+static inline void gguf_json_string(gguf_vocabulary *v, const char *text, size_t n)
+{
+    char hex[8];
+    gguf_json_text(v, "\"");
+    for (size_t i = 0, run; i < n; i += run) {
+        const unsigned char c = (unsigned char)text[i];
+        for (run = 0; i + run < n && (unsigned char)text[i + run] >= 32 && text[i + run] != '"' &&
+                      text[i + run] != '\\';)
+            run++;
+        gguf_json_put(v, text + i, run);
+        if (run == 0) {
+            snprintf(hex, sizeof hex, c < 32 ? "\\u%04x" : "\\%c", c);
+            gguf_json_text(v, hex);
+            run = 1;
+        }
+    }
+    gguf_json_text(v, "\"");
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+#define GGUF_SPLIT(digits)                                                                         \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\""      \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|" digits                 \
+    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},"     \
+    "\"behavior\":\"Isolated\",\"invert\":false}," GGUF_BYTES("false", "false") "]}"
+#define GGUF_BYTES(space, regex)                                                                   \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":" space                                          \
+    ",\"trim_offsets\":true,\"use_regex\":" regex "}"
+#define GGUF_DIGITS                                                                                \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":"        \
+    "true}," GGUF_BYTES("false", "true") "]}"
+static const gguf_pre gguf_pres[] = {
+    { "gpt-2", GGUF_BYTES("false", "true"), "null", 0, 0 },
+    { "llama-bpe", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 1, 1 },
+    { "llama3", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 1, 1 },
+    { "llama-v3", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 1, 1 },
+    { "smaug-bpe", GGUF_SPLIT("\\\\p{N}{1,3}"), "null", 0, 1 },
+    { "qwen2", GGUF_SPLIT("\\\\p{N}"), "{\"type\":\"NFC\"}", 0, 0 },
+    { "smollm", GGUF_DIGITS, "null", 0, 0 },
+};
+static const char gguf_gpt2_prefix[] = GGUF_BYTES("true", "true");
+#undef GGUF_SPLIT
+#undef GGUF_DIGITS
+#undef GGUF_BYTES
+enum { GGUF_PRES = sizeof gguf_pres / sizeof gguf_pres[0] };
+
+/* What the file's tokenizer is, or an error with what would have been known. */
+static inline int gguf_tokenizer_kind(gguf_vocabulary *v)
+{
+    static const char *const others[][2] = {
+        { "t5", ", a unigram model" },
+        { "bert", ", WordPiece" },
+        { "rwkv", ", RWKV's own" },
+        { "gemma4", ", Gemma 4's own" },
+        { "plamo2", ", PLaMo 2's own" },
+        { "none", ": the file has no tokenizer" },
+        { "no_vocab", ": the file has no tokenizer" },
+    };
+    gguf *g = v->g;
+    const char *model = gguf_text(g, GGUF_KEY("model"), NULL), *what = "";
+    const char *pre = gguf_text(g, GGUF_KEY("pre"), NULL);
+    const char *kind = gguf_text(g, "general.architecture", NULL);
+    if (g->error[0] != 0)
+        return -1;
+    if (model == NULL)
+        return gguf_fail(g, "key " GGUF_KEY("model") " is not there: the file has no tokenizer");
+    v->spm = strcmp(model, "llama") == 0;
+    if (v->spm)
+        return 0;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(model, others[i][0]) == 0)
+            what = others[i][1];
+    if (strcmp(model, "gpt2") != 0)
+        return gguf_fail(
+            g,
+            "key " GGUF_KEY("model") " is \"%.40s\"%s; known are gpt2 (byte-level BPE) "
+                                     "and llama (SentencePiece's BPE)",
+            model, what);
+    if ((pre == NULL || strcmp(pre, "default") == 0) && kind != NULL && strcmp(kind, "gpt2") == 0)
+        pre = "gpt-2"; /* files from before that key */
+    for (int i = 0; i < GGUF_PRES && pre != NULL; i++)
+        if (strcmp(pre, gguf_pres[i].name) == 0)
+            v->pre = &gguf_pres[i];
+    if (v->pre != NULL)
+        return 0;
+    return gguf_fail(g,
+                     "key " GGUF_KEY("pre") " is %s%.40s%s: how its text is split %s; known are "
+                                            "gpt-2, llama-bpe, smaug-bpe, qwen2 and smollm",
+                     pre != NULL ? "\"" : "", pre != NULL ? pre : "not there",
+                     pre != NULL ? "\"" : "",
+                     pre == NULL || strcmp(pre, "default") == 0
+                         ? "is not said by such an old file, and should be converted anew"
+                         : "is not known here");
+}
+
+/* An id of a key; `usual`: there is no such key. */
+static inline int32_t gguf_bpe_id(gguf_vocabulary *v, const char *key, int32_t usual)
+{
+    const int64_t id = gguf_int(v->g, key, usual);
+    if (gguf_find(v->g, key) != NULL && (id < 0 || id >= v->count))
+        gguf_fail(v->g, "key %s is %lld: the ids of tokens are 0 to %ld", key, (long long)id,
+                  (long)v->count - 1);
+    return v->g->error[0] == 0 ? (int32_t)id : -1;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+/* The slot of a token, or the empty one where it belongs. */
+static inline uint32_t *gguf_bpe_slot(const gguf_vocabulary *v, const char *text, size_t size)
+{
+    for (uint32_t i = bpe_hash(text, size);; i++) {
+        uint32_t *slot = &v->slots[i & v->mask];
+        if (*slot == 0 || (v->tokens[*slot - 1].size == size &&
+                           memcmp(v->tokens[*slot - 1].text, text, size) == 0))
+            return slot;
+    }
+}
+
+/* A token's id; -1: there is none. */
+static inline int32_t gguf_id_of(const gguf_vocabulary *v, const char *text, size_t size)
+{
+    return (int32_t)*gguf_bpe_slot(v, text, size) - 1;
+}
+
+static inline int gguf_is_utf8(const char *text, size_t size)
+{
+    int length = 1;
+    uint32_t c;
+    for (size_t i = 0; i < size && length > 0; i += (size_t)length)
+        length = json_utf8(text + i, size - i, &c);
+    return length > 0;
+}
+
+/* How many bytes of a text can be shown: whole characters, 40 at most. */
+static inline int gguf_whole_part(const char *text, size_t size)
+{
+    size_t n = size < 40 ? size : 40;
+    while (n > 0 && n < size && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--;
+    return (int)n;
+}
+
+/* A token as Hugging Face's files have it: converters write the spaces of added ones as such, and
+ * fill vocabularies up with [PAD7] for token 7. */
+static inline void gguf_bpe_spell(gguf_vocabulary *v, int32_t id, size_t *at)
+{
+    gguf_token *t = &v->tokens[id];
+    char filler[24];
+    const int n = snprintf(filler, sizeof filler, "[PAD%ld]", (long)id);
+    if (t->size == (uint32_t)n && memcmp(t->text, filler, t->size) == 0)
+        t->type = GGUF_TOKEN_UNUSED;
+    if (!v->spm || t->type != GGUF_TOKEN_USER || memchr(t->text, ' ', t->size) == NULL)
+        return;
+    bpe_step spaces = { BPE_REPLACE, " ", "", 1, 3, BPE_NEVER };
+    memcpy(spaces.to, BPE_SPACE, 3);
+    char *to = v->spelled + *at;
+    t->size = (uint32_t)bpe_put_replaced(&spaces, t->text, t->size, to);
+    t->text = to;
+    *at += t->size;
+}
+
+/* Of token_type and scores, where they are there, as many as there are tokens. */
+static inline int gguf_read_kinds(gguf_vocabulary *v)
+{
+    gguf *g = v->g;
+    gguf_items types = gguf_array(g, GGUF_KEY("token_type"), GGUF_I32), scores;
+    const gguf_key *k = gguf_find(g, GGUF_KEY("scores"));
+    const int whole = k != NULL && k->type == GGUF_ARRAY && gguf_is_whole(k->of);
+    memset(&scores, 0, sizeof scores);
+    if (v->spm) /* the others' merges are named */
+        scores = gguf_array(g, GGUF_KEY("scores"), whole ? GGUF_I32 : GGUF_F32);
+    if (g->error[0] == 0 && types.at != NULL && types.count != (uint64_t)v->count)
+        return gguf_fail(g, "key " GGUF_KEY("token_type") ": %llu types of %ld tokens",
+                         (unsigned long long)types.count, (long)v->count);
+    if (g->error[0] == 0 && v->spm && scores.count != (uint64_t)v->count)
+        return gguf_fail(g, "key " GGUF_KEY("scores") ": %llu scores of %ld tokens",
+                         (unsigned long long)scores.count, (long)v->count);
+    for (int32_t i = 0; i < v->count && g->error[0] == 0; i++) {
+        gguf_token *t = &v->tokens[i];
+        t->type = GGUF_TOKEN_NORMAL;
+        if (gguf_next(&types)) {
+            if (types.whole < 0 || types.whole > GGUF_TOKEN_BYTE)
+                return gguf_fail(g, "token %ld, \"%.*s\": type %lld; 1 to 6 are known", (long)i,
+                                 gguf_whole_part(t->text, t->size), t->text,
+                                 (long long)types.whole);
+            t->type = types.whole > 0 ? (int)types.whole : GGUF_TOKEN_NORMAL;
+        } else if (v->spm && bpe_fallback_of(t->text, t->size) >= 0) {
+            t->type = GGUF_TOKEN_BYTE;
+        }
+        if (t->type == GGUF_TOKEN_BYTE && bpe_fallback_of(t->text, t->size) < 0)
+            return gguf_fail(g, "token %ld, \"%.*s\", is said to be a byte, which is like <0x0A>",
+                             (long)i, gguf_whole_part(t->text, t->size), t->text);
+        if (gguf_next(&scores))
+            t->score = t->type == GGUF_TOKEN_USER ? 0 : scores.real; /* SentencePiece's own */
+        if (!(t->score > -1e30 && t->score < 1e30))
+            return gguf_fail(g, "token %ld, \"%.*s\": a score of %g", (long)i,
+                             gguf_whole_part(t->text, t->size), t->text, t->score);
+    }
+    return g->error[0] == 0 ? 0 : -1;
+}
+
+/* Tokens that begin and end a text, and the unknown one. */
+static inline int gguf_read_ids(gguf_vocabulary *v)
+{
+    const int typed = gguf_find(v->g, GGUF_KEY("token_type")) != NULL;
+    const int32_t usual[3] = { v->spm && v->count > 2 ? 1 : -1, v->spm && v->count > 2 ? 2 : -1,
+                               v->spm ? 0 : -1 };
+    v->begin = gguf_bpe_id(v, GGUF_KEY("bos_token_id"), usual[0]);
+    v->end = gguf_bpe_id(v, GGUF_KEY("eos_token_id"), usual[1]);
+    v->unknown = gguf_bpe_id(v, GGUF_KEY("unknown_token_id"), usual[2]);
+    gguf_bpe_id(v, GGUF_KEY("eot_token_id"), -1);
+    gguf_bpe_id(v, GGUF_KEY("eom_token_id"), -1);
+    gguf_bpe_id(v, GGUF_KEY("padding_token_id"), -1);
+    if (v->g->error[0] != 0)
+        return -1;
+    if (!typed && v->begin >= 0)
+        v->tokens[v->begin].type = GGUF_TOKEN_CONTROL;
+    if (!typed && v->end >= 0)
+        v->tokens[v->end].type = GGUF_TOKEN_CONTROL;
+    if (!typed && v->spm)
+        v->tokens[v->unknown].type = GGUF_TOKEN_UNKNOWN;
+    return 0;
+}
+
+/* All tokens, their kinds, and where they stand in the hash table. */
+static inline int gguf_read_tokens(gguf_vocabulary *v)
+{
+    gguf *g = v->g;
+    gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
+    size_t slots = 64, bytes = 1, at = 0;
+    if (g->error[0] != 0)
+        return -1;
+    if (all.count == 0)
+        return gguf_fail(g, "key " GGUF_KEY("tokens") ": there are none");
+    v->count = (int32_t)all.count; /* 8 bytes each of GGUF_HEAD_MAX */
+    while (slots < 2 * (size_t)v->count)
+        slots *= 2;
+    v->mask = (uint32_t)(slots - 1);
+    v->tokens = (gguf_token *)calloc((size_t)v->count, sizeof *v->tokens);
+    v->slots = (uint32_t *)calloc(slots, sizeof *v->slots);
+    if (v->tokens == NULL || v->slots == NULL)
+        return gguf_fail(g, "out of memory for %ld tokens", (long)v->count);
+    for (int32_t i = 0; gguf_next(&all); i++) {
+        v->tokens[i].text = all.text;
+        v->tokens[i].size = (uint32_t)all.size;
+        if (!gguf_is_utf8(all.text, all.size))
+            return gguf_fail(g, "token %ld is no UTF-8", (long)i);
+    }
+    if (gguf_read_kinds(v) != 0 || gguf_read_ids(v) != 0)
+        return -1;
+    for (int32_t i = 0; i < v->count; i++)
+        bytes += v->tokens[i].type == GGUF_TOKEN_USER ? 3 * (size_t)v->tokens[i].size : 0;
+    v->spelled = (char *)malloc(bytes);
+    if (v->spelled == NULL)
+        return gguf_fail(g, "out of memory for %llu bytes", (unsigned long long)bytes);
+    for (int32_t i = 0; i < v->count; i++) {
+        gguf_bpe_spell(v, i, &at);
+        uint32_t *slot = gguf_bpe_slot(v, v->tokens[i].text, v->tokens[i].size);
+        if (*slot != 0)
+            return gguf_fail(g, "tokens %ld and %ld are both \"%.*s\"", (long)*slot - 1, (long)i,
+                             gguf_whole_part(v->tokens[i].text, v->tokens[i].size),
+                             v->tokens[i].text);
+        *slot = (uint32_t)i + 1;
+    }
+    return 0;
+}
+
+/* Whether a token is found in text as it stands. */
+static inline int gguf_is_added(const gguf_token *t)
+{
+    return t->type == GGUF_TOKEN_CONTROL || t->type == GGUF_TOKEN_USER ||
+           t->type == GGUF_TOKEN_UNKNOWN;
+}
+
+/* ---- merges ---------------------------------------------------------------------------------- */
+/* As transformers sorts them. */
+static inline int gguf_merge_order(const void *a, const void *b)
+{
+    const gguf_bpe_merge *p = (const gguf_bpe_merge *)a, *q = (const gguf_bpe_merge *)b;
+    return p->score != q->score         ? (p->score < q->score ? 1 : -1)
+           : p->sizes[0] != q->sizes[0] ? (p->sizes[0] < q->sizes[0] ? 1 : -1)
+           : p->sizes[1] != q->sizes[1] ? (p->sizes[1] < q->sizes[1] ? 1 : -1)
+                                        : (p->id > q->id) - (p->id < q->id);
+}
+
+static inline int gguf_is_part(const gguf_token *t)
+{
+    return (t->type == GGUF_TOKEN_NORMAL || t->type == GGUF_TOKEN_USER) &&
+           memchr(t->text, ' ', t->size) == NULL;
+}
+
+/* The merges that make a token, of all places where it can be split. */
+static inline int gguf_split_token(gguf_vocabulary *v, int32_t id)
+{
+    const gguf_token *t = &v->tokens[id];
+    uint32_t before = 1, all = 0;
+    for (size_t i = 0; i < t->size; i++)
+        all += ((unsigned char)t->text[i] & 0xc0) != 0x80;
+    for (size_t i = 1; i < t->size; i++) {
+        if (((unsigned char)t->text[i] & 0xc0) == 0x80)
+            continue;
+        gguf_bpe_merge m = { t->score, id, -1, -1, { before, all - before } };
+        before++;
+        m.left = gguf_id_of(v, t->text, i);
+        if (m.left < 0 || !gguf_is_part(&v->tokens[m.left]))
+            continue;
+        m.right = gguf_id_of(v, t->text + i, t->size - i);
+        if (m.right < 0 || !gguf_is_part(&v->tokens[m.right]))
+            continue;
+        if (v->merge_count == v->merge_room) {
+            const size_t room = 2 * v->merge_room + 1024;
+            gguf_bpe_merge *more = (gguf_bpe_merge *)realloc(v->merges, room * sizeof *more);
+            if (more == NULL)
+                return gguf_fail(v->g, "out of memory for %llu merges", (unsigned long long)room);
+            v->merges = more;
+            v->merge_room = room;
+        }
+        v->merges[v->merge_count++] = m;
+    }
+    return 0;
+}
+
+/* Converters that have no scores give all tokens one: then, as they were learned, by their ids. */
+static inline void gguf_score_by_id(gguf_vocabulary *v)
+{
+    int32_t first = 0;
+    while (first < v->count && v->tokens[first].type != GGUF_TOKEN_NORMAL)
+        first++;
+    for (int32_t i = first; i < v->count; i++)
+        if (v->tokens[i].type == GGUF_TOKEN_NORMAL && v->tokens[i].score != v->tokens[first].score)
+            return;
+    for (int32_t i = first; i < v->count; i++)
+        if (v->tokens[i].type == GGUF_TOKEN_NORMAL)
+            v->tokens[i].score = -(double)i;
+}
+
+/* By scores. */
+static inline int gguf_make_merges(gguf_vocabulary *v)
+{
+    gguf_score_by_id(v);
+    for (int32_t i = 0; i < v->count; i++) {
+        const gguf_token *t = &v->tokens[i];
+        if (!gguf_is_part(t))
+            continue;
+        if (t->size > GGUF_TOKEN_LONGEST)
+            return gguf_fail(v->g, "token %ld has %lu bytes: at most %d are expected", (long)i,
+                             (unsigned long)t->size, (int)GGUF_TOKEN_LONGEST);
+        if (gguf_split_token(v, i) != 0)
+            return -1;
+    }
+    if (v->merge_count > 0)
+        qsort(v->merges, v->merge_count, sizeof *v->merges, gguf_merge_order);
+    for (size_t i = 0; i < v->merge_count; i++) {
+        const gguf_token *left = &v->tokens[v->merges[i].left];
+        const gguf_token *right = &v->tokens[v->merges[i].right];
+        gguf_json_text(v, i > 0 ? ",\n[" : "[");
+        gguf_json_string(v, left->text, left->size);
+        gguf_json_text(v, ",");
+        gguf_json_string(v, right->text, right->size);
+        gguf_json_text(v, "]");
+    }
+    return v->g->error[0] == 0 ? 0 : -1;
+}
+
+/* One merge of the file, "first second": how long the first is, or -1, an error. */
+static inline int64_t gguf_check_merge(gguf_vocabulary *v, int64_t number, const char *text,
+                                       size_t size)
+{
+    const char *space = (const char *)memchr(text, ' ', size);
+    const size_t n = space != NULL ? (size_t)(space - text) : 0, m = space ? size - n - 1 : 0;
+    char joined[2 * GGUF_TOKEN_LONGEST];
+    if (n == 0 || m == 0 || memchr(space + 1, ' ', m) != NULL || size > sizeof joined)
+        return gguf_fail(v->g,
+                         "key " GGUF_KEY("merges") ": merge %lld, \"%.*s\": two tokens and a space "
+                                                   "between them are expected",
+                         (long long)number, gguf_whole_part(text, size), text);
+    memcpy(joined, text, n);
+    memcpy(joined + n, space + 1, m);
+    const int32_t ids[3] = { gguf_id_of(v, text, n), gguf_id_of(v, space + 1, m),
+                             gguf_id_of(v, joined, n + m) };
+    for (int i = 0; i < 3; i++) {
+        const char *part = i == 0 ? text : i == 1 ? space + 1 : joined;
+        const size_t length = i == 0 ? n : i == 1 ? m : n + m;
+        if (ids[i] < 0)
+            return gguf_fail(v->g,
+                             "key " GGUF_KEY("merges") ": merge %lld has \"%.*s\", which is no "
+                                                       "token",
+                             (long long)number, gguf_whole_part(part, length), part);
+        v->base = ids[i] >= v->base ? ids[i] + 1 : v->base;
+    }
+    return (int64_t)n;
+}
+
+/* Where added tokens at the end are in no merge, they are in the vocabulary no more than in
+ * Hugging Face's files: behind `base`. What only fills up the end goes. */
+static inline int gguf_find_base(gguf_vocabulary *v)
+{
+    gguf_items all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
+    if (!v->spm && v->g->error[0] == 0 && all.at == NULL)
+        return gguf_fail(v->g, "key " GGUF_KEY("merges") " is not there");
+    for (int64_t i = 0; !v->spm && gguf_next(&all); i++)
+        if (gguf_check_merge(v, i, all.text, all.size) < 0)
+            return -1;
+    int32_t used = v->count, base;
+    while (used > v->base && v->tokens[used - 1].type == GGUF_TOKEN_UNUSED)
+        used--;
+    for (base = used; base > v->base && gguf_is_added(&v->tokens[base - 1]); base--)
+        if (v->spm && v->tokens[base - 1].type != GGUF_TOKEN_CONTROL)
+            break;
+    v->base = base;
+    if (used <= v->begin || used <= v->end || used <= v->unknown)
+        return gguf_fail(v->g, "tokens from %ld on are unused, but one of them begins or ends text",
+                         (long)used);
+    v->count = used;
+    return v->g->error[0] == 0 ? 0 : -1;
+}
+
+/* ---- the text of a tokenizer.json ------------------------------------------------------------ */
+static inline void gguf_json_added(gguf_vocabulary *v)
+{
+    int n = 0;
+    gguf_json_text(v, "\"added_tokens\":[");
+    for (int32_t i = 0; i < v->count; i++) {
+        const gguf_token *t = &v->tokens[i];
+        if (!gguf_is_added(t) || t->size == 0)
+            continue;
+        gguf_json_text(v, n++ > 0 ? ",\n{\"id\":" : "{\"id\":");
+        gguf_json_int(v, i);
+        gguf_json_text(v, ",\"content\":");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                          "\"normalized\":false,\"special\":");
+        gguf_json_text(v, t->type == GGUF_TOKEN_USER ? "false}" : "true}");
+    }
+    gguf_json_text(v, "],\n");
+}
+
+/* What stands before and behind a text. */
+static inline void gguf_json_template(gguf_vocabulary *v, int begins, int ends)
+{
+    const int32_t ids[2] = { begins ? v->begin : -1, ends ? v->end : -1 };
+    const int one = ids[0] >= 0 && ids[0] == ids[1];
+    gguf_json_text(v, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
+    for (int pair = 0; pair < 2; pair++) {
+        for (int i = 0; i < 3; i++) {
+            const int32_t id = i == 1 ? 0 : ids[i / 2];
+            if (id < 0)
+                continue;
+            if (i == 1)
+                gguf_json_text(v, "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
+            if (i == 1 && pair)
+                gguf_json_text(v, ",{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}");
+            gguf_json_text(v, i == 2 ? "," : "");
+            gguf_json_text(v, i != 1 ? "{\"SpecialToken\":{\"id\":" : "");
+            if (i != 1)
+                gguf_json_string(v, v->tokens[id].text, v->tokens[id].size);
+            gguf_json_text(v, i != 1 ? ",\"type_id\":0}}" : "");
+            gguf_json_text(v, i == 0 ? "," : "");
+        }
+        gguf_json_text(v, pair == 0 ? "],\"pair\":[" : "],\"special_tokens\":{");
+    }
+    for (int i = 0, n = 0; i < 2; i++) {
+        if (ids[i] < 0 || (i == 1 && one))
+            continue;
+        const gguf_token *t = &v->tokens[ids[i]];
+        gguf_json_text(v, n++ > 0 ? "," : "");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, ":{\"id\":");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, ",\"ids\":[");
+        gguf_json_int(v, ids[i]);
+        gguf_json_text(v, "],\"tokens\":[");
+        gguf_json_string(v, t->text, t->size);
+        gguf_json_text(v, "]}");
+    }
+    gguf_json_text(v, "}},\n");
+}
+
+/* SentencePiece's spaces are U+2581, one before a text where `prefix`. */
+static inline void gguf_json_spaces(gguf_vocabulary *v, int prefix)
+{
+    static const char replace[] =
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" BPE_SPACE "\"}";
+    const int32_t turn = gguf_id_of(v, "[INST]", 6);
+    const int first = prefix && turn >= 0 && v->tokens[turn].type == GGUF_TOKEN_CONTROL;
+    gguf_json_text(v, "\"normalizer\":");
+    if (first) {
+        gguf_json_text(
+            v, "null,\n\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" BPE_SPACE
+               "\",\"prepend_scheme\":\"first\",\"split\":false},\n");
+    } else {
+        if (prefix)
+            gguf_json_text(
+                v, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+                   "\"" BPE_SPACE "\"},");
+        gguf_json_text(v, replace);
+        gguf_json_text(v, prefix ? "]},\n" : ",\n");
+        gguf_json_text(v, "\"pre_tokenizer\":null,\n");
+    }
+    gguf_json_text(
+        v, "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":"
+           "{\"String\":\"" BPE_SPACE "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},"
+           "{\"type\":\"Fuse\"}");
+    gguf_json_text(v,
+                   prefix ? ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}" : "");
+    gguf_json_text(v, "]},\n");
+}
+
+static inline void gguf_json_model(gguf_vocabulary *v)
+{
+    gguf_json_text(v, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+    if (v->spm)
+        gguf_json_string(v, v->tokens[v->unknown].text, v->tokens[v->unknown].size);
+    else
+        gguf_json_text(v, "null");
+    gguf_json_text(v,
+                   ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":");
+    gguf_json_text(v, v->spm ? "true,\"byte_fallback\":true" : "false,\"byte_fallback\":false");
+    gguf_json_text(v, ",\"ignore_merges\":");
+    gguf_json_text(v, !v->spm && v->pre->whole ? "true,\n\"vocab\":{" : "false,\n\"vocab\":{");
+    for (int32_t i = 0; i < v->base; i++) {
+        gguf_json_text(v, i > 0 ? ",\n" : "");
+        gguf_json_string(v, v->tokens[i].text, v->tokens[i].size);
+        gguf_json_text(v, ":");
+        gguf_json_int(v, i);
+    }
+    gguf_json_text(v, "},\n\"merges\":[");
+    gguf_items all;
+    memset(&all, 0, sizeof all);
+    if (v->spm)
+        gguf_make_merges(v);
+    else
+        all = gguf_array(v->g, GGUF_KEY("merges"), GGUF_STRING);
+    for (int n = 0; gguf_next(&all); n = 1) {
+        gguf_json_text(v, n > 0 ? ",\n" : "");
+        gguf_json_string(v, all.text, all.size);
+    }
+    gguf_json_text(v, "]}}\n");
+}
+
+static inline void gguf_json_tokenizer(gguf_vocabulary *v)
+{
+    gguf *g = v->g;
+    const int begins = gguf_bool(g, GGUF_KEY("add_bos_token"), v->spm || v->pre->begins);
+    const int ends = gguf_bool(g, GGUF_KEY("add_eos_token"), 0);
+    const int prefix = gguf_bool(g, GGUF_KEY("add_space_prefix"), v->spm);
+    if (begins && v->begin < 0)
+        gguf_fail(g, "a text begins with key " GGUF_KEY("bos_token_id") ", which is not there");
+    if (ends && v->end < 0)
+        gguf_fail(g, "a text ends with key " GGUF_KEY("eos_token_id") ", which is not there");
+    if (g->error[0] != 0)
+        return;
+    gguf_json_text(v, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+    gguf_json_added(v);
+    if (begins || ends)
+        gguf_json_template(v, begins, ends);
+    if (v->spm) {
+        gguf_json_spaces(v, prefix);
+    } else {
+        const char *by = prefix && v->pre == gguf_pres ? gguf_gpt2_prefix : v->pre->pre_tokenizer;
+        gguf_json_text(v, "\"normalizer\":");
+        gguf_json_text(v, v->pre->normalizer);
+        gguf_json_text(v, ",\n\"pre_tokenizer\":");
+        gguf_json_text(v, by);
+        gguf_json_text(v, ",\n\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                          "\"trim_offsets\":true,\"use_regex\":true},\n");
+    }
+    gguf_json_model(v);
+}
+
+/* The tokenizer as the text of a tokenizer.json, to be freed, which ends in a 0 that *size does not
+ * count; NULL: g->error. */
+static inline char *gguf_tokenizer_json(gguf *g, size_t *size)
+{
+    gguf_vocabulary v;
+    memset(&v, 0, sizeof v);
+    v.g = g;
+    if (gguf_tokenizer_kind(&v) == 0 && gguf_read_tokens(&v) == 0 && gguf_find_base(&v) == 0)
+        gguf_json_tokenizer(&v);
+    free(v.tokens);
+    free(v.slots);
+    free(v.spelled);
+    free(v.merges);
+    *size = v.size;
+    if (g->error[0] == 0)
+        return v.text;
+    free(v.text);
+    return NULL;
+}
+
+/* Makes the file's tokenizer; 0, or -1 with g->error and b->error set and nothing to free. */
+static inline int gguf_tokenizer(gguf *g, bpe *b)
+{
+    size_t size = 0;
+    char *text = gguf_tokenizer_json(g, &size);
+    memset(b, 0, sizeof *b);
+    if (text == NULL)
+        snprintf(b->error, sizeof b->error, "%s", g->error);
+    else if (bpe_read_text(b, g->path, text, size) != 0)
+        gguf_fail(g, "%s", b->error);
+    return text == NULL || b->error[0] != 0 ? -1 : 0;
+}
+
+/* ---- chats ----------------------------------------------------------------------------------- */
+/* The text of the token that a key names, for a chat's mark; left as it is where there is none, or
+ * it is longer. */
+static inline void gguf_mark(gguf *g, const char *key, char *to, size_t room)
+{
+    gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
+    int64_t id = gguf_int(g, key, -1);
+    while (id >= 0 && gguf_next(&all))
+        if (id-- == 0 && all.size < room) {
+            memcpy(to, all.text, all.size);
+            to[all.size] = 0;
+        }
+}
+
+/* The file's chat template as chat_open has a folder's; 0, or -1 with g->error and c->error. */
+static inline int gguf_chat(gguf *g, chat *c, const char *name)
+{
+    size_t size;
+    char names[512];
+    memset(c, 0, sizeof *c);
+    gguf_mark(g, GGUF_KEY("bos_token_id"), c->marks[0], sizeof c->marks[0]);
+    gguf_mark(g, GGUF_KEY("eos_token_id"), c->marks[1], sizeof c->marks[1]);
+    const char *text = gguf_text(g, "tokenizer.chat_template", &size);
+    if (text != NULL) {
+        snprintf(c->found, sizeof c->found, "tokenizer.chat_template");
+        chat_recognise(c, text, size);
+    }
+    if (g->error[0] != 0)
+        return chat_fail(c, "%s", g->error);
+    if (name == NULL || chat_named(c, name) == 0)
+        return 0;
+    chat_fail(c, "%s: allowed is %s", name, chat_names(names, sizeof names));
+    return gguf_fail(g, "%s", c->error);
+}
+
+/* ---- of a path, and to folders --------------------------------------------------------------- */
+/* As bpe_open and chat_open, of a file instead of a folder. */
+static inline int gguf_open_tokenizer(bpe *b, const char *path)
+{
+    gguf g;
+    memset(b, 0, sizeof *b);
+    if (gguf_open(&g, path) != 0 || gguf_tokenizer(&g, b) != 0)
+        snprintf(b->error, sizeof b->error, "%s", g.error);
+    gguf_close(&g);
+    return g.error[0] == 0 ? 0 : -1;
+}
+
+static inline int gguf_open_chat(chat *c, const char *path, const char *name)
+{
+    gguf g;
+    memset(c, 0, sizeof *c);
+    if (gguf_open(&g, path) != 0 || gguf_chat(&g, c, name) != 0)
+        chat_fail(c, "%s", g.error);
+    gguf_close(&g);
+    return g.error[0] == 0 ? 0 : -1;
+}
+
+/* The text of a tokenizer_config.json: the tokens that begin and end texts, and the chat template;
+ * to be freed as that of gguf_tokenizer_json. */
+static inline char *gguf_tokenizer_config(gguf *g, size_t *size)
+{
+    static const char *const names[][2] = { { "bos_token", GGUF_KEY("bos_token_id") },
+                                            { "eos_token", GGUF_KEY("eos_token_id") },
+                                            { "unk_token", GGUF_KEY("unknown_token_id") },
+                                            { "pad_token", GGUF_KEY("padding_token_id") } };
+    gguf_vocabulary v;
+    memset(&v, 0, sizeof v);
+    v.g = g;
+    gguf_json_text(&v, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                       "  \"clean_up_tokenization_spaces\": false");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        gguf_items all = gguf_array(g, GGUF_KEY("tokens"), GGUF_STRING);
+        int64_t id = gguf_int(g, names[i][1], -1);
+        for (; id >= 0 && gguf_next(&all); id--)
+            if (id == 0) {
+                gguf_json_text(&v, ",\n  \"");
+                gguf_json_text(&v, names[i][0]);
+                gguf_json_text(&v, "\": ");
+                gguf_json_string(&v, all.text, all.size);
+            }
+    }
+    size_t n = 0;
+    const char *text = gguf_text(g, "tokenizer.chat_template", &n);
+    if (text != NULL) {
+        gguf_json_text(&v, ",\n  \"chat_template\": ");
+        gguf_json_string(&v, text, n);
+    }
+    gguf_json_text(&v, "\n}\n");
+    *size = v.size;
+    if (g->error[0] == 0)
+        return v.text;
+    free(v.text);
+    return NULL;
+}
+#undef GGUF_KEY
+#endif

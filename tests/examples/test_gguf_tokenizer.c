@@ -1,0 +1,486 @@
+/* test_gguf_tokenizer.c - examples/gguf_tokenizer.h: the tokens of Hugging Face's tokenizers package
+ * by keys of GGUF files (golden/make_gguf_tokenizer.py), chat templates, what is refused and how it is
+ * said, every failing allocation, damaged files. */
+#include <math.h>
+#include "check.h"
+#include "counted.h"
+#include "examples/gguf_tokenizer.h"
+#include "tokens.h"
+
+#define GOLDEN  "tests/golden/gguf_tokenizer/"
+#define SCRATCH "build/test_gguf_tokenizer.tmp"
+
+/* ---- files ----------------------------------------------------------------------------------- */
+typedef struct {
+    const char *name, *text; /* NULL: the key goes; ".." of a string: that; else: */
+    int type, of;            /* an array's items, */
+    int64_t count, at;       /* so many of them (-1: as before), of which one, if that, becomes */
+    double value;
+} change;
+
+typedef struct {
+    unsigned char bytes[65536];
+    size_t size;
+} file_bytes;
+
+static void put(file_bytes *f, const void *bytes, size_t n)
+{
+    CHECK(f->size + n <= sizeof f->bytes);
+    memcpy(f->bytes + f->size, bytes, n);
+    f->size += n;
+}
+
+static void put_number(file_bytes *f, uint64_t number, int bytes)
+{
+    for (; bytes > 0; bytes--, number >>= 8) {
+        const unsigned char byte = (unsigned char)(number & 255);
+        put(f, &byte, 1);
+    }
+}
+
+static void put_value(file_bytes *f, int type, double value)
+{
+    const float single = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &single, 4);
+    put_number(f, type == GGUF_F32 ? bits : (uint64_t)(int64_t)value, gguf_types[type].bytes);
+}
+
+/* An array, changed: of strings and of numbers. */
+static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c)
+{
+    gguf_items all = gguf_array(g, k->name, k->of);
+    const int of = c != NULL && c->of >= 0 ? c->of : (int)k->of;
+    const uint64_t count = c != NULL && c->count >= 0 ? (uint64_t)c->count : all.count;
+    put_number(f, (uint64_t)of, 4);
+    put_number(f, count, 8);
+    for (uint64_t i = 0; i < count && gguf_next(&all); i++) {
+        const int here = c != NULL && (uint64_t)c->at == i;
+        if (k->of == GGUF_STRING) {
+            const char *text = here ? c->text : all.text;
+            const size_t n = here ? strlen(c->text) : all.size;
+            put_number(f, n, 8);
+            put(f, text, n);
+        } else {
+            put_value(f, of, here ? c->value : k->of == GGUF_F32 ? all.real : (double)all.whole);
+        }
+    }
+}
+
+/* The file with other keys, at SCRATCH. */
+static void put_changed(const char *path, const change *changes, int n)
+{
+    static file_bytes f;
+    gguf g;
+    f.size = 0;
+    CHECK(gguf_open(&g, path) == 0);
+    put(&f, "GGUF\3\0\0\0\0\0\0\0\0\0\0\0", 16);
+    put_number(&f, 0, 8);
+    uint64_t keys = 0;
+    for (size_t i = 0; i < g.key_count + (size_t)n; i++) {
+        const gguf_key *k = i < g.key_count ? &g.keys[i] : NULL;
+        const change *c = k == NULL ? &changes[i - g.key_count] : NULL;
+        const char *name = k != NULL ? k->name : c->name;
+        for (int j = 0; j < n && k != NULL; j++)
+            c = strcmp(changes[j].name, k->name) == 0 ? &changes[j] : c;
+        const int type = c != NULL ? c->type : (int)k->type;
+        if (type < 0 || (k == NULL && gguf_find(&g, name) != NULL))
+            continue; /* it goes, or was changed */
+        put_number(&f, strlen(name), 8);
+        put(&f, name, strlen(name));
+        put_number(&f, (uint64_t)type, 4);
+        if (type == GGUF_STRING) {
+            const char *text = c != NULL ? c->text : (const char *)k->value;
+            put_number(&f, strlen(text), 8);
+            put(&f, text, strlen(text));
+        } else if (type == GGUF_ARRAY) {
+            put_array(&f, &g, k, c);
+        } else {
+            double value = c != NULL ? c->value : 0;
+            int64_t whole = 0;
+            if (c == NULL)
+                gguf_decode(k->type, k->value, &whole, &value);
+            put_value(&f, type, value);
+        }
+        keys++;
+    }
+    f.bytes[16] = (unsigned char)keys;
+    put_file(SCRATCH, f.bytes, f.size);
+    gguf_close(&g);
+}
+
+#define DROP(name)                                                                                 \
+    {                                                                                              \
+        "tokenizer." name, NULL, -1, -1, -1, -1, 0                                                 \
+    }
+#define TEXT(name, text)                                                                           \
+    {                                                                                              \
+        "tokenizer." name, text, GGUF_STRING, -1, -1, -1, 0                                        \
+    }
+#define NUMBER(name, value)                                                                        \
+    {                                                                                              \
+        "tokenizer." name, NULL, GGUF_U32, -1, -1, -1, value                                       \
+    }
+#define BOOL(name, value)                                                                          \
+    {                                                                                              \
+        "tokenizer." name, NULL, GGUF_BOOL, -1, -1, -1, value                                      \
+    }
+#define ITEM(name, at, x)                                                                          \
+    {                                                                                              \
+        "tokenizer." name, NULL, GGUF_ARRAY, -1, -1, at, x                                         \
+    }
+#define WORD(name, at, text)                                                                       \
+    {                                                                                              \
+        "tokenizer." name, text, GGUF_ARRAY, -1, -1, at, 0                                         \
+    }
+#define FEWER(name, count)                                                                         \
+    {                                                                                              \
+        "tokenizer." name, NULL, GGUF_ARRAY, -1, count, -1, 0                                      \
+    }
+
+static void open_changed(gguf *g, const char *path, const change *changes, int n)
+{
+    put_changed(path, changes, n);
+    CHECK_MSG(gguf_open(g, SCRATCH) == 0, "%s", g->error);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+/* What a line says of a form; the file's own where it says nothing. */
+static uint32_t expected(json *d, const char *form, const char *key)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s%s%s", form, *form != 0 ? " " : "", key);
+    return json_find(d, JSON_ROOT, name);
+}
+
+static int check_cases(bpe *b, const char *path, const char *form)
+{
+    json d;
+    int lines = 0;
+    FILE *f = fopen(path, "rb");
+    CHECK_MSG(f != NULL, "%s", path);
+    json_init(&d, path);
+    for (; f != NULL && json_read_line(&d, f) == 1; lines++) {
+        uint32_t text = json_find(&d, JSON_ROOT, "text"), hex = json_find(&d, JSON_ROOT, "hex");
+        uint32_t ids = expected(&d, form, "ids"), plain = expected(&d, form, "plain");
+        uint32_t whole = expected(&d, form, "template");
+        if (json_find(&d, JSON_ROOT, "decode") != 0) {
+            if (*form == 0)
+                check_decoded(&d, b);
+            continue;
+        }
+        char *s = d.text + d.nodes[text ? text : hex].at;
+        size_t n = text ? json_size(&d, text) : from_hex(s);
+        ids = ids ? ids : json_find(&d, JSON_ROOT, "ids");
+        plain = plain ? plain : json_find(&d, JSON_ROOT, "ids");
+        whole =
+            whole == 0 && n < 20 ? json_find(&d, JSON_ROOT, "ids") : whole; /* as long as these */
+        check_ids(&d, ids, b, s, n, BPE_SPECIALS);
+        check_ids(&d, plain, b, s, n, 0);
+        if (whole != 0)
+            check_ids(&d, whole, b, s, n, BPE_SPECIALS | BPE_TEMPLATE);
+    }
+    CHECK_MSG(d.error[0] == 0, "%s", d.error);
+    json_free(&d);
+    if (f != NULL)
+        fclose(f);
+    return lines;
+}
+
+static void check_form(const char *path, const char *cases, const char *form, const change *c,
+                       int n)
+{
+    gguf g;
+    bpe b;
+    open_changed(&g, path, c, n);
+    CHECK_MSG(gguf_tokenizer(&g, &b) == 0, "%s", g.error);
+    gguf_close(&g);
+    CHECK_MSG(b.error[0] != 0 || check_cases(&b, cases, form) > 20, "%s", cases);
+    bpe_free(&b);
+}
+
+static void test_forms(void)
+{
+    static const struct {
+        const char *name;
+        change c[4];
+        int n;
+    } bpes[] = {
+        { "", { DROP("none") }, 1 },
+        { "", { TEXT("ggml.pre", "llama-v3"), DROP("ggml.add_bos_token") }, 2 },
+        { "", { TEXT("ggml.pre", "smaug-bpe") }, 1 },
+        { "gpt-2", { TEXT("ggml.pre", "gpt-2"), BOOL("ggml.add_eos_token", 1) }, 2 },
+        { "gpt-2",
+          { DROP("ggml.pre"),
+            BOOL("ggml.add_eos_token", 1),
+            { "general.architecture", "gpt2", GGUF_STRING, -1, -1, -1, 0 } },
+          3 },
+        { "qwen2", { TEXT("ggml.pre", "qwen2"), DROP("ggml.add_bos_token") }, 2 },
+        { "smollm", { TEXT("ggml.pre", "smollm"), BOOL("ggml.add_bos_token", 0) }, 2 },
+    };
+    static const change turn = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);
+    const change spms[][3] = { { DROP("none"), DROP("none"), DROP("none") },
+                               { turn, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
+                               { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1),
+                                 DROP("none") } };
+    static const char *const names[] = { "", "prepend", "never" };
+    for (size_t i = 0; i < sizeof bpes / sizeof bpes[0]; i++)
+        check_form(GOLDEN "bpe.gguf", GOLDEN "bpe.jsonl", bpes[i].name, bpes[i].c, bpes[i].n);
+    for (size_t i = 0; i < 3; i++)
+        check_form(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
+}
+
+/* ---- chats ----------------------------------------------------------------------------------- */
+static void test_chat(void)
+{
+    static const char template[] = /* of the tests of chat.h: chatml */
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+        "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+        "{{ '<|im_start|>assistant\n' }}{% endif %}";
+    const change changes[] = { TEXT("chat_template", template) };
+    const change other[] = { TEXT("chat_template", "{{ messages }}") };
+    gguf g;
+    chat c;
+    open_changed(&g, GOLDEN "spm.gguf", changes, 1);
+    CHECK_MSG(gguf_chat(&g, &c, NULL) == 0 && c.format.name != NULL, "%s", c.error);
+    CHECK(c.format.name != NULL && strcmp(c.format.name, "chatml") == 0);
+    CHECK(strcmp(c.found, "tokenizer.chat_template") == 0);
+    CHECK(strcmp(c.marks[0], "<s>") == 0 && strcmp(c.marks[1], "</s>") == 0);
+    CHECK(gguf_chat(&g, &c, "gemma") == 0 && strcmp(c.format.name, "gemma") == 0);
+    CHECK(gguf_chat(&g, &c, "gemini") == -1 && strstr(c.error, "gemini: allowed is chatml,"));
+    CHECK(strstr(g.error, "gemini: allowed is chatml,") != NULL);
+    gguf_close(&g);
+    open_changed(&g, GOLDEN "bpe.gguf", other, 1);
+    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.found[0] != 0);
+    CHECK(strcmp(c.marks[0], "<|begin|>") == 0 && strcmp(c.marks[1], "<|end|>") == 0);
+    gguf_close(&g);
+    open_changed(&g, GOLDEN "bpe.gguf", NULL, 0);
+    CHECK(gguf_chat(&g, &c, NULL) == 0 && c.format.name == NULL && c.found[0] == 0);
+    gguf_close(&g);
+}
+
+/* What a folder would have; and of paths. */
+static void test_config(void)
+{
+    static const char config[] =
+        "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+        "  \"clean_up_tokenization_spaces\": false,\n  \"bos_token\": \"<s>\",\n"
+        "  \"eos_token\": \"</s>\",\n  \"unk_token\": \"<unk>\",\n"
+        "  \"chat_template\": \"{{ '\\u000a\\\"\\\\' }}\"\n}\n";
+    const change template = TEXT("chat_template", "{{ '\n\"\\' }}");
+    gguf g;
+    bpe b;
+    chat c;
+    size_t size = 0;
+    open_changed(&g, GOLDEN "spm.gguf", &template, 1);
+    char *text = gguf_tokenizer_config(&g, &size);
+    CHECK_MSG(size == sizeof config - 1 && text != NULL && strcmp(text, config) == 0, "%s", text);
+    free(text);
+    gguf_close(&g);
+    CHECK(gguf_open_tokenizer(&b, SCRATCH) == 0 && b.count == 481);
+    bpe_free(&b);
+    CHECK(gguf_open_chat(&c, SCRATCH, "gemma") == 0 && strcmp(c.format.name, "gemma") == 0);
+    CHECK(gguf_open_tokenizer(&b, "build/none.gguf") == -1 && strstr(b.error, "cannot open it"));
+    CHECK(gguf_open_chat(&c, "build/none.gguf", NULL) == -1 && strstr(c.error, "cannot open it"));
+    CHECK(gguf_open_chat(&c, SCRATCH, "x") == -1 && strstr(c.error, "x: allowed is chatml"));
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+static void check_refused(const char *path, const change *c, int n, const char *error)
+{
+    gguf g;
+    bpe b;
+    open_changed(&g, path, c, n);
+    const int status = gguf_tokenizer(&g, &b);
+    CHECK_MSG(status == -1 && strstr(g.error, error) != NULL &&
+                  strstr(g.error, SCRATCH ": ") == g.error && strcmp(g.error, b.error) == 0,
+              "expected \"%s\", got \"%s\"", error, g.error);
+    gguf_close(&g);
+    if (status == 0)
+        bpe_free(&b);
+}
+
+static void test_refusals(void)
+{
+    static const char byte[] = "\xc3";
+    const struct {
+        change c;
+        const char *error;
+    } bpes[] = {
+        { DROP("ggml.model"), "key tokenizer.ggml.model is not there: the file has no tokenizer" },
+        { NUMBER("ggml.model", 1), "key tokenizer.ggml.model: string expected, found u32" },
+        { TEXT("ggml.model", "t5"), "is \"t5\", a unigram model; known are gpt2 (byte-level BPE)" },
+        { TEXT("ggml.model", "gemma4"), "is \"gemma4\", Gemma 4's own; known are" },
+        { TEXT("ggml.model", "none"), "is \"none\": the file has no tokenizer; known are" },
+        { TEXT("ggml.model", "gpt3"), "is \"gpt3\"; known are" },
+        { TEXT("ggml.pre", "tekken"),
+          "key tokenizer.ggml.pre is \"tekken\": how its text is split is not known here; known are "
+          "gpt-2, llama-bpe, smaug-bpe, qwen2 and smollm" },
+        { TEXT("ggml.pre", "default"), "is \"default\": how its text is split is not said" },
+        { DROP("ggml.pre"), "key tokenizer.ggml.pre is not there: how its text is split is not" },
+        { DROP("ggml.tokens"), "key tokenizer.ggml.tokens: there are none" },
+        { FEWER("ggml.tokens", 0), "key tokenizer.ggml.tokens: there are none" },
+        { TEXT("ggml.tokens", "a"),
+          "tokenizer.ggml.tokens: an array of strings expected, found s" },
+        { FEWER("ggml.tokens", 9), "key tokenizer.ggml.token_type: 406 types of 9 tokens" },
+        { FEWER("ggml.token_type", 9), "key tokenizer.ggml.token_type: 9 types of 406 tokens" },
+        { FEWER("ggml.token_type", 0), "key tokenizer.ggml.token_type: 0 types of 406 tokens" },
+        { WORD("ggml.tokens", 300, byte), "token 300 is no UTF-8" },
+        { WORD("ggml.tokens", 300, "!"), "are both \"!\"" },
+        { ITEM("ggml.token_type", 1, 7), "token 1, \"!\": type 7; 1 to 6 are known" },
+        { ITEM("ggml.token_type", 1, -1), "token 1, \"!\": type -1; 1 to 6 are known" },
+        { ITEM("ggml.token_type", 1, 6), "token 1, \"!\", is said to be a byte" },
+        { DROP("ggml.merges"), "key tokenizer.ggml.merges is not there" },
+        { WORD("ggml.merges", 7, "ab"), "merge 7, \"ab\": two tokens and a space between them" },
+        { WORD("ggml.merges", 7, "a "), "merge 7, \"a \": two tokens" },
+        { WORD("ggml.merges", 7, " a"), "merge 7, \" a\": two tokens" },
+        { WORD("ggml.merges", 7, ""), "merge 7, \"\": two tokens" },
+        { WORD("ggml.merges", 7, "a b c"), "merge 7, \"a b c\": two tokens" },
+        { WORD("ggml.merges", 7, "qqq a"), "merge 7 has \"qqq\", which is no token" },
+        { WORD("ggml.merges", 7, "a qqq"), "merge 7 has \"qqq\", which is no token" },
+        { WORD("ggml.merges", 7, "! $"), "merge 7 has \"!$\", which is no token" },
+        { NUMBER("ggml.bos_token_id", 407),
+          "key tokenizer.ggml.bos_token_id is 407: the ids of tokens are 0 to 405" },
+        { NUMBER("ggml.eos_token_id", 4294967295.0),
+          "key tokenizer.ggml.eos_token_id is 429496729" },
+        { NUMBER("ggml.eot_token_id", 500), "key tokenizer.ggml.eot_token_id is 500" },
+        { NUMBER("ggml.eom_token_id", 500), "key tokenizer.ggml.eom_token_id is 500" },
+        { NUMBER("ggml.padding_token_id", 500), "key tokenizer.ggml.padding_token_id is 500" },
+        { NUMBER("ggml.bos_token_id", 405), "tokens from 404 on are unused, but one of them" },
+        { TEXT("ggml.eos_token_id", "2"),
+          "ggml.eos_token_id: a whole number expected, found string" },
+        { DROP("ggml.bos_token_id"),
+          "a text begins with key tokenizer.ggml.bos_token_id, which is" },
+        { NUMBER("ggml.add_bos_token", 1), "key tokenizer.ggml.add_bos_token: bool expected" },
+    };
+    static char longest[GGUF_TOKEN_LONGEST + 2];
+    memset(longest, 'e', sizeof longest - 1);
+    const struct {
+        change c;
+        const char *error;
+    } spms[] = {
+        { DROP("ggml.scores"), "key tokenizer.ggml.scores: 0 scores of 483 tokens" },
+        { FEWER("ggml.scores", 482), "key tokenizer.ggml.scores: 482 scores of 483 tokens" },
+        { ITEM("ggml.scores", 400, (double)NAN), "a score of nan" },
+        { ITEM("ggml.scores", 400, (double)INFINITY), "a score of inf" },
+        { NUMBER("ggml.unknown_token_id", 483), "key tokenizer.ggml.unknown_token_id is 483" },
+        { WORD("ggml.tokens", 400, longest),
+          "token 400 has 1025 bytes: at most 1024 are expected" },
+        { NUMBER("ggml.add_space_prefix", 1), "add_space_prefix: bool expected, found u32" },
+    };
+    for (size_t i = 0; i < sizeof bpes / sizeof bpes[0]; i++)
+        check_refused(GOLDEN "bpe.gguf", &bpes[i].c, 1, bpes[i].error);
+    for (size_t i = 0; i < sizeof spms / sizeof spms[0]; i++)
+        check_refused(GOLDEN "spm.gguf", &spms[i].c, 1, spms[i].error);
+    const change ends[] = { DROP("ggml.eos_token_id"), BOOL("ggml.add_eos_token", 1) };
+    check_refused(GOLDEN "bpe.gguf", ends, 2, "a text ends with key tokenizer.ggml.eos_token_id");
+}
+
+/* ---- memory ends, files are damaged ---------------------------------------------------------- */
+static void test_allocations(void)
+{
+    static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
+    for (int k = 0; k < 2; k++) {
+        const long before = living;
+        long n = 0;
+        for (int done = 0; !done && n < 1000;) {
+            gguf g;
+            bpe b;
+            CHECK(gguf_open(&g, paths[k]) == 0);
+            allocations = 0;
+            fail_at = ++n;
+            const int status = gguf_tokenizer(&g, &b);
+            done = allocations < fail_at;
+            fail_at = 0;
+            CHECK((status == 0) == done);
+            CHECK_MSG(done || strstr(g.error, "out of memory for "), "%s", g.error);
+            gguf_close(&g);
+            if (status == 0)
+                bpe_free(&b);
+            CHECK_MSG(living == before, "%s, allocation %ld: %ld are not freed", paths[k], n,
+                      living - before);
+        }
+        CHECK(n > 15 && n < 1000);
+    }
+}
+
+static uint32_t seed = 1;
+static uint32_t some(uint32_t below)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return (seed >> 8) % below;
+}
+
+/* Bytes changed anywhere: a tokenizer that works, or an error; that of the keys, never of the text
+ * that is made of them. */
+static void test_damage(int rounds)
+{
+    static const char *const paths[] = { GOLDEN "bpe.gguf", GOLDEN "spm.gguf" };
+    static const unsigned char favourites[] = { 0, 1, 2, 3, 4, 5, 6, 7, 32, '"', 0x7f, 0x80, 0xff };
+    static const char text[] = "the e\xcc\x81t <s> [INST]\n\n\nx  y <|end|>\xff 12 don't";
+    int made = 0, refused = 0;
+    for (int i = 0; i < rounds; i++) {
+        json d;
+        size_t size = 0;
+        char *bytes = json_read_text(&d, paths[i % 2], &size);
+        for (uint32_t k = 1 + some(3); bytes != NULL && k > 0; k--)
+            bytes[some((uint32_t)size)] = (char)(some(2) ? favourites[some(13)] : some(256));
+        put_file(SCRATCH, bytes, some(20) ? size : some((uint32_t)size));
+        json_free(&d);
+        gguf g;
+        bpe b;
+        chat c;
+        bpe_tokens t = { NULL, 0, 0, "" };
+        if (gguf_open(&g, SCRATCH) == 0 && gguf_chat(&g, &c, NULL) == 0 &&
+            gguf_tokenizer(&g, &b) == 0) {
+            CHECK_MSG(bpe_encode(&b, text, sizeof text - 1, 3, &t) == 0, "%s", t.error);
+            char *back = bpe_decode(&b, t.ids, t.count, &size);
+            CHECK(back != NULL);
+            free(back);
+            bpe_tokens_free(&t);
+            bpe_free(&b);
+            made++;
+        } else {
+            CHECK_MSG(g.error[0] != 0 && strstr(g.error, SCRATCH ":1:") == NULL &&
+                          strstr(g.error, "\": expected") == NULL,
+                      "%s", g.error);
+            refused++;
+        }
+        gguf_close(&g);
+    }
+    CHECK_MSG(made > rounds / 50 && refused > rounds / 10, "%d, %d", made, refused);
+}
+
+/* With folders (golden/make_gguf_tokenizer.py DIR N): their cases only; with -N: so many damaged
+ * files. */
+int main(int argc, char **argv)
+{
+    char cases[512], file[512];
+    for (int i = 1; i < argc; i++) {
+        if (*argv[i] == '-') {
+            test_damage(atoi(argv[i] + 1));
+            continue;
+        }
+        snprintf(file, sizeof file, "%.400s/model.gguf", argv[i]);
+        snprintf(cases, sizeof cases, "%.400s/cases.jsonl", argv[i]);
+        gguf g;
+        bpe b;
+        CHECK_MSG(gguf_open(&g, file) == 0 && gguf_tokenizer(&g, &b) == 0, "%s", g.error);
+        if (g.error[0] == 0) {
+            CHECK(check_cases(&b, cases, "") > 0);
+            bpe_free(&b);
+        }
+        gguf_close(&g);
+    }
+    if (argc > 1)
+        return check_report("test_gguf_tokenizer");
+    test_forms();
+    test_chat();
+    test_config();
+    test_refusals();
+    test_allocations();
+    test_damage(400);
+    CHECK(living == 0);
+    remove(SCRATCH);
+    return check_report("test_gguf_tokenizer");
+}
