@@ -175,26 +175,32 @@ static const char *const names[][2] = {
     { "ln_f", "output_norm" },
 };
 
+/* What they are called where there are norms behind both branches. */
+static const char *const others[][2] = {
+    { "post_attention_layernorm", "post_attention_norm" },
+    { "pre_feedforward_layernorm", "ffn_norm" },
+    { "post_feedforward_layernorm", "post_ffw_norm" },
+};
+
 /* A tensor's name from a parameter's: "layers.1.mlp.up_proj.weight", "norm.weight". */
-static void name_of(const char *parameter, char *name)
+static void name_of(const model_config *c, const char *parameter, char *name)
 {
     char module[MODEL_NAME];
-    const char *end = strrchr(parameter, '.');
+    const char *end = strrchr(parameter, '.'), *found = NULL;
     int layer = -1, n = 0;
     if (sscanf(parameter, "layers.%d.%n", &layer, &n) < 1 &&
         sscanf(parameter, "h.%d.%n", &layer, &n) < 1)
         n = 0;
     snprintf(module, sizeof module, "%.*s", (int)(end - parameter) - n, parameter + n);
-    name[0] = 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(names[i][0], module) == 0) {
-            if (layer >= 0)
-                snprintf(name, MODEL_NAME, "blk.%d.%s%s", layer, names[i][1], end);
-            else
-                snprintf(name, MODEL_NAME, "%s%s", names[i][1], end);
-            return;
-        }
-    CHECK_MSG(0, "%s: no name", parameter);
+        found = strcmp(names[i][0], module) == 0 ? names[i][1] : found;
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && c->llama.post_norms; i++)
+        found = strcmp(others[i][0], module) == 0 ? others[i][1] : found;
+    CHECK_MSG(found != NULL, "%s: no name", parameter);
+    if (layer >= 0)
+        snprintf(name, MODEL_NAME, "blk.%d.%s%s", layer, found != NULL ? found : "", end);
+    else
+        snprintf(name, MODEL_NAME, "%s%s", found != NULL ? found : "", end);
 }
 
 /* The row of the file that row r is: pairs (j, j + head / 2) lie side by side. */
@@ -239,10 +245,30 @@ static void random_bytes(int type, int64_t n, unsigned char *to)
     }
 }
 
+/* Windows, which layers have them, and what Gemma 2 and 3 have beside them. */
+static void add_windows(gguf_made *f, const model_config *c, const char *architecture)
+{
+    file *b = &f->keys;
+    put_size(b, architecture, "attention.sliding_window", c->llama.window);
+    f->key_count++;
+    if (!c->llama.post_norms)
+        return;
+    put_key(b, architecture, "attention.sliding_window_pattern", GGUF_ARRAY);
+    put(b, GGUF_BOOL, 4);
+    put(b, (uint64_t)c->layers, 8);
+    for (int64_t i = 0; i < c->layers; i++)
+        put(b, c->llama.sliding[0] >> i & 1, 1);
+    put_real(b, architecture, "attn_logit_softcapping", c->llama.score_cap);
+    put_real(b, architecture, "final_logit_softcapping", c->logit_cap);
+    put_real(b, architecture, "rope.freq_base_swa", c->llama.positions[1].base);
+    f->key_count += 4;
+}
+
 /* The keys of a model's config. */
 static void add_keys(gguf_made *f, const model_any *m, const char *architecture)
 {
     const model_config *c = &m->config;
+    const llama_positions *at = &c->llama.positions[0];
     file *b = &f->keys;
     const int gpt2 = strcmp(architecture, "gpt2") == 0;
     put_key(b, "", "general.architecture", GGUF_STRING);
@@ -266,17 +292,19 @@ static void add_keys(gguf_made *f, const model_any *m, const char *architecture)
         put(b, (uint64_t)c->key_heads, 4);
     put_size(b, architecture, "attention.key_length", c->head);
     put_real(b, architecture, "attention.layer_norm_rms_epsilon", c->llama.epsilon);
-    put_real(b, architecture, "rope.freq_base", c->llama.base);
+    put_real(b, architecture, "rope.freq_base", at->base);
     f->key_count += 4;
-    if (c->llama.scaling != LLAMA_LINEAR && c->llama.scaling != LLAMA_YARN)
+    if (c->llama.window > 0)
+        add_windows(f, c, architecture);
+    if (at->scaling != LLAMA_LINEAR && at->scaling != LLAMA_YARN)
         return;
     put_key(b, architecture, "rope.scaling.type", GGUF_STRING);
-    put_text(b, c->llama.scaling == LLAMA_YARN ? "yarn" : "linear");
-    put_real(b, architecture, "rope.scaling.factor", c->llama.factor);
+    put_text(b, at->scaling == LLAMA_YARN ? "yarn" : "linear");
+    put_real(b, architecture, "rope.scaling.factor", at->factor);
     f->key_count += 2;
-    if (c->llama.scaling == LLAMA_LINEAR)
+    if (at->scaling == LLAMA_LINEAR)
         return;
-    put_size(b, architecture, "rope.scaling.original_context_length", (int64_t)c->llama.original);
+    put_size(b, architecture, "rope.scaling.original_context_length", (int64_t)at->original);
     f->key_count++;
 }
 
@@ -286,11 +314,11 @@ static void add_factors(gguf_made *f, const model_config *c)
     unsigned char bytes[4 * LLAMA_HEAD / 2];
     float plain[LLAMA_HEAD / 2], scaled[LLAMA_HEAD / 2];
     const int64_t n = c->head / 2;
-    model_config without = *c;
-    without.llama.scaling = LLAMA_LINEAR;
-    without.llama.factor = 1;
-    llama_frequencies(&without, plain);
-    llama_frequencies(c, scaled);
+    llama_positions without = c->llama.positions[0];
+    without.scaling = LLAMA_LINEAR;
+    without.factor = 1;
+    llama_frequencies(&without, c->head, plain);
+    llama_frequencies(&c->llama.positions[0], c->head, scaled);
     for (int64_t i = 0; i < n; i++)
         for (int k = 0; k < 4; k++)
             bytes[4 * i + k] = (unsigned char)(bits_of(plain[i] / scaled[i]) >> 8 * k);
@@ -318,7 +346,7 @@ static file make_file(const model_any *m, const char *architecture, int type, fi
         char name[MODEL_NAME];
         random_bytes(as, n, bytes);
         gguf_floats(as, bytes, n, values);
-        name_of(p.name, name);
+        name_of(c, p.name, name);
         add_tensor(&f, name, as, p.shape.n, d, bytes, size);
         for (int64_t k = 0; k < n; k++) {
             const int64_t row = matrix ? k / last : k, column = matrix ? k % last : 0;
@@ -326,14 +354,14 @@ static file make_file(const model_any *m, const char *architecture, int type, fi
                                : matrix ? row_of(c, p.name, row) * last + column
                                         : row_of(c, p.name, row);
             float x = values[at];
-            if (strcmp(architecture, "gemma") == 0 && strstr(p.name, "norm.weight") != NULL)
+            if (strncmp(architecture, "gemma", 5) == 0 && strstr(p.name, "norm.weight") != NULL)
                 x -= 1;
             file_write(floats, &x, sizeof x);
         }
         free(bytes);
         free(values);
     }
-    if (c->llama.scaling == LLAMA_LLAMA3)
+    if (c->llama.positions[0].scaling == LLAMA_LLAMA3)
         add_factors(&f, c);
     return join_parts(&f);
 }
@@ -357,14 +385,21 @@ static void same_config(const char *what, const model_config *a, const model_con
                   a->llama.qkv_bias == b->llama.qkv_bias &&
                   a->llama.output_bias == b->llama.output_bias &&
                   a->llama.mlp_bias == b->llama.mlp_bias &&
+                  a->llama.post_norms == b->llama.post_norms && a->logit_cap == b->logit_cap &&
                   memcmp(a->llama.unturned, b->llama.unturned, sizeof a->llama.unturned) == 0 &&
-                  a->llama.scale == b->llama.scale,
+                  memcmp(a->llama.sliding, b->llama.sliding, sizeof a->llama.sliding) == 0 &&
+                  a->llama.window == b->llama.window && a->llama.score_cap == b->llama.score_cap,
               "%s: another model", what);
-    llama_frequencies(a, x);
-    llama_frequencies(b, y);
-    for (int64_t i = 0; i < a->head / 2; i++)
-        CHECK_MSG(apart((double)x[i], (double)y[i]) <= 2e-7 * (double)y[i],
-                  "%s: angle %d is %.9g, not %.9g", what, (int)i, (double)x[i], (double)y[i]);
+    CHECK_MSG(!a->llama.post_norms || a->llama.score_scale == 0, "%s: scores times %g", what,
+              a->llama.score_scale); /* what no key says: by the head's width */
+    for (int k = 0; k < (a->llama.window > 0 ? 2 : 1); k++) {
+        llama_frequencies(&a->llama.positions[k], a->head, x);
+        llama_frequencies(&b->llama.positions[k], b->head, y);
+        CHECK_MSG(a->llama.positions[k].scale == b->llama.positions[k].scale, "%s: scale", what);
+        for (int64_t i = 0; i < a->head / 2; i++)
+            CHECK_MSG(apart((double)x[i], (double)y[i]) <= 2e-7 * (double)y[i],
+                      "%s: angle %d is %.9g, not %.9g", what, (int)i, (double)x[i], (double)y[i]);
+    }
 }
 
 /* Parameters of a store against floats: to the bit, or as rows of 127 steps hold them. */
@@ -425,23 +460,25 @@ static void test_models(void)
         { "tests/golden/llama/gqa", "llama" },       { "tests/golden/llama/mistral", "llama" },
         { "tests/golden/llama/qwen2", "qwen2" },     { "tests/golden/llama/qwen3", "qwen3" },
         { "tests/golden/llama/smollm3", "smollm3" }, { "tests/golden/llama/gemma", "gemma" },
-        { "tests/golden/llama/yarn", NULL },         { "tests/golden/llama/linear", NULL },
-        { "tests/golden/gpt2/model", "gpt2" }
+        { "tests/golden/windows/gemma2", "gemma2" }, { "tests/golden/windows/gemma3", "gemma3" },
+        { "tests/golden/windows/mistral", "llama" }, { "tests/golden/llama/yarn", NULL },
+        { "tests/golden/llama/linear", NULL },       { "tests/golden/gpt2/model", "gpt2" }
     };
     static const int types[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
                                  GGUF_T_Q4_0, GGUF_T_Q4_1, GGUF_T_Q5_0, GGUF_T_Q5_1 };
-    for (int i = 0; i < 9; i++)
+    enum { MODELS = sizeof models / sizeof models[0] };
+    for (int i = 0; i < MODELS; i++)
         for (int k = 0; k < 8; k++) {
             model_any m;
             char what[96];
             file floats = { NULL, 0, 0, 0, 0, 0, 0 };
-            if ((i > 0 && i < 8 && k != 0 && k != i) ||
+            if ((i > 0 && i < MODELS - 1 && k != 0 && k != i % 8) ||
                 !CHECK_MSG(model_read_config(&m, models[i][0]) == 0, "%s", m.error))
                 continue;
             const char *architecture = models[i][1] != NULL ? models[i][1] : m.config.type;
             snprintf(what, sizeof what, "%s as %s", models[i][0] + 13,
                      gguf_tensor_types[types[k]].name);
-            if (strcmp(m.config.type, "mistral") == 0)
+            if (strcmp(m.config.type, "mistral") == 0 && m.config.llama.window == 0)
                 m.config.type = "llama"; /* what a GGUF says */
             memset(m.config.llama.unturned, 0, sizeof m.config.llama.unturned); /* each fourth */
             file all = make_file(&m, architecture, types[k], &floats);
