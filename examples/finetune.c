@@ -40,8 +40,8 @@ static struct {
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
-static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "auto", NULL };
-enum { STORE_AUTO = 4 };
+static const char *const storage_names[] = { "f32", "bf16", "f16", "int8", "int4", "auto", NULL };
+enum { STORE_AUTO = 5 };
 enum { KEEP_BEST, KEEP_LAST, KEEP_BOTH };
 static const char *const keep_names[] = { "best", "last", "both", NULL };
 static const char *const export_names[] = { "f32", "bf16", "f16", NULL };
@@ -263,6 +263,9 @@ static int check_options(void)
     if (packed_by_option() && o.map)
         return session_fail(2, "--map uses weights as the file has them; leave --store %s out",
                             storage_names[o.store]);
+    if (o.map && gguf_is(o.model))
+        return session_fail(2, "--map: values of a GGUF are not used where they lie; leave it out: "
+                               "--store auto keeps them in about as many bytes as the file");
     if (o.adapter != NULL && (o.size > 0 || o.layers > 0 || o.hidden > 0 || o.alpha > 0 ||
                               o.rslora || o.lora_dropout > 0 || o.targets != NULL ||
                               o.ranks != NULL || o.alphas != NULL || o.bias != 0))

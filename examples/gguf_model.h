@@ -347,11 +347,13 @@ static inline double gguf_llama3_apart(const gguf_llama3 *l, const float *want, 
     return apart;
 }
 
-static inline double gguf_round(double x) /* to 6 digits: what was in config.json is likely short */
+/* A number of 4 digits that is as good as x, if there is one: what was in config.json. */
+static inline double gguf_short(double x)
 {
     char text[40];
-    snprintf(text, sizeof text, "%.6g", x);
-    return strtod(text, NULL);
+    snprintf(text, sizeof text, "%.4g", x);
+    const double y = strtod(text, NULL), off = y / x - 1;
+    return off < 2e-5 && off > -2e-5 ? y : x;
 }
 
 /* Low and high from two known points of the straight line that the kept shares are between them:
@@ -370,13 +372,15 @@ static inline void gguf_llama3_fit(gguf_llama3 *l, const float *want, int64_t n,
         turns[to] = x;
         share[to] = to == 0 ? 1 : to == 3 ? 0 : y;
     }
-    for (int i = 0; i < 4; i++) {
-        const int p = pairs[i][0], q = pairs[i][1];
+    for (int i = -1; i < 4; i++) { /* -1: one point, and high is 4 low, as usual */
+        const int p = i < 0 ? 1 : pairs[i][0], q = i < 0 ? 1 : pairs[i][1];
         if (!(turns[p] > 0) || !(turns[q] > 0))
             continue;
-        const double slope = (share[p] - share[q]) / (turns[p] - turns[q]);
-        l->low = gguf_round(turns[q] - share[q] / slope);
-        l->high = gguf_round(turns[p] + (1 - share[p]) / slope);
+        const double usual = turns[1] / (1 + 3 * share[1]);
+        const double slope =
+            i < 0 ? 1 / (3 * usual) : (share[p] - share[q]) / (turns[p] - turns[q]);
+        l->low = gguf_short(turns[q] - share[q] / slope);
+        l->high = gguf_short(turns[p] + (1 - share[p]) / slope);
         if (gguf_llama3_apart(l, want, n, base) <= 1e-5)
             return;
     }
@@ -728,7 +732,7 @@ static inline int gguf_stream_rows(gguf_stream *s)
 static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
                                    const model_config *c, uint64_t *size)
 {
-    static const char *const names[] = { "F32", "BF16", "F16" };
+    static const char *const names[] = { "F32", "BF16", "F16", "I8", "U8" };
     const size_t each = MODEL_NAME + 160;
     uint64_t begin = 0;
     s->head = (char *)malloc(16 + (s->count + 1) * each);
@@ -742,11 +746,11 @@ static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
         gguf_parameter(a, c, p->t->name, name);
         n += (size_t)snprintf(s->head + n, each, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[",
                               i > 0 ? ',' : '{', name, names[p->as]);
+        const int64_t wide = p->as == GCKPT_STORED_I4 ? (int64_t)p->row_bytes : p->columns;
         const int matrix = model_get(c, model_find(c, name)).shape.n == 2;
-        n += matrix
-                 ? (size_t)snprintf(s->head + n, each, "%lld,%lld", (long long)p->rows,
-                                    (long long)p->columns)
-                 : (size_t)snprintf(s->head + n, each, "%lld", (long long)(p->rows * p->columns));
+        n += matrix ? (size_t)snprintf(s->head + n, each, "%lld,%lld", (long long)p->rows,
+                                       (long long)wide)
+                    : (size_t)snprintf(s->head + n, each, "%lld", (long long)(p->rows * wide));
         n += (size_t)snprintf(s->head + n, each, "],\"data_offsets\":[%llu,%llu]}",
                               (unsigned long long)begin, (unsigned long long)end);
         p->begin = begin;
@@ -760,28 +764,35 @@ static inline int gguf_stream_head(gguf_stream *s, const gguf_architecture *a,
     return *size <= SIZE_MAX ? 0 : gguf_fail(s->g, "is too large for this machine");
 }
 
-/* What the store keeps a matrix of a type as, to be as near to the file as it can: Q8_0 and Q6_K as
- * I8, and so the other ones of 4 and 5 bits: a second rounding to 4 bits would add an error as large
- * as the first. */
-static inline gckpt_storage gguf_near(int type)
+/* What the store keeps a matrix of a type as, to be as near to the file as it can: Q4_0 as it is, but
+ * where its blocks run across rows. All other ones as I8, those of 4 and 5 bits, too: a second
+ * rounding to 4 bits would add an error as large as the first. */
+static inline gckpt_storage gguf_near(int type, int turned)
 {
-    return type == GGUF_T_F32    ? GCKPT_STORED_F32
-           : type == GGUF_T_F16  ? GCKPT_STORED_F16
-           : type == GGUF_T_BF16 ? GCKPT_STORED_BF16
-                                 : GCKPT_STORED_I8;
+    return type == GGUF_T_F32               ? GCKPT_STORED_F32
+           : type == GGUF_T_F16             ? GCKPT_STORED_F16
+           : type == GGUF_T_BF16            ? GCKPT_STORED_BF16
+           : type == GGUF_T_Q4_0 && !turned ? GCKPT_STORED_I4
+                                            : GCKPT_STORED_I8;
 }
 
-/* How tensor t is shown as parameter p; 0, or an error. */
-static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_config *c,
-                               const model_parameter *p, const gguf_tensor *t, gguf_part *part)
+/* 1: a matrix that the family has (in,out), whose tensors are (out,in). */
+static inline int gguf_turned(const model_config *c, const model_parameter *p)
 {
-    const int matrix = p->shape.n == 2;
-    const int query = strstr(p->name, ".q_proj.") != NULL;
-    const int table = strstr(p->name, "embed_tokens.") != NULL || strncmp(p->name, "wte", 3) == 0 ||
-                      strncmp(p->name, "wpe", 3) == 0 || strstr(p->name, "lm_head.") != NULL;
-    memset(part, 0, sizeof *part);
-    part->t = t;
-    part->turned = matrix && !c->family->transposed && !table;
+    static const char *const tables[] = { "wte.", "wpe.", "lm_head." };
+    int table = 0;
+    for (int i = 0; i < 3; i++)
+        table |= strncmp(p->name, tables[i], strlen(tables[i])) == 0;
+    return p->shape.n == 2 && !c->family->transposed && !table;
+}
+
+/* How tensor t is shown as parameter p, which is kept as `keep`; 0, or an error. */
+static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_config *c,
+                               const model_parameter *p, gckpt_storage keep, gguf_part *part)
+{
+    const gguf_tensor *t = part->t;
+    const int matrix = p->shape.n == 2, query = strstr(p->name, ".q_proj.") != NULL;
+    part->turned = gguf_turned(c, p);
     part->rows = matrix ? p->shape.d[0] : 1;
     part->columns = p->shape.d[p->shape.n - 1];
     if (t->d[part->turned] != part->columns || t->d[!part->turned] != part->rows ||
@@ -805,6 +816,10 @@ static inline int gguf_part_of(gguf *g, const gguf_architecture *a, const model_
                : part->minus == 0 && t->type == GGUF_T_BF16 ? GCKPT_STORED_BF16
                                                             : GCKPT_STORED_F32;
     part->row_bytes = (size_t)part->columns * (part->as == GCKPT_STORED_F32 ? 4 : 2);
+    if (keep == GCKPT_STORED_I4 && t->type == GGUF_T_Q4_0 && !part->turned) {
+        part->as = GCKPT_STORED_I4;
+        part->row_bytes = gguf_bytes(t->type, part->columns);
+    }
     return 0;
 }
 
@@ -829,8 +844,12 @@ static inline int gguf_plan_parts(model_loading *l, gckpt_store *store, gguf_str
             break;
         }
         const model_parameter p = model_get(c, at);
-        const gckpt_storage keep = source->as_file ? gguf_near(all[i]->type) : source->storage;
-        if (gguf_part_of(g, a, c, &p, all[i], &s->parts[s->count++]) == 0 && p.shape.n == 2 &&
+        gguf_part *part = &s->parts[s->count++];
+        const gckpt_storage keep =
+            source->as_file ? gguf_near(all[i]->type, gguf_turned(c, &p)) : source->storage;
+        memset(part, 0, sizeof *part);
+        part->t = all[i];
+        if (gguf_part_of(g, a, c, &p, keep, part) == 0 && p.shape.n == 2 &&
             keep != GCKPT_STORED_F32 &&
             (gckpt_store_freeze(store, p.name, 1) != GCKPT_OK ||
              gckpt_store_pack(store, p.name, keep) != GCKPT_OK))

@@ -1,0 +1,918 @@
+/* test_gguf.c - GGUF: blocks of every type to the gguf package's bits; llama.cpp's converter's files
+ * of the golden models, and files written here as it writes them, are those models, in every storage;
+ * adapters both ways; what lies is refused by name, and no byte that is flipped does harm.
+ *     build/test_gguf [folder for what is saved] */
+#define _XOPEN_SOURCE 700
+#include "gradckpt.h"
+#include "check.h"
+#include "examples/adapters.h"
+#include "golden/gguf.h"
+#include "tuning.h"
+
+static char path[128];
+
+static const char *in_folder(const char *name)
+{
+    snprintf(path, sizeof path, "%s/%s", tuning_folder, name);
+    return path;
+}
+
+/* ---- writing files --------------------------------------------------------------------------- */
+static void put(file *b, uint64_t number, int n)
+{
+    unsigned char bytes[8];
+    for (int i = 0; i < n; i++)
+        bytes[i] = (unsigned char)(number >> 8 * i);
+    file_write(b, bytes, (size_t)n);
+}
+
+static void put_text(file *b, const char *text)
+{
+    put(b, strlen(text), 8);
+    file_write(b, text, strlen(text));
+}
+
+/* A key of an architecture, or, architecture "", as it is. */
+static void put_key(file *b, const char *architecture, const char *name, gguf_type type)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%s%s%s", architecture, architecture[0] ? "." : "", name);
+    put_text(b, key);
+    put(b, type, 4);
+}
+
+static void put_size(file *b, const char *architecture, const char *name, int64_t n)
+{
+    put_key(b, architecture, name, GGUF_U32);
+    put(b, (uint64_t)n, 4);
+}
+
+static void put_real(file *b, const char *architecture, const char *name, double x)
+{
+    put_key(b, architecture, name, GGUF_F32);
+    put(b, bits_of((float)x), 4);
+}
+
+typedef struct { /* a file that is being made: its three parts */
+    file keys, infos, data;
+    uint64_t key_count, tensor_count;
+} gguf_made;
+
+static void add_tensor(gguf_made *f, const char *name, int type, int axes, const int64_t *d,
+                       const void *bytes, size_t size)
+{
+    put_text(&f->infos, name);
+    put(&f->infos, (uint64_t)axes, 4);
+    for (int i = 0; i < axes; i++)
+        put(&f->infos, (uint64_t)d[i], 8);
+    put(&f->infos, (uint64_t)type, 4);
+    put(&f->infos, f->data.size, 8);
+    file_write(&f->data, bytes, size);
+    while (f->data.size % 32 != 0)
+        put(&f->data, 0, 1);
+    f->tensor_count++;
+}
+
+/* The parts as one file, given back by the caller; the parts are gone. */
+static file join_parts(gguf_made *f)
+{
+    file all = { NULL, 0, 0, 0, 0, 0, 0 };
+    file_write(&all, "GGUF", 4);
+    put(&all, 3, 4);
+    put(&all, f->tensor_count, 8);
+    put(&all, f->key_count, 8);
+    file_write(&all, f->keys.bytes, f->keys.size);
+    if (f->infos.size > 0)
+        file_write(&all, f->infos.bytes, f->infos.size);
+    while (all.size % 32 != 0)
+        put(&all, 0, 1);
+    file_write(&all, f->data.bytes, f->data.size);
+    free(f->keys.bytes);
+    free(f->infos.bytes);
+    free(f->data.bytes);
+    return all;
+}
+
+static void store_file(const char *name, const unsigned char *bytes, size_t size)
+{
+    FILE *f = fopen(name, "wb");
+    CHECK(f != NULL && fwrite(bytes, 1, size, f) == size && fclose(f) == 0);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+static const struct {
+    int type;
+    const unsigned char *bytes;
+    size_t size;
+    const uint32_t *values;
+    int64_t count;
+} golden_blocks[] = {
+#define GOLDEN_BLOCK(name)                                                                         \
+    {                                                                                              \
+        GGUF_T_##name, golden_##name, sizeof golden_##name, golden_##name##_values,                \
+            sizeof golden_##name##_values / 4                                                      \
+    }
+    GOLDEN_BLOCK(F32),  GOLDEN_BLOCK(F16),  GOLDEN_BLOCK(BF16), GOLDEN_BLOCK(Q8_0),
+    GOLDEN_BLOCK(Q4_0), GOLDEN_BLOCK(Q4_1), GOLDEN_BLOCK(Q5_0), GOLDEN_BLOCK(Q5_1),
+    GOLDEN_BLOCK(Q4_K), GOLDEN_BLOCK(Q5_K), GOLDEN_BLOCK(Q6_K)
+};
+enum { BLOCKS = sizeof golden_blocks / sizeof golden_blocks[0] };
+
+static void test_blocks(void)
+{
+    gguf_made f;
+    gguf g;
+    memset(&f, 0, sizeof f);
+    put_key(&f.keys, "", "general.architecture", GGUF_STRING);
+    put_text(&f.keys, "none");
+    f.key_count = 1;
+    for (int i = 0; i < BLOCKS; i++)
+        add_tensor(&f, gguf_tensor_types[golden_blocks[i].type].name, golden_blocks[i].type, 1,
+                   &golden_blocks[i].count, golden_blocks[i].bytes, golden_blocks[i].size);
+    file all = join_parts(&f);
+    store_file(in_folder("blocks.gguf"), all.bytes, all.size);
+    CHECK_MSG(gguf_open(&g, path) == 0, "%s", g.error);
+    for (int i = 0; i < BLOCKS; i++) {
+        float have[256];
+        const char *name = gguf_tensor_types[golden_blocks[i].type].name;
+        const gguf_tensor *t = gguf_find_tensor(&g, name);
+        if (!CHECK_MSG(t != NULL && t->elements == golden_blocks[i].count, "%s: not there", name) ||
+            !CHECK_MSG(gguf_read_floats(&g, t, 0, t->elements, have) == 0, "%s", g.error))
+            continue;
+        for (int64_t k = 0; k < t->elements; k++)
+            CHECK_MSG(bits_of(have[k]) == golden_blocks[i].values[k], "%s: value %d is %g, not %g",
+                      name, (int)k, (double)have[k], (double)float_of(golden_blocks[i].values[k]));
+    }
+    gguf_close(&g);
+    free(all.bytes);
+}
+
+/* ---- models as the converter writes them ------------------------------------------------------ */
+/* What modules are called there. */
+static const char *const names[][2] = {
+    { "input_layernorm", "attn_norm" },
+    { "self_attn.q_proj", "attn_q" },
+    { "self_attn.k_proj", "attn_k" },
+    { "self_attn.v_proj", "attn_v" },
+    { "self_attn.q_norm", "attn_q_norm" },
+    { "self_attn.k_norm", "attn_k_norm" },
+    { "self_attn.o_proj", "attn_output" },
+    { "post_attention_layernorm", "ffn_norm" },
+    { "mlp.gate_proj", "ffn_gate" },
+    { "mlp.up_proj", "ffn_up" },
+    { "mlp.down_proj", "ffn_down" },
+    { "embed_tokens", "token_embd" },
+    { "norm", "output_norm" },
+    { "lm_head", "output" },
+    { "ln_1", "attn_norm" },
+    { "attn.c_attn", "attn_qkv" },
+    { "attn.c_proj", "attn_output" },
+    { "ln_2", "ffn_norm" },
+    { "mlp.c_fc", "ffn_up" },
+    { "mlp.c_proj", "ffn_down" },
+    { "wte", "token_embd" },
+    { "wpe", "position_embd" },
+    { "ln_f", "output_norm" },
+};
+
+/* A tensor's name from a parameter's: "layers.1.mlp.up_proj.weight", "norm.weight". */
+static void name_of(const char *parameter, char *name)
+{
+    char module[MODEL_NAME];
+    const char *end = strrchr(parameter, '.');
+    int layer = -1, n = 0;
+    if (sscanf(parameter, "layers.%d.%n", &layer, &n) < 1 &&
+        sscanf(parameter, "h.%d.%n", &layer, &n) < 1)
+        n = 0;
+    snprintf(module, sizeof module, "%.*s", (int)(end - parameter) - n, parameter + n);
+    name[0] = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(names[i][0], module) == 0) {
+            if (layer >= 0)
+                snprintf(name, MODEL_NAME, "blk.%d.%s%s", layer, names[i][1], end);
+            else
+                snprintf(name, MODEL_NAME, "%s%s", names[i][1], end);
+            return;
+        }
+    CHECK_MSG(0, "%s: no name", parameter);
+}
+
+/* The row of the file that row r is: pairs (j, j + head / 2) lie side by side. */
+static int64_t row_of(const model_config *c, const char *name, int64_t r)
+{
+    const int paired = strcmp(c->type, "llama") == 0 || strcmp(c->type, "mistral") == 0 ||
+                       strcmp(c->type, "smollm3") == 0;
+    const int64_t head = c->head, h = r / head, in = r % head;
+    if (!paired || (strstr(name, "q_proj") == NULL && strstr(name, "k_proj") == NULL))
+        return r;
+    return h * head + (in < head / 2 ? 2 * in : 2 * (in - head / 2) + 1);
+}
+
+/* A type that rows of so many fit in. */
+static int type_for(int type, int64_t columns)
+{
+    return columns % gguf_tensor_types[type].values == 0 ? type : GGUF_T_F16;
+}
+
+static int is_table(const char *name)
+{
+    return strncmp(name, "wte", 3) == 0 || strncmp(name, "wpe", 3) == 0 ||
+           strncmp(name, "lm_head", 7) == 0;
+}
+
+/* Random values of a type, all finite: bytes, and scales that are small. */
+static void random_bytes(int type, int64_t n, unsigned char *to)
+{
+    const size_t each = (size_t)gguf_tensor_types[type].bytes, size = gguf_bytes(type, n);
+    const size_t half = type == GGUF_T_F16 || each > 4 ? 1 : 0; /* binary16s begin each */
+    for (size_t i = 0; i < size; i++)
+        to[i] = (unsigned char)below(256);
+    for (size_t i = 0; i < size; i += each) {
+        if (half)
+            to[i + 1] = (unsigned char)((to[i + 1] & 0x83) | 0x20);
+        if (type == GGUF_T_Q4_1 || type == GGUF_T_Q5_1)
+            to[i + 3] = (unsigned char)((to[i + 3] & 0x83) | 0x20);
+        if (!half) { /* F32, BF16 */
+            to[i + each - 1] = (unsigned char)((to[i + each - 1] & 0x80) | 0x3c);
+            to[i + each - 2] &= 0x7f;
+        }
+    }
+}
+
+/* The keys of a model's config. */
+static void add_keys(gguf_made *f, const model_any *m, const char *architecture)
+{
+    const model_config *c = &m->config;
+    file *b = &f->keys;
+    const int gpt2 = strcmp(architecture, "gpt2") == 0;
+    put_key(b, "", "general.architecture", GGUF_STRING);
+    put_text(b, architecture);
+    put_size(b, architecture, "block_count", c->layers);
+    put_size(b, architecture, "embedding_length", c->width);
+    put_size(b, architecture, "feed_forward_length", c->inner);
+    put_size(b, architecture, "context_length", c->context);
+    put_size(b, architecture, "attention.head_count", c->heads);
+    put_size(b, "", "tokenizer.ggml.eos_token_id", c->eos[0]);
+    f->key_count += 7;
+    if (gpt2) {
+        put_real(b, architecture, "attention.layer_norm_epsilon", 1e-5);
+        f->key_count++;
+        return;
+    }
+    put_key(b, architecture, "attention.head_count_kv", GGUF_ARRAY); /* of each layer */
+    put(b, GGUF_I32, 4);
+    put(b, (uint64_t)c->layers, 8);
+    for (int64_t i = 0; i < c->layers; i++)
+        put(b, (uint64_t)c->key_heads, 4);
+    put_size(b, architecture, "attention.key_length", c->head);
+    put_real(b, architecture, "attention.layer_norm_rms_epsilon", c->llama.epsilon);
+    put_real(b, architecture, "rope.freq_base", c->llama.base);
+    f->key_count += 4;
+    if (c->llama.scaling != LLAMA_LINEAR && c->llama.scaling != LLAMA_YARN)
+        return;
+    put_key(b, architecture, "rope.scaling.type", GGUF_STRING);
+    put_text(b, c->llama.scaling == LLAMA_YARN ? "yarn" : "linear");
+    put_real(b, architecture, "rope.scaling.factor", c->llama.factor);
+    f->key_count += 2;
+    if (c->llama.scaling == LLAMA_LINEAR)
+        return;
+    put_size(b, architecture, "rope.scaling.original_context_length", (int64_t)c->llama.original);
+    f->key_count++;
+}
+
+/* llama3's factors, as the converter makes them. */
+static void add_factors(gguf_made *f, const model_config *c)
+{
+    unsigned char bytes[4 * LLAMA_HEAD / 2];
+    float plain[LLAMA_HEAD / 2], scaled[LLAMA_HEAD / 2];
+    const int64_t n = c->head / 2;
+    model_config without = *c;
+    without.llama.scaling = LLAMA_LINEAR;
+    without.llama.factor = 1;
+    llama_frequencies(&without, plain);
+    llama_frequencies(c, scaled);
+    for (int64_t i = 0; i < n; i++)
+        for (int k = 0; k < 4; k++)
+            bytes[4 * i + k] = (unsigned char)(bits_of(plain[i] / scaled[i]) >> 8 * k);
+    add_tensor(f, "rope_freqs.weight", GGUF_T_F32, 1, &n, bytes, (size_t)n * 4);
+}
+
+/* A file of a model, its matrices of `type`, all values random; and what its parameters are, one
+ * behind the other, as floats. */
+static file make_file(const model_any *m, const char *architecture, int type, file *floats)
+{
+    const model_config *c = &m->config;
+    gguf_made f;
+    memset(&f, 0, sizeof f);
+    add_keys(&f, m, architecture);
+    for (int64_t i = 0; i < model_count(c); i++) {
+        const model_parameter p = model_get(c, i);
+        const int matrix = p.shape.n == 2;
+        const int turned = matrix && !c->family->transposed && !is_table(p.name);
+        const int64_t n = count_of(&p.shape), last = p.shape.d[p.shape.n - 1];
+        const int64_t d[2] = { turned ? p.shape.d[0] : last, matrix ? p.shape.d[turned] : 1 };
+        const int as = matrix ? type_for(type, d[0]) : GGUF_T_F32;
+        const size_t size = gguf_bytes(as, n);
+        unsigned char *bytes = (unsigned char *)malloc(size);
+        float *values = (float *)malloc((size_t)n * sizeof *values);
+        char name[MODEL_NAME];
+        random_bytes(as, n, bytes);
+        gguf_floats(as, bytes, n, values);
+        name_of(p.name, name);
+        add_tensor(&f, name, as, p.shape.n, d, bytes, size);
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t row = matrix ? k / last : k, column = matrix ? k % last : 0;
+            const int64_t at = turned   ? column * d[0] + row
+                               : matrix ? row_of(c, p.name, row) * last + column
+                                        : row_of(c, p.name, row);
+            float x = values[at];
+            if (strcmp(architecture, "gemma") == 0 && strstr(p.name, "norm.weight") != NULL)
+                x -= 1;
+            file_write(floats, &x, sizeof x);
+        }
+        free(bytes);
+        free(values);
+    }
+    if (c->llama.scaling == LLAMA_LLAMA3)
+        add_factors(&f, c);
+    return join_parts(&f);
+}
+
+static double apart(double a, double b) { return a > b ? a - b : b - a; }
+
+/* The same model, but for where it is from. */
+static void same_config(const char *what, const model_config *a, const model_config *b)
+{
+    float x[LLAMA_HEAD / 2], y[LLAMA_HEAD / 2];
+    CHECK_MSG(a->family == b->family && strcmp(a->type, b->type) == 0 && a->layers == b->layers &&
+                  a->width == b->width && a->inner == b->inner && a->context == b->context &&
+                  a->vocabulary == b->vocabulary && a->heads == b->heads &&
+                  a->key_heads == b->key_heads && a->head == b->head &&
+                  a->activation == b->activation && a->tied == b->tied && a->eos[0] == b->eos[0],
+              "%s: a %s of other sizes", what, a->type);
+    if (a->family == &gpt2_family)
+        return;
+    CHECK_MSG(a->llama.epsilon == b->llama.epsilon && a->llama.plus_one == b->llama.plus_one &&
+                  a->llama.head_norms == b->llama.head_norms &&
+                  a->llama.qkv_bias == b->llama.qkv_bias &&
+                  a->llama.output_bias == b->llama.output_bias &&
+                  a->llama.mlp_bias == b->llama.mlp_bias &&
+                  memcmp(a->llama.unturned, b->llama.unturned, sizeof a->llama.unturned) == 0 &&
+                  a->llama.scale == b->llama.scale,
+              "%s: another model", what);
+    llama_frequencies(a, x);
+    llama_frequencies(b, y);
+    for (int64_t i = 0; i < a->head / 2; i++)
+        CHECK_MSG(apart((double)x[i], (double)y[i]) <= 2e-7 * (double)y[i],
+                  "%s: angle %d is %.9g, not %.9g", what, (int)i, (double)x[i], (double)y[i]);
+}
+
+/* Parameters of a store against floats: to the bit, or as rows of 127 steps hold them. */
+static void same_values(const char *what, const model_config *c, gckpt_store *s, const float *want,
+                        int as_file, int type)
+{
+    for (int64_t i = 0; i < model_count(c); i++) {
+        const model_parameter q = model_get(c, i);
+        const int64_t n = count_of(&q.shape), last = q.shape.d[q.shape.n - 1];
+        const int turned = q.shape.n == 2 && !c->family->transposed && !is_table(q.name);
+        const int of = type_for(type, q.shape.d[turned ? 0 : q.shape.n - 1]);
+        const gckpt_storage expect = !as_file || q.shape.n == 1     ? GCKPT_STORED_F32
+                                     : of == GGUF_T_F32             ? GCKPT_STORED_F32
+                                     : of == GGUF_T_F16             ? GCKPT_STORED_F16
+                                     : of == GGUF_T_BF16            ? GCKPT_STORED_BF16
+                                     : of == GGUF_T_Q4_0 && !turned ? GCKPT_STORED_I4
+                                                                    : GCKPT_STORED_I8;
+        gckpt_parameter p;
+        long wrong = 0;
+        if (!CHECK(gckpt_store_get(s, gckpt_store_find(s, q.name), &p) == GCKPT_OK))
+            continue;
+        CHECK_MSG(p.storage == expect, "%s: %s is stored as %d, not %d", what, q.name,
+                  (int)p.storage, (int)expect);
+        for (int64_t k = 0; k < n; k++) {
+            const unsigned char *bytes = (const unsigned char *)p.packed;
+            float have = 0;
+            double off = 0;
+            if (p.storage == GCKPT_STORED_F32)
+                have = p.values[k];
+            else if (p.storage == GCKPT_STORED_I8) {
+                have = (float)((const int8_t *)p.packed)[k] * p.scales[k / last];
+                off = 0.50001 * (double)p.scales[k / last];
+            } else if (p.storage == GCKPT_STORED_I4) {
+                float block[32];
+                gguf_floats(GGUF_T_Q4_0, bytes + k / 32 * 18, 32, block);
+                have = block[k % 32];
+            } else {
+                uint16_t bits;
+                memcpy(&bits, bytes + 2 * k, 2);
+                const unsigned char low_first[2] = { (unsigned char)bits,
+                                                     (unsigned char)(bits >> 8) };
+                gguf_floats(p.storage == GCKPT_STORED_F16 ? GGUF_T_F16 : GGUF_T_BF16, low_first, 1,
+                            &have);
+            }
+            wrong += off > 0 ? apart((double)have, (double)want[k]) > off
+                             : bits_of(have) != bits_of(want[k]);
+        }
+        CHECK_MSG(wrong == 0, "%s: %ld of %ld values of %s are others", what, wrong, (long)n,
+                  q.name);
+        want += n;
+    }
+}
+
+/* Every kind of model in every type, as floats and as near to the file as can be. */
+static void test_models(void)
+{
+    static const char *const models[][2] = {
+        { "tests/golden/llama/gqa", "llama" },       { "tests/golden/llama/mistral", "llama" },
+        { "tests/golden/llama/qwen2", "qwen2" },     { "tests/golden/llama/qwen3", "qwen3" },
+        { "tests/golden/llama/smollm3", "smollm3" }, { "tests/golden/llama/gemma", "gemma" },
+        { "tests/golden/llama/yarn", NULL },         { "tests/golden/llama/linear", NULL },
+        { "tests/golden/gpt2/model", "gpt2" }
+    };
+    static const int types[] = { GGUF_T_F32,  GGUF_T_F16,  GGUF_T_BF16, GGUF_T_Q8_0,
+                                 GGUF_T_Q4_0, GGUF_T_Q4_1, GGUF_T_Q5_0, GGUF_T_Q5_1 };
+    for (int i = 0; i < 9; i++)
+        for (int k = 0; k < 8; k++) {
+            model_any m;
+            char what[96];
+            file floats = { NULL, 0, 0, 0, 0, 0, 0 };
+            if ((i > 0 && i < 8 && k != 0 && k != i) ||
+                !CHECK_MSG(model_read_config(&m, models[i][0]) == 0, "%s", m.error))
+                continue;
+            const char *architecture = models[i][1] != NULL ? models[i][1] : m.config.type;
+            snprintf(what, sizeof what, "%s as %s", models[i][0] + 13,
+                     gguf_tensor_types[types[k]].name);
+            if (strcmp(m.config.type, "mistral") == 0)
+                m.config.type = "llama"; /* what a GGUF says */
+            memset(m.config.llama.unturned, 0, sizeof m.config.llama.unturned); /* each fourth */
+            file all = make_file(&m, architecture, types[k], &floats);
+            store_file(in_folder("model.gguf"), all.bytes, all.size);
+            for (int as_file = 0; as_file < 2; as_file++) {
+                const model_source source = { GCKPT_STORED_F32, 0, as_file };
+                model_any have;
+                gckpt_store *s = gckpt_store_new(NULL);
+                if (CHECK_MSG(model_load(&have, s, path, &source) == 0, "%s: %s", what,
+                              have.error)) {
+                    same_config(what, &have.config, &m.config);
+                    same_values(what, &have.config, s, (const float *)(void *)floats.bytes, as_file,
+                                types[k]);
+                }
+                gckpt_store_free(s);
+                model_close(&have);
+            }
+            model_close(&m);
+            free(all.bytes);
+            free(floats.bytes);
+        }
+}
+
+/* Files of the converter and of llama-quantize: within their steps of the weights they are of. */
+static void test_converted(void)
+{
+    static const struct {
+        const char *file, *folder;
+        double step; /* of a block's greatest magnitude */
+    } golden[] = { { "llama-q8_0.gguf", "tests/golden/llama/gqa", 0.5 / 127 + 1.0 / 2048 },
+                   { "gpt2-q4_0.gguf", "tests/golden/gpt2/model", 1.0 / 8 + 1.0 / 2048 } };
+    for (int i = 0; i < 2; i++) {
+        model_any a, b;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_store *t = tuning_load(&b, golden[i].folder, NULL);
+        snprintf(path, sizeof path, "tests/golden/gguf/%s", golden[i].file);
+        if (CHECK_MSG(model_load(&a, s, path, NULL) == 0, "%s", a.error)) {
+            same_config(golden[i].file, &a.config, &b.config);
+            CHECK(gckpt_store_count(s) == gckpt_store_count(t));
+            gckpt_parameter p, q;
+            for (int k = 0; gckpt_store_get(s, k, &p) == GCKPT_OK; k++) {
+                double most = 0, off = 0;
+                CHECK(gckpt_store_get(t, gckpt_store_find(t, p.name), &q) == GCKPT_OK);
+                for (int64_t n = 0; n < p.elements; n++) {
+                    const double x = apart((double)q.values[n], 0);
+                    const double d = apart((double)p.values[n], (double)q.values[n]);
+                    most = x > most ? x : most;
+                    off = d > off ? d : off;
+                }
+                CHECK_MSG(off <= (p.shape.n == 1 ? 0 : golden[i].step * most),
+                          "%s: %s is %g off, of %g", golden[i].file, p.name, off, most);
+            }
+        }
+        gckpt_store_free(s);
+        gckpt_store_free(t);
+        model_close(&a);
+        model_close(&b);
+    }
+}
+
+/* What is read from a GGUF is written as a folder that is the same model. */
+static void test_saved_as_folder(void)
+{
+    model_any a, b;
+    char folder[96];
+    gckpt_store *s = gckpt_store_new(NULL);
+    snprintf(folder, sizeof folder, "%s/whole", tuning_folder);
+    CHECK_MSG(model_load(&a, s, "tests/golden/gguf/llama-q8_0.gguf", NULL) == 0 &&
+                  model_save(&a, s, folder, GCKPT_STORED_F32) == 0,
+              "%s", a.error);
+    gckpt_store *t = tuning_load(&b, folder, NULL);
+    same_config("whole", &b.config, &a.config);
+    CHECK(gckpt_store_hash(s) == gckpt_store_hash(t));
+    gckpt_store_free(s);
+    gckpt_store_free(t);
+    model_close(&a);
+    model_close(&b);
+}
+
+/* ---- adapters -------------------------------------------------------------------------------- */
+typedef struct {
+    model_any m;
+    gckpt_store *s;
+    adapters a;
+    model_options how;
+} tuned;
+
+static void begin(tuned *t, const char *folder)
+{
+    memset(t, 0, sizeof *t);
+    t->s = tuning_load(&t->m, folder, NULL);
+    t->how.hooks = &t->a.hooks;
+}
+
+static void end(tuned *t)
+{
+    adapters_end(&t->a);
+    gckpt_store_free(t->s);
+    model_close(&t->m);
+}
+
+/* The converter's file of a golden adapter is that adapter, and so is what is written of it, but for
+ * keys that say nothing of it. */
+static void test_golden_adapter(void)
+{
+    tuned t, u;
+    gckpt_parameter p, q;
+    gguf a, b;
+    begin(&t, "tests/golden/llama/gqa");
+    begin(&u, "tests/golden/llama/gqa");
+    CHECK_MSG(adapters_load(&t.a, &t.m, t.s, "tests/golden/llama/lora") == 0, "%s", t.m.error);
+    CHECK_MSG(adapters_load(&u.a, &u.m, u.s, "tests/golden/gguf/lora.gguf") == 0, "%s", u.m.error);
+    CHECK(gckpt_store_count(t.s) == gckpt_store_count(u.s) &&
+          t.a.options.size == u.a.options.size && t.a.options.alpha == u.a.options.alpha);
+    for (int i = 0; gckpt_store_get(t.s, i, &p) == GCKPT_OK; i++)
+        CHECK_MSG(gckpt_store_get(u.s, gckpt_store_find(u.s, p.name), &q) == GCKPT_OK &&
+                      p.frozen == q.frozen && p.elements == q.elements &&
+                      memcmp(p.values, q.values, (size_t)p.elements * sizeof *p.values) == 0,
+                  "%s is another", p.name);
+    CHECK_MSG(gguf_adapter_save(&t.a, in_folder("lora.gguf")) == 0, "%s", t.m.error);
+    CHECK(gguf_open(&a, "tests/golden/gguf/lora.gguf") == 0 && gguf_open(&b, path) == 0 &&
+          a.tensor_count == b.tensor_count);
+    for (size_t i = 0; i < a.tensor_count; i++) {
+        unsigned char x[1024], y[1024];
+        const gguf_tensor *v = &a.tensors[i], *w = gguf_find_tensor(&b, v->name);
+        CHECK_MSG(w != NULL && v->type == w->type && memcmp(v->d, w->d, sizeof v->d) == 0 &&
+                      v->bytes <= sizeof x &&
+                      gguf_read_bytes(&a, v->at, x, (size_t)v->bytes) == 0 &&
+                      gguf_read_bytes(&b, w->at, y, (size_t)w->bytes) == 0 &&
+                      memcmp(x, y, (size_t)v->bytes) == 0,
+                  "%s is another", v->name);
+    }
+    CHECK(gguf_real(&b, "adapter.lora.alpha", 0) == 8);
+    gguf_close(&a);
+    gguf_close(&b);
+    end(&t);
+    end(&u);
+}
+
+/* Written and read again, adapters compute what they did: ranks and alphas of some modules, rsLoRA,
+ * a GPT-2. */
+static void test_adapters(void)
+{
+    static const struct {
+        const char *folder;
+        adapters_options options;
+    } cases[] = {
+        { "tests/golden/llama/gqa",
+          { .method = ADAPTERS_LORA, .size = 3, .alpha = 5, .targets = "all-linear" } },
+        { "tests/golden/llama/smollm3",
+          { .method = ADAPTERS_LORA,
+            .size = 4,
+            .rslora = 1,
+            .targets = "q_proj,k_proj,mlp.down_proj" } },
+        { "tests/golden/llama/qwen2",
+          { .method = ADAPTERS_LORA,
+            .targets = "q_proj,v_proj",
+            .ranks = "layers.1.self_attn.q_proj=2",
+            .alphas = "v_proj=3" } },
+        { "tests/golden/gpt2/model", { .method = ADAPTERS_LORA, .targets = "all-linear" } },
+    };
+    static float want[LOGITS], have[LOGITS];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tuned t, u;
+        gckpt_parameter p;
+        double most = 0, plain = 0;
+        begin(&t, cases[i].folder);
+        CHECK(tuning_run(&t.m, t.s, NULL, "without", have));
+        CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &cases[i].options) == 0, "%s", t.m.error);
+        for (int k = 0; gckpt_store_get(t.s, k, &p) == GCKPT_OK; k++)
+            for (int64_t n = 0; !p.frozen && n < p.elements; n++)
+                p.values[n] = (float)((double)below(2001) / 4000 - 0.25);
+        CHECK(tuning_run(&t.m, t.s, &t.how, "lora", want));
+        for (int k = 0; k < LOGITS; k++)
+            plain = apart((double)have[k], (double)want[k]) > plain
+                        ? apart((double)have[k], (double)want[k])
+                        : plain;
+        CHECK_MSG(gguf_adapter_save(&t.a, in_folder("lora.gguf")) == 0, "%s", t.m.error);
+        begin(&u, cases[i].folder);
+        if (CHECK_MSG(adapters_load(&u.a, &u.m, u.s, path) == 0, "%s", u.m.error) &&
+            CHECK(tuning_run(&u.m, u.s, &u.how, "lora", have)))
+            for (int k = 0; k < LOGITS; k++)
+                most = apart((double)have[k], (double)want[k]) > most
+                           ? apart((double)have[k], (double)want[k])
+                           : most;
+        CHECK_MSG(most <= 1e-5 && plain > 0.01, "%s: logits are %g apart, %g without it",
+                  cases[i].folder, most, plain);
+        end(&t);
+        end(&u);
+    }
+}
+
+static void test_other_adapters(void)
+{
+    static const struct {
+        adapters_options options;
+        const char *says;
+    } cases[] = {
+        { { .method = ADAPTERS_LORA, .bias = ADAPTERS_ALL_BIASES },
+          "\"h.0.ln_1.bias\" is trained, too" },
+        { { .method = ADAPTERS_HOULSBY }, "houlsby of a gpt2: a GGUF has no place for it" },
+    };
+    static const struct {
+        const char *folder, *file, *says;
+    } loads[] = {
+        { "tests/golden/gpt2/model", "tests/golden/gguf/lora.gguf",
+          "key general.architecture is llama; the model is a gpt2" },
+        { "tests/golden/llama/gemma", "tests/golden/gguf/lora.gguf", "the model is a gemma" },
+        { "tests/golden/llama/mha", "tests/golden/gguf/lora.gguf", "the model takes" },
+        { "tests/golden/llama/gqa", "tests/golden/gguf/llama-q8_0.gguf",
+          "adapter and lora are expected" },
+        { "tests/golden/llama/gqa", "tests/golden/gguf/none.gguf", "cannot open it" },
+    };
+    for (int i = 0; i < 2; i++) {
+        tuned t;
+        begin(&t, "tests/golden/gpt2/model");
+        CHECK(adapters_begin(&t.a, &t.m, t.s, &cases[i].options) == 0);
+        CHECK_MSG(gguf_adapter_save(&t.a, in_folder("none.gguf")) != 0 &&
+                      strstr(t.m.error, cases[i].says) != NULL && access(path, F_OK) != 0,
+                  "%s: %s", cases[i].says, t.m.error);
+        end(&t);
+    }
+    for (size_t i = 0; i < sizeof loads / sizeof loads[0]; i++) {
+        tuned t;
+        begin(&t, loads[i].folder);
+        CHECK_MSG(adapters_load(&t.a, &t.m, t.s, loads[i].file) != 0 &&
+                      strstr(t.m.error, loads[i].says) != NULL,
+                  "%s: %s", loads[i].says, t.m.error);
+        end(&t);
+    }
+}
+
+/* ---- what lies ------------------------------------------------------------------------------- */
+/* Keys of all kinds and two tensors; the last byte of the last one is the file's. */
+static file small_file(void)
+{
+    static const unsigned char zeros[64] = { 0 };
+    static const int64_t one[2] = { 8, 2 }, two[1] = { 32 };
+    gguf_made f;
+    memset(&f, 0, sizeof f);
+    put_key(&f.keys, "", "general.architecture", GGUF_STRING);
+    put_text(&f.keys, "llama");
+    put_size(&f.keys, "", "general.alignment", 32);
+    put_key(&f.keys, "", "a.flag", GGUF_BOOL);
+    put(&f.keys, 1, 1);
+    put_key(&f.keys, "", "a.list", GGUF_ARRAY);
+    put(&f.keys, GGUF_I16, 4);
+    put(&f.keys, 2, 8);
+    put(&f.keys, 0xfffe0005, 4); /* 5, -2 */
+    put_key(&f.keys, "", "a.words", GGUF_ARRAY);
+    put(&f.keys, GGUF_STRING, 4);
+    put(&f.keys, 2, 8);
+    put_text(&f.keys, "so");
+    put_text(&f.keys, "");
+    put_key(&f.keys, "", "a.long", GGUF_I64);
+    put(&f.keys, (uint64_t)-3, 8);
+    put_key(&f.keys, "", "a.real", GGUF_F64);
+    put(&f.keys, 0x3ff8000000000000, 8); /* 1.5 */
+    f.key_count = 7;
+    add_tensor(&f, "one", GGUF_T_F32, 2, one, zeros, 64);
+    add_tensor(&f, "two", GGUF_T_Q4_0, 1, two, zeros, 18);
+    file all = join_parts(&f);
+    all.size -= 14; /* of padding */
+    return all;
+}
+
+static size_t behind(const file *all, const char *text)
+{
+    const size_t n = strlen(text);
+    for (size_t i = 0; i + n <= all->size; i++)
+        if (memcmp(all->bytes + i, text, n) == 0)
+            return i + n;
+    CHECK_MSG(0, "no %s", text);
+    return 0;
+}
+
+static void test_keys(void)
+{
+    gguf g;
+    size_t size;
+    file all = small_file();
+    store_file(in_folder("small.gguf"), all.bytes, all.size);
+    CHECK_MSG(gguf_open(&g, path) == 0, "%s", g.error);
+    CHECK(g.key_count == 7 && g.tensor_count == 2 && g.alignment == 32);
+    CHECK(strcmp(gguf_text(&g, "general.architecture", &size), "llama") == 0 && size == 5);
+    CHECK(gguf_text(&g, "none", &size) == NULL && size == 0 && gguf_int(&g, "none", 7) == 7);
+    CHECK(gguf_bool(&g, "a.flag", 0) == 1 && gguf_int(&g, "a.long", 0) == -3);
+    CHECK(gguf_real(&g, "a.real", 0) == 1.5);
+    gguf_items items = gguf_array(&g, "a.list", GGUF_I32);
+    CHECK(items.count == 2 && gguf_next(&items) && items.whole == 5 && items.real == 5);
+    CHECK(gguf_next(&items) && items.whole == -2 && !gguf_next(&items));
+    items = gguf_array(&g, "a.words", GGUF_STRING);
+    CHECK(gguf_next(&items) && items.size == 2 && memcmp(items.text, "so", 2) == 0);
+    CHECK(gguf_next(&items) && items.size == 0 && !gguf_next(&items));
+    CHECK(g.error[0] == 0 && gguf_array(&g, "none", GGUF_STRING).count == 0 && g.error[0] == 0);
+    CHECK(gguf_int(&g, "a.words", 4) == 4 &&
+          strstr(g.error, "key a.words: a whole number expected, found array of string") != NULL);
+    CHECK(gguf_array(&g, "a.flag", GGUF_I32).count == 0); /* the first error stays */
+    CHECK(strstr(g.error, "a.words") != NULL);
+    gguf_close(&g);
+    free(all.bytes);
+}
+
+static void test_refused(void)
+{
+    static const struct {
+        const char *behind; /* NULL: of the file's begin */
+        int skip, bytes;
+        uint64_t value;
+        const char *says;
+    } lies[] = {
+        { NULL, 0, 4, 0x46554746, "is no GGUF file" },
+        { NULL, 4, 4, 1, "version 1; 2 and 3 are read" },
+        { NULL, 4, 4, 4, "version 4; 2 and 3 are read" },
+        { NULL, 4, 4, 0x03000000, "is big-endian" },
+        { NULL, 8, 8, (uint64_t)1 << 40, "1099511627776 tensors" },
+        { NULL, 16, 8, UINT64_MAX, "18446744073709551615 keys" },
+        { NULL, 24, 8, (uint64_t)1 << 62, "says that 4611686018427387904 bytes follow" },
+        { NULL, 24, 8, 0, "the name of key 0 has 0 bytes" },
+        { "general.", 0, 1, 7, "characters that none has" },
+        { "general.architecture", 0, 4, 13, "type 13 of a value is none that is known" },
+        { "general.architecture", 4, 8, UINT64_MAX, "bytes follow" },
+        { "a.flag", 4, 1, 2, "key a.flag: a bool is 0 or 1, not 2" },
+        { "a.list", 4, 4, 77, "key a.list: type 77 of a value" },
+        { "a.list", 4, 4, GGUF_ARRAY, "an array of arrays" },
+        { "a.list", 8, 8, (uint64_t)1 << 62, "4611686018427387904 items of 2 bytes" },
+        { "a.words", 8, 8, (uint64_t)1 << 61, "2305843009213693952 items of 8 bytes" },
+        { "a.words", 16, 8, (uint64_t)1 << 50, "bytes follow" },
+        { "general.alignment", 4, 4, 0, "general.alignment is 0: a power of 2" },
+        { "general.alignment", 4, 4, 48, "general.alignment is 48: a power of 2" },
+        { "general.alignment", 4, 4, 64, "tensor one: 64 bytes at 0 behind the 384 of keys" },
+        { "general.alignment", 4, 4, 0x80000000, "cut off or damaged" },
+        { "general.alignment", 0, 4, GGUF_F32, "general.alignment: a whole number expected" },
+        { "a.flag", -1, 1, 'x', NULL }, /* another name is fine */
+        { "a.rea", 0, 1, 'x', NULL },
+        { "one", 0, 4, 5, "tensor one: 5 axes; 4 at most" },
+        { "one", 4, 8, 0, "an axis of 0" },
+        { "one", 4, 8, (uint64_t)1 << 63, "more than 2^63 elements" },
+        { "one", 4, 8, (uint64_t)1 << 61, "more than the file's" },
+        { "one", 4, 8, (uint64_t)1 << 62, "more than 2^63 elements" },
+        { "one", 20, 4, 43, "type 43 of a tensor is none that is known" },
+        { "one", 20, 4, 4, "type 4 of a tensor is none that is known" },
+        { "one", 24, 8, 8, "begins at 8, no multiple of the alignment 32" },
+        { "one", 24, 8, 96, "64 bytes at 96 behind" },
+        { "one", 24, 8, (uint64_t)1 << 63, "cut off or damaged" },
+        { "one", 24, 8, UINT64_MAX - 31, "cut off or damaged" },
+        { "one", 24, 8, 32, "cut off or damaged" },
+        { "two", 4, 8, 33, "rows of 33, which are no blocks of 32" },
+        { "two", 16, 8, 32, "overlap" },
+        { "two", 16, 8, 0, "overlap" },
+        { "two", -3, 3, 0x656e6f, "tensor one comes twice" },
+        { "a.flag", -4, 4, 0x7473696c, "key a.list comes twice" },
+    };
+    gguf g;
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        file all = small_file();
+        size_t at = lies[i].behind != NULL ? behind(&all, lies[i].behind) : 0;
+        at = (size_t)((long)at + lies[i].skip);
+        for (int k = 0; k < lies[i].bytes; k++)
+            all.bytes[at + (size_t)k] = (unsigned char)(lies[i].value >> 8 * k);
+        store_file(in_folder("lie.gguf"), all.bytes, all.size);
+        const int opened = gguf_open(&g, path);
+        CHECK_MSG(lies[i].says == NULL ? opened == 0
+                                       : opened != 0 && strstr(g.error, lies[i].says) != NULL,
+                  "lie %d, %s: %s", (int)i, lies[i].says ? lies[i].says : "none", g.error);
+        gguf_close(&g);
+        free(all.bytes);
+    }
+    CHECK(gguf_open(&g, tuning_folder) != 0 && strstr(g.error, tuning_folder) != NULL);
+    gguf_close(&g);
+}
+
+/* Files of models that are not built, or other than their keys say. */
+static void test_other_models(void)
+{
+    static const struct {
+        const char *behind;
+        int skip, bytes;
+        uint64_t value;
+        const char *says;
+    } lies[] = {
+        { "general.architecture", 12, 5, 0x6f616d616c, "is lamao: one of llama, qwen2, qwen3" },
+        { "llama.vocab_size", -4, 1, 'x', "key llama.vocab_xize is not known here" },
+        { "llama.block_count", 4, 4, 0, "key llama.block_count is 0: a number from 1" },
+        { "llama.block_count", 4, 4, 1, "tensor blk.1" },
+        { "llama.block_count", 4, 4, 3, "no file has tensor \"layers.2." },
+        { "llama.block_count", 4, 4, 20000, "20000 layers: 10000 at most" },
+        { "llama.embedding_length", 4, 4, 64, "by the keys (" },
+        { "llama.attention.head_count", 4, 4, 3, "num_attention_heads 3" },
+        { "llama.attention.head_count_kv", 4, 4, 1, "by the keys (32,8) is expected" },
+        { "llama.rope.dimension_count", 4, 4, 4, "the 8 columns of a head's keys are expected" },
+        { "llama.attention.layer_norm_rms_epsilo", 0, 1, 'x', "is not known here" },
+        { "blk.0.attn_q.weigh", 0, 1, 'x', "tensor blk.0.attn_q.weighx is none of a llama" },
+        { "blk.0.attn_", 0, 1, 'x', "is none of a llama of 2 layers" },
+        { "blk.0.attn_norm.weight", 12, 4, GGUF_T_F16, NULL },
+        { "blk.0.attn_q.weight", 20, 4, 11, "blocks of 256 as Q3_K" },
+    };
+    file whole = tuning_read("tests/golden/gguf/llama-q8_0.gguf");
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        model_any m;
+        file all = { NULL, 0, 0, 0, 0, 0, 0 };
+        file_write(&all, whole.bytes, whole.size);
+        const size_t at = (size_t)((long)behind(&all, lies[i].behind) + lies[i].skip);
+        for (int k = 0; k < lies[i].bytes; k++)
+            all.bytes[at + (size_t)k] = (unsigned char)(lies[i].value >> 8 * k);
+        store_file(in_folder("lie.gguf"), all.bytes, all.size);
+        gckpt_store *s = gckpt_store_new(NULL);
+        const int loaded = model_load(&m, s, path, NULL);
+        CHECK_MSG(lies[i].says == NULL ? loaded == 0
+                                       : loaded != 0 && strstr(m.error, lies[i].says) != NULL,
+                  "lie %d, %s: %s", (int)i, lies[i].says ? lies[i].says : "none", m.error);
+        gckpt_store_free(s);
+        model_close(&m);
+        free(all.bytes);
+    }
+    free(whole.bytes);
+}
+
+/* No file that is cut off opens; one with a bit that is flipped opens or does not. */
+static void test_damaged(void)
+{
+    file all = small_file();
+    gguf g;
+    long opened = 0;
+    in_folder("damaged.gguf");
+    for (size_t n = 0; n < all.size; n++) {
+        store_file(path, all.bytes, n);
+        CHECK_MSG(gguf_open(&g, path) != 0 && g.error[0] != 0, "opened with %d bytes of %d", (int)n,
+                  (int)all.size);
+        gguf_close(&g);
+    }
+    for (size_t n = 0; n < 8 * all.size; n++) {
+        all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
+        store_file(path, all.bytes, all.size);
+        opened += gguf_open(&g, path) == 0;
+        gguf_close(&g);
+        all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
+    }
+    CHECK_MSG(opened > 8 * 82 && opened < (long)(8 * all.size), "%ld opened", opened);
+    free(all.bytes);
+    all = tuning_read("tests/golden/gguf/llama-q8_0.gguf");
+    for (int i = 0; i < check_tries(600); i++) {
+        model_any m;
+        gckpt_store *s = gckpt_store_new(NULL);
+        const model_source source = { GCKPT_STORED_F32, 0, i % 2 };
+        const size_t n = below(8 * 5600); /* keys and tensors */
+        all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
+        store_file(path, all.bytes, all.size);
+        if (model_load(&m, s, path, &source) != 0)
+            CHECK(m.error[0] != 0);
+        gckpt_store_free(s);
+        model_close(&m);
+        all.bytes[n / 8] ^= (unsigned char)(1 << n % 8);
+    }
+    free(all.bytes);
+}
+
+int main(int argc, char **argv)
+{
+    tuning_open(argc, argv);
+    test_blocks();
+    test_keys();
+    test_refused();
+    test_models();
+    test_converted();
+    test_saved_as_folder();
+    test_golden_adapter();
+    test_adapters();
+    test_other_adapters();
+    test_other_models();
+    test_damaged();
+    tuning_close(argc);
+    return check_report("gguf");
+}
