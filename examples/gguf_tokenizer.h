@@ -9,9 +9,9 @@
  *         fprintf(stderr, "%s\n", g.error);
  *     gguf_close(&g); // b and c stay; so do those of gguf_open_tokenizer and gguf_open_chat
  *
- * The keys tokenizer.ggml.* become the text of a tokenizer.json (gguf_tokenizer_json, which may be
- * saved), and tokenizer.h reads it: the tokens are those of Hugging Face's tokenizer of the
- * model. Of tokenizer.ggml.model it knows, and refuses others by name:
+ * The keys tokenizer.ggml.* become the text of a tokenizer.json (gguf_tokenizer_json), which
+ * tokenizer.h reads: the tokens are those of Hugging Face's tokenizer of the model. Of
+ * tokenizer.ggml.model it knows, and refuses others by name:
  *   gpt2    byte-level BPE with its merges, where tokenizer.ggml.pre, which names how text is split,
  *           is gpt-2, llama-bpe (llama3, llama-v3), smaug-bpe, qwen2 or smollm
  *   llama   SentencePiece's BPE: a merge is whatever splits a token into two, and that into the

@@ -1,6 +1,6 @@
-/* test_gguf_tokenizer.c - examples/gguf_tokenizer.h: the tokens of Hugging Face's tokenizers package
- * by keys of GGUF files (golden/make_gguf_tokenizer.py), chat templates, what is refused and how it is
- * said, every failing allocation, damaged files. */
+/* test_gguf_tokenizer.c - examples/gguf_tokenizer.h: the tokens of Hugging Face's tokenizers
+ * package by keys of GGUF files (golden/make_gguf_tokenizer.py), chat templates, what is refused and
+ * how it is said, every failing allocation, damaged files. */
 #include <math.h>
 #include "check.h"
 #include "counted.h"
@@ -14,7 +14,7 @@
 typedef struct {
     const char *name, *text; /* NULL: the key goes; ".." of a string: that; else: */
     int type, of;            /* an array's items, */
-    int64_t count, at;       /* so many of them (-1: as before), of which one, if that, becomes */
+    int64_t count, at;       /* so many of them (-1: as before), of which one (-2: each) becomes */
     double value;
 } change;
 
@@ -55,7 +55,7 @@ static void put_array(file_bytes *f, gguf *g, const gguf_key *k, const change *c
     put_number(f, (uint64_t)of, 4);
     put_number(f, count, 8);
     for (uint64_t i = 0; i < count && gguf_next(&all); i++) {
-        const int here = c != NULL && (uint64_t)c->at == i;
+        const int here = c != NULL && (c->at == -2 || c->at == (int64_t)i);
         if (k->of == GGUF_STRING) {
             const char *text = here ? c->text : all.text;
             const size_t n = here ? strlen(c->text) : all.size;
@@ -195,6 +195,7 @@ static void check_form(const char *path, const char *cases, const char *form, co
     open_changed(&g, path, c, n);
     CHECK_MSG(gguf_tokenizer(&g, &b) == 0, "%s", g.error);
     gguf_close(&g);
+    CHECK(b.error[0] != 0 || b.count == (strstr(path, "spm") != NULL ? 481 : 404));
     CHECK_MSG(b.error[0] != 0 || check_cases(&b, cases, form) > 20, "%s", cases);
     bpe_free(&b);
 }
@@ -219,7 +220,8 @@ static void test_forms(void)
         { "smollm", { TEXT("ggml.pre", "smollm"), BOOL("ggml.add_bos_token", 0) }, 2 },
     };
     static const change turn = ITEM("ggml.token_type", 3, GGUF_TOKEN_USER);
-    const change spms[][3] = { { DROP("none"), DROP("none"), DROP("none") },
+    static const change filler = ITEM("ggml.token_type", 482, GGUF_TOKEN_USER); /* [PAD482] */
+    const change spms[][3] = { { filler, DROP("none"), DROP("none") },
                                { turn, DROP("ggml.add_space_prefix"), DROP("ggml.add_bos_token") },
                                { BOOL("ggml.add_space_prefix", 0), BOOL("ggml.add_eos_token", 1),
                                  DROP("none") } };
@@ -228,6 +230,54 @@ static void test_forms(void)
         check_form(GOLDEN "bpe.gguf", GOLDEN "bpe.jsonl", bpes[i].name, bpes[i].c, bpes[i].n);
     for (size_t i = 0; i < 3; i++)
         check_form(GOLDEN "spm.gguf", GOLDEN "spm.jsonl", names[i], spms[i], 3);
+}
+
+/* Where a converter had no scores and gave all one, the order of ids counts: the same here. */
+static void test_unscored(void)
+{
+    static const char text[] = "intaoi ain, plain; memory";
+    const change same = ITEM("ggml.scores", -2, -1000);
+    bpe b[2];
+    bpe_tokens t[2] = { { NULL, 0, 0, "" }, { NULL, 0, 0, "" } };
+    put_changed(GOLDEN "spm.gguf", &same, 1);
+    CHECK(gguf_open_tokenizer(&b[0], GOLDEN "spm.gguf") == 0);
+    CHECK(gguf_open_tokenizer(&b[1], SCRATCH) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(bpe_encode(&b[i], text, sizeof text - 1, 0, &t[i]) == 0);
+    CHECK(t[0].count == t[1].count && t[0].count > 5 &&
+          memcmp(t[0].ids, t[1].ids, t[0].count * sizeof *t[0].ids) == 0);
+    for (int i = 0; i < 2; i++) {
+        bpe_tokens_free(&t[i]);
+        bpe_free(&b[i]);
+    }
+}
+
+/* Special tokens that a text spells out are made neither by merges nor as whole words. */
+static void test_plain(void)
+{
+    static const struct {
+        const char *path, *text;
+        change c;
+        int32_t id;
+    } tries[] = { { GOLDEN "bpe.gguf", "zq", WORD("ggml.tokens", 401, "zq"), 401 },
+                  { GOLDEN "spm.gguf", "xanxan", ITEM("ggml.token_type", 390, 3), 390 } };
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+        bpe b;
+        bpe_tokens t = { NULL, 0, 0, "" };
+        put_changed(tries[i].path, &tries[i].c, 1);
+        CHECK_MSG(gguf_open_tokenizer(&b, SCRATCH) == 0, "%s", b.error);
+        CHECK(bpe_encode(&b, tries[i].text, strlen(tries[i].text), 0, &t) == 0 && t.count > 1);
+        for (size_t k = 0; k < t.count; k++)
+            CHECK(t.ids[k] != tries[i].id);
+        t.count = 0;
+        CHECK(bpe_encode(&b, tries[i].text, strlen(tries[i].text), BPE_SPECIALS, &t) == 0);
+        int found = 0;
+        for (size_t k = 0; k < t.count; k++)
+            found += t.ids[k] == tries[i].id;
+        CHECK(found > 0);
+        bpe_tokens_free(&t);
+        bpe_free(&b);
+    }
 }
 
 /* ---- chats ----------------------------------------------------------------------------------- */
@@ -475,6 +525,8 @@ int main(int argc, char **argv)
     if (argc > 1)
         return check_report("test_gguf_tokenizer");
     test_forms();
+    test_unscored();
+    test_plain();
     test_chat();
     test_config();
     test_refusals();

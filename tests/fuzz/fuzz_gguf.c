@@ -1,8 +1,9 @@
-/* fuzz_gguf.c - any bytes as a GGUF file: its keys, a model, an adapter; nothing but an error may
- * come of them.
+/* fuzz_gguf.c - any bytes as a GGUF file: its keys, a model, a tokenizer, an adapter; nothing but
+ * an error may come of them.
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/fuzz_gguf.c -o fuzz_gguf -lm
- *     mkdir seeds && cp tests/golden/gguf/[gl]*.gguf seeds && ./fuzz_gguf -max_len=40000 -rss_limit_mb=512 seeds
+ *     mkdir seeds && cp $(find tests/golden -name "*.gguf") seeds
+ *     ./fuzz_gguf -max_len=40000 -rss_limit_mb=512 seeds
  *
  * Without -fsanitize=fuzzer: -DFUZZ_ALONE, and ./fuzz_gguf SECONDS SEED FILE.. changes bytes and
  * numbers of the files by chance. */
@@ -10,12 +11,13 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "examples/adapters.h"
+#include "examples/gguf_tokenizer.h"
 #include <sys/stat.h>
 #include <unistd.h>
 
 static char path[64]; /* where the bytes lie, in memory if there is /dev/shm */
 static model_any golden;
-static long accepted[3];
+static long accepted[4];
 
 static void try_keys(void)
 {
@@ -53,6 +55,27 @@ static void try_model(int as_file)
     model_close(&m);
 }
 
+static void try_tokenizer(void)
+{
+    static const char text[] = "the e\xcc\x81t <s> [INST]\n\n\nx  y <|end|>\xff 12 don't";
+    bpe b;
+    chat c;
+    bpe_tokens t = { NULL, 0, 0, "" };
+    gguf_open_chat(&c, path, NULL);
+    if (gguf_open_tokenizer(&b, path) != 0) {
+        if (strstr(b.error, ".gguf:1:") != NULL) /* what was made of the keys was refused */
+            abort();
+        return;
+    }
+    accepted[3]++;
+    if (bpe_encode(&b, text, sizeof text - 1, BPE_SPECIALS | BPE_TEMPLATE, &t) != 0)
+        abort();
+    size_t size;
+    free(bpe_decode(&b, t.ids, t.count, &size));
+    bpe_tokens_free(&t);
+    bpe_free(&b);
+}
+
 static void try_adapter(void)
 {
     adapters a;
@@ -78,6 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     try_keys();
     try_model((int)(size & 1));
     try_adapter();
+    try_tokenizer();
     return 0;
 }
 
@@ -133,8 +157,8 @@ int main(int argc, char **argv)
             change(bytes, size);
         LLVMFuzzerTestOneInput(bytes, draw(8) == 0 ? (size_t)draw(size) : size);
     }
-    printf("%ld tries: %ld opened, %ld models, %ld adapters\n", tries, accepted[0], accepted[1],
-           accepted[2]);
+    printf("%ld tries: %ld opened, %ld models, %ld adapters, %ld tokenizers\n", tries, accepted[0],
+           accepted[1], accepted[2], accepted[3]);
     remove(path);
     return 0;
 }
