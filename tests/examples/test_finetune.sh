@@ -359,6 +359,19 @@ build/finetune $ragged --batch 7 --epochs 1 --save "$work/epoch" > "$work/stdout
 build/finetune --resume "$work/epoch" --epochs 2 --json - > "$work/more.json" 2> "$work/stderr"
 check "another epoch" test "$(field "$work/more.json" end weights_hash)" = "$(field "$work/two.json" end weights_hash)"
 
+# ---- GGUF ------------------------------------------------------------------------------------------------
+gguf=tests/golden/gguf
+check "--export-gguf: of a GGUF and of a folder the same" sh -c "
+    build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $work/a.gguf &&
+    build/finetune --model tests/golden/llama/gqa --adapter tests/golden/llama/lora --export-gguf $work/b.gguf &&
+    cmp $work/a.gguf $work/b.gguf"
+check "--export-gguf over the model" fails_with 2 "it is also --model" \
+    build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $gguf/llama-q8_0.gguf
+check "--export-gguf of nothing" fails_with 2 "or --adapter without --data" build/finetune $model --export-gguf "$work/x"
+check "--export-gguf of another method" fails_with 2 "what --method lora saves" \
+    build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
+check "--map of a GGUF" fails_with 2 "leave it out" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
+
 # ---- --eval, --generate, --merge, --export, --keep ----------------------------------------------------------
 evaluated() { field "$1" eval val_loss; }
 on="--threads 1 --data $work/sums.jsonl --context 24"
