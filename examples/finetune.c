@@ -935,6 +935,8 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     if (!failed && t->adapters.options.method != method)
         failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
                             adapter, adapters_names[t->adapters.options.method]);
+    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA) /* before a training, not behind it */
+        failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
     t->run.lr = lm.lr > 0                      ? lm.lr
