@@ -827,11 +827,11 @@ static inline int model_save(model_any *m, gckpt_store *store, const char *dir,
     desc.storage = storage;
     gckpt_parameter p;
     for (int i = 0; gckpt_store_peek(store, i, &p) == GCKPT_OK; i++)
-        if (p.storage == GCKPT_STORED_I8)
+        if (p.storage >= GCKPT_STORED_I8)
             return model_fail(m,
-                              "%s: \"%s\" is kept as int8, which is no format of transformers'; "
+                              "%s: \"%s\" is kept as int%d, which is no format of transformers'; "
                               "load the model as floats to save it",
-                              dir, p.name);
+                              dir, p.name, p.storage == GCKPT_STORED_I8 ? 8 : 4);
     if (model_folder(m, dir) != 0 || model_path(m, path, dir, "model.safetensors") != 0)
         return -1;
     if (gckpt_store_save_as(store, path, &desc) != GCKPT_OK)
