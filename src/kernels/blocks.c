@@ -36,14 +36,15 @@ GCKPTI_ALWAYS FLOATS V(looked_up)(INTS word, FLOATS by)
 /* Elements at..at+n-1 of blocks, W dividing `at`, to x. */
 GCKPTI_ALWAYS void V(unpack_blocks)(const unsigned char *packed, int64_t at, int64_t n, float *x)
 {
-    for (int64_t some; n > 0; n -= some, at += some, x += some) {
-        const unsigned char *b = packed + gckpti_units(GCKPT_STORED_I4, at);
-        const int first = (int)(at % GCKPTI_NIBBLES);
+    const unsigned char *b = packed + gckpti_units(GCKPT_STORED_I4, at);
+    for (unsigned k = (unsigned)at % GCKPTI_NIBBLES; n > 0; k = 0, b += GCKPTI_NIBBLE_BYTES) {
         const FLOATS by = V(block_by)(b);
-        some = gckpti_min(n, GCKPTI_NIBBLES - first);
-        for (int64_t i = 0, k = first; i < some; i += W, k += W) {
-            const INTS word = V(bytes)(b + 2 + k % 16) >> (unsigned)(k / 16 * 4);
-            V(store_n)(x + i, V(looked_up)(word, by), some - i);
+        for (; k < GCKPTI_NIBBLES && n > 0; k += W, n -= W, x += W) {
+            const FLOATS y = V(looked_up)(V(bytes)(b + 2 + k % 16) >> (k / 16 * 4), by);
+            if (n >= W)
+                V(store)(x, y);
+            else
+                V(store_n)(x, y, n);
         }
     }
 }
