@@ -53,7 +53,7 @@ GCKPTI_ALWAYS void V(unpack_blocks)(const unsigned char *packed, int64_t at, int
 GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
 {
     INTS word;
-#if GCKPTI_ISA == 3
+#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else it is a macro, of which compilers warn */
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     word =
         (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
