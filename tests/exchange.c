@@ -3,18 +3,18 @@
  *     exchange STEPS FROM TO      trains so many steps more, from file FROM (- : from the start),
  *                                 saves weights, optimiser state and notes to file TO
  *
- * Of the net, a table lies in the store as I8, two layers as BF16 and F16; a layer is trained by AdamW. */
+ * Of the net, a table lies in the store as I8, two layers as I4 and F16; a layer is trained by AdamW. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 5, WORDS = 19, C = 12 };
+enum { ROWS = 5, WORDS = 19, C = 32 };
 
 int main(int argc, char **argv)
 {
     static const char *const packed[] = { "words", "first", "second" };
-    static const gckpt_storage as[] = { GCKPT_STORED_I8, GCKPT_STORED_BF16, GCKPT_STORED_F16 };
+    static const gckpt_storage as[] = { GCKPT_STORED_I8, GCKPT_STORED_I4, GCKPT_STORED_F16 };
     const gckpt_init normal = { 0.4f, 0, 0 };
     if (argc != 4)
         return 2;

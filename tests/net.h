@@ -715,7 +715,7 @@ static void build(unsigned seed, int64_t rows)
     net.cached = net_wants & NET_CACHES && seed % 8 == 3;
     net.alone = net_wants & NET_ALONE && seed % 16 == 5;
     net.t = net.cached && net.t > NET_CAPACITY ? 2 : net.t;
-    net.c = net.t > 60 ? 4 : chance(15) ? 20 : 4 * (1 + (int64_t)below(3));
+    net.c = net.t > 60 ? 4 : chance(15) ? (seed % 2 ? 20 : 32) : 4 * (1 + (int64_t)below(3));
     net.smooth = seed % 2 == 0;
     net.seed = seed;
     net.rows = rows = rows ? rows : net.batch;
@@ -762,7 +762,7 @@ static inline void net_pack(void)
 {
     char name[16];
     for (int i = 1; i < net.params - net.alone; i++) {
-        int how = (int)below(4);
+        int how = (int)below(5);
         snprintf(name, sizeof name, "p%d", i);
         if (!chance(40))
             continue;
@@ -772,6 +772,7 @@ static inline void net_pack(void)
                                how == 0   ? NET_SAY(GCKPT_STORED_BF16)
                                : how == 1 ? NET_SAY(GCKPT_STORED_F16)
                                : how == 2 ? NET_SAY(GCKPT_STORED_I8)
+                               : how == 3 ? NET_SAY(GCKPT_STORED_I4)
                                           : NET_SAY(GCKPT_STORED_F32)) == GCKPT_OK);
     }
 }

@@ -19,6 +19,7 @@
 #include "kernels/vectors.c"
 #include "kernels/products.c"
 #include "kernels/row.c"
+#include "kernels/blocks.c"
 #include "kernels/stored.c"
 #include "kernels/piece.c"
 #include "kernels/math.c"

@@ -11,7 +11,7 @@ typedef struct {
     const float *scales; /* of I8, one for each row of b */
     const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
     float *c;
-    const float *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
+    const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
 } V(lone);
 
 /* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
@@ -109,13 +109,13 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
     }
     for (; t.n >= W && p + 4 <= t.k; p += 4) {
         const float *x = t.a + p * each * t.a_step;
-        const float *lines = vectors > 1 ? t.next + p / 16 * 16 : NULL;
+        const float *lines = vectors > 1 ? (const float *)t.next + p / 16 * 16 : NULL;
         FLOATS r[4 * (32 / W)];
         for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            V(turn)(b + W * i * t.row + p, t.row, r + 4 * i);
+            V(turn)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
             GCKPTI_UNROLL
             for (int q = 0; q < 4 && storage == GCKPT_STORED_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
@@ -157,7 +157,8 @@ static GCKPTI_TARGET void V(dots)(const V(lone) *lone)
             V(dots_of)(GCKPT_STORED_F32, 1, &t);
             continue;
         }
-        t.next = lone->next ? lone->next + j * t.row : b + gckpti_min(j + 32, lone->n - 32) * t.row;
+        t.next = lone->next ? (const float *)lone->next + j * t.row
+                            : b + gckpti_min(j + 32, lone->n - 32) * t.row;
         V(dots_of)(GCKPT_STORED_F32, 32 / W, &t);
     }
 }

@@ -32,7 +32,9 @@ static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_
             V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
         else if (u->scales && at + n <= (at / u->row + 1) * u->row)
             V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
-        else /* I4, too */
+        else if (storage == GCKPT_STORED_I4 && at % W == 0)
+            V(unpack_blocks)((const unsigned char *)u->packed, at, n, x);
+        else
             gckpti_unpack(u, at, n, x);
     }
 }
@@ -73,22 +75,34 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 
 /* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
  * come to the stack as floats. */
-static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) * lone)
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
 {
-    enum { LINKS = 64, COLS = 32 };
+    enum { LINKS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
     const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
     const float *b = (const float *)u->packed;
     const uint32_t one = 1;
     float room[LINKS * COLS];
     unsigned char low;
     memcpy(&low, &one, 1);
-    const int whole = low && lone->a_step == 1 && lone->k % 16 == 0 &&
-                      (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
+    const int blocks = u->storage == GCKPT_STORED_I4;
+    const int words =
+        lone->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
+    const int fours = lone->k % GCKPTI_NIBBLES == 0 && lone->row == lone->k && lone->k < 1 << 27;
+    const int whole = low && lone->a_step == 1 && (blocks ? fours : words);
+    const int64_t most = blocks ? MOST : COLS;
     V(lone) t = *lone;
     for (int64_t j = 0; j < lone->n; j += t.n) {
-        t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
+        t.n = gckpti_min(lone->n - j, most), t.c = lone->c + j;
         t.from = lone->from ? lone->from + j : NULL;
-        if (t.n == COLS && whole && u->storage != GCKPT_STORED_I4) {
+        if (t.n == most && whole && blocks) {
+            t.k = lone->k / GCKPTI_NIBBLES, t.row = t.k * GCKPTI_NIBBLE_BYTES;
+            t.b = (const char *)u->packed + (j0 + j) * t.row;
+            t.next = (const char *)t.b + gckpti_min(most, lone->n - most - j) * t.row;
+            V(dots_of_blocks)(MOST / W, &t);
+            continue;
+        }
+        t.n = gckpti_min(t.n, COLS);
+        if (t.n == COLS && whole && !blocks) {
             t.k = lone->k / in_word, t.row = lone->row / in_word;
             t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
             t.next = b + (j0 + gckpti_min(j + COLS, lone->n - COLS)) * t.row;
@@ -107,7 +121,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
 
 /* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
 static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
-                                          const V(lone) * lone)
+                                          const V(lone) *lone)
 {
     enum { COLS = 256 };
     const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
@@ -117,7 +131,13 @@ static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
         const int64_t at = p * lone->row + j0;
         int64_t j = 0;
         t.k = gckpti_min(lone->k - p, 8);
-        if (t.k == 8 && (!bytes || u->row == lone->row) && u->storage != GCKPT_STORED_I4) {
+        if (t.k == 8 && u->storage == GCKPT_STORED_I4 && at % GCKPTI_NIBBLES == 0 &&
+            lone->row % GCKPTI_NIBBLES == 0) {
+            t.b = (const char *)u->packed + gckpti_units(GCKPT_STORED_I4, at);
+            t.row = gckpti_units(GCKPT_STORED_I4, lone->row);
+            t.n = j = lone->n / GCKPTI_NIBBLES * GCKPTI_NIBBLES, t.c = lone->c;
+            V(sweep_of_blocks)(&t);
+        } else if (t.k == 8 && u->storage != GCKPT_STORED_I4 && (!bytes || u->row == lone->row)) {
             t.b = (const char *)u->packed + at * each, t.row = lone->row;
             t.scales = bytes ? u->scales + p : NULL;
             t.n = j = lone->n / W * W, t.c = lone->c;

@@ -33,6 +33,21 @@ GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 #endif
 }
 
+/* W bytes. */
+GCKPTI_ALWAYS INTS V(bytes)(const unsigned char *b)
+{
+#if GCKPTI_ISA == 3
+    return (INTS)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)b));
+#elif GCKPTI_ISA == 2
+    return (INTS)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)b));
+#else
+    INTS word;
+    for (int i = 0; i < W; i++)
+        word[i] = b[i];
+    return word;
+#endif
+}
+
 /* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
 GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 {
@@ -50,14 +65,9 @@ GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
                scale;
     word = (INTS)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
 #else
-    unsigned char byte[W];
     uint16_t half[W];
-    if (storage == GCKPT_STORED_I8) {
-        memcpy(byte, b, sizeof byte);
-        for (int i = 0; i < W; i++)
-            word[i] = byte[i];
-        return V(low_byte)(word) * scale;
-    }
+    if (storage == GCKPT_STORED_I8)
+        return V(low_byte)(V(bytes)((const unsigned char *)b)) * scale;
     memcpy(half, b, sizeof half);
     for (int i = 0; i < W; i++)
         word[i] = half[i];
@@ -90,25 +100,26 @@ GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS sc
     return V(widened_part)(storage, x, scale, left * each);
 }
 
-/* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
- * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
+/* `turn`: vector r[p] gets word p of what is at s + i * row (in bytes), i < W, for 4 words. Where
+ * there are instructions for it `quads` loads 4 of rows 0, 4, ... side by side, and each quad turns
+ * within itself. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
 {
-    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
-    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
-    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 8 * row), 2);
-    return _mm512_insertf32x4(r, _mm_loadu_ps(s + 12 * row), 3);
+    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)s));
+    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
+    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 8 * row)), 2);
+    return _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 12 * row)), 3);
 }
 #elif GCKPTI_ISA == 2
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
 {
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
-                                1);
+    const __m256 r = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)s));
+    return _mm256_insertf128_ps(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
 }
 #elif GCKPTI_ISA == 1
 #define GCKPTI_TILE_ROWS    8
@@ -117,8 +128,9 @@ GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-GCKPTI_ALWAYS void V(turn)(const float *s, int64_t row, FLOATS *r)
+GCKPTI_ALWAYS void V(turn)(const void *from, int64_t row, FLOATS *r)
 {
+    const char *s = (const char *)from;
 #if GCKPTI_ISA >= 2
     FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
     FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
@@ -128,8 +140,11 @@ GCKPTI_ALWAYS void V(turn)(const float *s, int64_t row, FLOATS *r)
     r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
 #else
     for (int p = 0; p < 4; p++)
-        for (int i = 0; i < W; i++)
-            r[p][i] = s[i * row + p];
+        for (int i = 0; i < W; i++) {
+            float x;
+            memcpy(&x, s + i * row + 4 * p, sizeof x);
+            r[p][i] = x;
+        }
 #endif
 }
 
@@ -139,7 +154,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
 {
     for (int64_t q = 0; q < n; q += 4) {
         FLOATS r[4];
-        V(turn)(s + q, row, r);
+        V(turn)(s + q, 4 * row, r);
         V(store)(d, r[0]), V(store)(d + d_row, r[1]); /* a loop would keep r in memory */
         V(store)(d + 2 * d_row, r[2]), V(store)(d + 3 * d_row, r[3]);
         d += 4 * d_row;

@@ -434,6 +434,20 @@ static void test_unpack(void)
                 CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "storage %d, rows of %d, shifted by %d", storage,
                           (int)row, shift);
             }
+    unsigned char *bytes = (unsigned char *)stored; /* blocks of I4, at odd addresses, too; no NaN */
+    for (int blocks = 1; blocks <= 5; blocks++)
+        for (int shift = 0; shift < 3; shift++) {
+            gckpt_unpacking u = { GCKPT_STORED_I4, bytes, NULL, 32 * blocks, 32 * blocks, want };
+            for (int i = 0; i < blocks; i++)
+                bytes[18 * i + 1] &= 0xbf;
+            gckpti_unpack(&u, 0, u.n, want);
+            u.packed = packed + shift;
+            u.to = to + shift % 2;
+            b->copy_in(b->context, packed + shift, bytes, (size_t)blocks * 18);
+            b->unpack(&call, &u);
+            b->copy_out(b->context, got, u.to, (size_t)u.n * sizeof *got);
+            CHECK_MSG(!memcmp(got, want, (size_t)u.n * sizeof *got), "%d blocks of I4, shifted by %d", blocks, shift);
+        }
     b->release(b->context, packed, sizeof stored + 16);
     b->release(b->context, there, sizeof scales);
     b->release(b->context, to, PLACES * sizeof *to);
