@@ -218,7 +218,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared ? h->wide : 0;
-    const int windows = h->window < h->s; /* then a block may meet none: all start at what is open */
+    const int windows = h->window < h->s; /* then a block may meet none: all is opened */
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;

@@ -12,8 +12,9 @@
  * first tile is theirs (which key of a tile one is stays). Keys may be a ring: key j is row j % S.
  * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
- * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap). Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
- * queries, those of the first of the heads that share k_j, then of the next one.
+ * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
+ * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries, those of the first of the
+ * heads that share k_j, then of the next one.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
@@ -215,7 +216,8 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + gckpti_heads_row(h, j0);
+            const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
+            const int64_t tile = key + gckpti_heads_row(h, j0);
             const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
             gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)

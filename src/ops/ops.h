@@ -421,8 +421,8 @@ typedef struct { /* an attention call's */
     int64_t window;            /* keys that a query sees at most */
 } gckpti_heads;
 
-/* The first key in query i's window; the first of its tile; what takes the place of key j (of a
- * ring of rows). */
+/* The first key in query i's window, and of its tile; of n keys of a tile, from j on, how many
+ * stand before the window; where key j is (rows may be a ring). */
 static inline int64_t gckpti_heads_first(const gckpti_heads *h, int64_t i)
 {
     const int64_t first = i + 1 + h->sight.ahead - h->window;
@@ -432,7 +432,6 @@ static inline int64_t gckpti_heads_tile(const gckpti_heads *h, int64_t i)
 {
     return gckpti_heads_first(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
 }
-/* Of n keys from j on, a tile's, how many stand before query i's window. */
 static inline int64_t gckpti_heads_unseen(const gckpti_heads *h, int64_t i, int64_t j, int64_t n)
 {
     const int64_t first = gckpti_heads_first(h, i) - j;
@@ -443,7 +442,7 @@ static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
     return (j % h->s) * h->kc;
 }
 
-/* A score from q k, and what ds takes from it besides scale. */
+/* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
 GCKPTI_INLINE float gckpti_capped(float x, float times, float cap)
 {
     return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, times)));
@@ -457,9 +456,10 @@ static inline float gckpti_heads_score(const gckpti_heads *h, float x)
 {
     return h->cap > 0.0f ? gckpti_capped(x, h->times, h->cap) : gckpti_mul(x, h->times);
 }
+/* What makes scores of what gckpti_capped gives, or of dots. */
 static inline float gckpti_heads_after(const gckpti_heads *h)
 {
-    return h->cap > 0.0f ? 1.0f : h->scale; /* of what gckpti_capped gives, or of dots */
+    return h->cap > 0.0f ? 1.0f : h->scale;
 }
 static inline float gckpti_heads_slope(const gckpti_heads *h, float p, float slope, float score)
 {

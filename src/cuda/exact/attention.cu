@@ -1,15 +1,17 @@
-/* A row's next four scores of a thread become exponentials, its maximum and sum so far those with
- * them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
+/* A row's next four scores of a thread, of those before keys and end, become exponentials, its
+ * maximum and sum so far those with them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
  * matters to no result: fmaxf. Keys out of sight have the score -inf, whose exponential, +0,
  * changes no sum. */
-__device__ __forceinline__ float online_row(float (&x)[4], float scale, int from, int end,
+__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
+    const int from = end - a.window;
     float top = -INFINITY;
+    keys = min(keys, end);
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         const int j = (int)threadIdx.x % 16 + 16 * c;
-        x[c] = j >= from && j < end ? gckpti_mul(x[c], scale) : -INFINITY;
+        x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
     }
     const float factor = gckpti_online_factor(row_max(top), first, max);
@@ -79,9 +81,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
             cap_scores<R>(x, a, p);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const int end = ty + STEP * r + 1 + ahead;
-            const float factor = online_row(x[r], a.after, end - a.window, min(keys, end),
-                                            j0 == begin, &max[r], &sum[r]);
+            const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
+                                            &max[r], &sum[r]);
 #pragma unroll
             for (int n = 0; n < N; n++)
                 if (j0 > begin)
@@ -147,10 +148,15 @@ __device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Atten
     }
 }
 
-/* Scores become probabilities; the first row is query `first` of the head. */
+/* Scores become probabilities; the first row is query `first` of the head. (CAPS: y, too; room.) */
 template <int R>
-__device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
+__device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
+                              int64_t of_head, int first, float *room)
 {
+    if (a.cap > 0.0f) {
+        cap_scores<R>(x, a, room);
+        cap_slopes<R>(y, x, a, of_head, first);
+    }
 #pragma unroll
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
@@ -218,11 +224,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
-        if (a.cap > 0.0f) {
-            cap_scores<R>(x, a, ds);
-            cap_slopes<R>(y, x, a, of_head, first + ty);
-        }
-        probabilities<R>(x, a, of_head, first + ty);
+        probabilities<R>(x, y, a, of_head, first + ty, ds);
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
@@ -264,8 +266,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     begin_rows<R, N, 1, MIXED>(dk, to_k, of, own, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
     const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
-    const int64_t until = (int64_t)first + TILE - 1 - sight.ahead + a.window; /* none sees one */
-    const int end = (int)gckpti_min(a.t, until);
+    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - sight.ahead + a.window);
     const int tiles = first < sight.there ? max(end - begin + TILE - 1, 0) / TILE : 0; /* a head's */
     for (int step = 0; step < tiles * a.group; step++) {
         const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
@@ -285,11 +286,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
-        if (a.cap > 0.0f) {
-            cap_scores<R>(x, a, scores);
-            cap_slopes<R>(y, x, a, of_head, i0 + ty);
-        }
-        probabilities<R>(x, a, of_head, i0 + ty);
+        probabilities<R>(x, y, a, of_head, i0 + ty, scores);
         if (a.d > WIDTH) {
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
