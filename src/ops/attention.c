@@ -113,27 +113,29 @@ GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
 
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
-    const gckpti_attention o = gckpti_attention_of(call);
-    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o.heads;
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
     int64_t s = call->in[1].shape.d[1], kc = call->in[1].shape.d[2], group = c / kc;
+    const float cap = o->more ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
+    const float scale = o->more && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_heads h = { call,
                        t,
                        s,
                        c,
                        d,
-                       o.heads,
+                       o->heads,
                        (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
                        gckpti_attention_wide(call, d),
                        gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
-                       o.scale,
-                       o.cap > 0.0f ? o.scale / o.cap : o.scale,
-                       o.cap,
+                       scale,
+                       cap > 0.0f ? scale / cap : scale,
+                       cap,
                        kc,
                        group,
                        group > 1 ? s : 0,
-                       o.window ? o.window : INT64_MAX / 4 };
+                       o->more && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
