@@ -650,10 +650,13 @@ typedef struct {
     float cap; /* left out where it is 0, as in a slice */
 } gckpti_head;
 
-static inline gckpti_head gckpti_head_of(const gckpt_call *call)
+static inline int gckpti_head_once(const gckpt_call *call)
 {
-    const gckpti_head none = { 0, 0.0f };
-    return call->attributes ? *(const gckpti_head *)call->attributes : none;
+    return call->attributes ? ((const gckpti_head *)call->attributes)->once : 0;
+}
+static inline float gckpti_head_cap(const gckpt_call *call)
+{
+    return call->attributes ? ((const gckpti_head *)call->attributes)->cap : 0.0f;
 }
 
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,

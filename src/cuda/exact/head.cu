@@ -43,7 +43,7 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     const dim3 grid = blocks_for(32 * rows, 256);
     LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v,
-                   gckpti_head_of(call).cap };
+                   gckpti_head_cap(call) };
     l.aux = aux ? aux + 2 * row : NULL;
     l.losses = work + parts->losses + row; /* forward */
     if (grad)

@@ -153,7 +153,7 @@ void linear_cross_entropy_backward(const gckpt_call *call)
 gckpt_result linear_cross_entropy_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
-    if (gckpti_head_of(call).cap > 0.0f) {
+    if (gckpti_head_cap(call) > 0.0f) {
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
