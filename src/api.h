@@ -1396,7 +1396,8 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 /* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
  * that is more than they have room for, or when it has more rows than the one before. rewind
  * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
- * many. */
+ * many, or a gckpt_cache_window has let go of what attention needs there: one may go back from the
+ * last position that calls came to by rows - window + 1, its rows and attention's window. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif

@@ -402,7 +402,8 @@ static void add_loss(T *x)
         }
         t = net.targets[index], w = weight(V, gckpt_shape_of(x).d[2]);
         if (kind < 4) {
-            t = note3(B(linear_cross_entropy)(x, w, t), x, w, t);
+            const gckpt_linear_loss_desc capped = { chance(50) ? 2.5f : 0 };
+            t = note3(chance(50) ? B(linear_cross_entropy)(x, w, t) : B(linear_cross_entropy_with)(x, w, t, &capped), x, w, t);
         } else {
             x = note2(B(linear_transposed)(x, w, NULL), x, w);
             w = kind == 9 ? loss_weights(x, 1 + (int)below(2)) : NULL;
@@ -466,13 +467,15 @@ static T *attention(T *x, T *y, T *z, int heads)
         z = same ? y : note(B(slice)(z, 2, 0, s.d[2] / 2), z);
     }
     if (cached) {
-        y = note(B(cache)(y, NET_CAPACITY), y);
+        y = note(chance(50) ? B(cache)(y, NET_CAPACITY) : B(cache_window)(y, NET_CAPACITY, 1 + below(4)), y);
         z = own || chance(50) ? y : note(B(cache)(z, NET_CAPACITY), z);
     }
     desc.causal = cached || chance(50);
     if (!cached && s.d[0] == net.rows && s.d[1] >= NET_LENGTH && chance(50))
         desc.lengths = net.lengths;
-    if (!shared && !desc.lengths && chance(50))
+    if (chance(40))
+        desc.cap = chance(50) ? 1.5f : 0, desc.scale = chance(50) ? 0.4f : 0, desc.window = desc.causal ? (int64_t)below(5) : 0;
+    if (!shared && !desc.lengths && !desc.window && !(desc.cap > 0) && !(desc.scale > 0) && chance(50))
         return note3(B(attention)(x, y, z, heads, desc.causal), x, y, z);
     return note4(B(attention_with)(x, y, z, &desc), x, y, z, desc.lengths);
 }

@@ -137,7 +137,7 @@ static inline void talk_is_same(int style, const gckpt_plan_desc *d, const gckpt
     talker eight = talk_start(s, B, 8, ALL, style, d, x);
     other.caches_of = eight.e;
     talker one = talk_start(s, B, 1, ALL, style, d, &other);
-    const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, again = style == WINDOWED ? 32 : 11;
+    const int64_t kept = style == WINDOWED ? KEPT + ALL : DEPTH * ALL, again = style == WINDOWED ? 31 : 11;
     size_t caches = (size_t)(2 * B * kept * (style == SHARED ? C / HEADS : C) * (d->precision ? 2 : 4));
     CHECK(gckpt_plan_kind_bytes(eight.p, GCKPT_BYTES_CACHES) == caches);
     CHECK(gckpt_plan_bytes(one.p) == gckpt_store_bytes(s) + gckpt_plan_arena(one.p) + caches);
@@ -145,6 +145,8 @@ static inline void talk_is_same(int style, const gckpt_plan_desc *d, const gckpt
     CHECK(talk(&all, B, 0, whole) == GCKPT_OK && gckpt_position(all.e) == 0);
     for (int round = 0; round < 2; round++) {
         int64_t at = again * round;
+        CHECK(style != WINDOWED || !round || gckpt_rewind(one.e, at - 1) == GCKPT_E_ARG);
+        CHECK(style != WINDOWED || !round || strstr(gckpt_error_text(one.e), "that 31 is the first one from which"));
         CHECK_MSG(gckpt_rewind(one.e, at) == GCKPT_OK, "%s", gckpt_error_text(one.e));
         memset(pieces + at * WORDS, 0x7f, sizeof pieces - (size_t)(at * WORDS) * sizeof *pieces);
         while (at < ALL) {

@@ -85,14 +85,14 @@ GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t
 }
 
 /* Of k links, from c's row i on, what the diagonal and the window leave. */
-static GCKPTI_TARGET void V(band_range)(const gckpti_band *s, int64_t i, int64_t k, V(part) *t)
+GCKPTI_INLINED void V(band_range)(const gckpti_band *s, int64_t i, int64_t k, V(part) *t)
 {
     const int64_t window = s->of->window, to = s->edge == GCKPTI_LINKS_TO;
     int64_t at[4];
-    t->first = t->all = t->low = 0, t->rest = t->end = t->span = k;
-    if (s->edge == GCKPTI_COLUMNS_FROM)
+    t->first = t->all = 0, t->rest = t->end = k, t->span = window;
+    t->low = to ? i + s->diagonal + 1 - window : i - s->diagonal;
+    if (s->edge == GCKPTI_COLUMNS_FROM || (t->low + t->rows <= 1 && t->low + window >= k))
         return;
-    t->low = to ? i + s->diagonal + 1 - window : i - s->diagonal, t->span = window;
     at[0] = t->low, at[1] = t->low + t->rows - 1, at[2] = t->low + window;
     at[3] = at[2] + t->rows - 1;
     for (int j = 0; j < 4; j++)

@@ -106,8 +106,8 @@ GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to
 }
 
 /* ---- forward ---- */
-/* m queries of a head, n keys from j on (first: of their first tile, whose number is `tile`): query
- * r sees those to r + diagonal, or the last ones of them (manual, 5h). Scores, then
+/* m queries of a head, n keys from j on (`first`: where their first tile begins): query r sees
+ * those to r + diagonal, or the last ones of them (manual, 5h). Scores, then
  * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
  * and then v. */
 typedef struct {
@@ -145,7 +145,8 @@ static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor 
     V(head_pack)(s->by, &turned, d, s->n, NULL, s->a);
     if (cut && !V(finite)(s->a, row * wide)) {
         for (int64_t i = 0; i < s->m * d; i++) {
-            const int64_t r = i / d, e = i % d, end = r + 1 + s->diagonal, from = end - s->h->window;
+            const int64_t r = i / d, e = i % d, end = r + 1 + s->diagonal;
+            const int64_t from = end - s->h->window;
             const gckpti_links x = { s->p + r, NULL, GCKPTI_BLOCK };
             const gckpti_links y = gckpti_links_of(v, e, v->row);
             float *out = s->out + r * wide + e;

@@ -103,10 +103,10 @@ GCKPTI_INLINED void V(keys_slopes)(const V(keys) * s, int64_t r)
         if (j < seen && j + W > from) {
             const FLOATS score = V(fma)(V(load)(p + j), times, zero);
             x = V(exp_below)(score - lse);
-            y = x * (V(load)(ds + j) - delta);
+            y = V(load)(ds + j) - delta;
             if (cap > 0.0f)
                 y = V(cap_slope)(y, score, inverse);
-            y = V(upto)(seen - j, y * scale, zero);
+            y = V(upto)(seen - j, x * y * scale, zero);
             x = V(upto)(seen - j, x, zero);
             if (j < from)
                 x = V(upto)(from - j, zero, x), y = V(upto)(from - j, zero, y);
@@ -218,7 +218,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared ? h->wide : 0;
-    const int windows = h->window < h->s; /* then a block may meet none: all start at what is open */
+    const int windows = h->window < h->s; /* then a block may meet none: all is opened */
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;

@@ -159,6 +159,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     if (j0 >= seen) /* they see none; what is theirs is zeros */
         return;
     const float *k = call->in[1].data + keys + gckpti_heads_row(h, j0);
+    const float after = gckpti_heads_after(h);
     V(heads_start)(h, max, sum);
     V(fetch_rows)(h, k, gckpti_min(seen - j0, GCKPTI_BLOCK), 0, h->d);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
@@ -171,8 +172,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         if (h->cap > 0.0f)
             V(cap)(p, n * GCKPTI_BLOCK, h->times, h->cap);
         for (int64_t i = 0; i < m; i += W)
-            (void)V(online_of)(p + i, n, ahead - j + i, h->window, gckpti_heads_after(h), j == j0, max + i, sum + i,
-         factor + i);
+            (void)V(online_of)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
+                               sum + i, factor + i);
         if (!out)
             continue;
         V(gather)(h, call->in[2].data + at_j, h->kc, n, v);
@@ -192,7 +193,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
 static GCKPTI_TARGET void V(head_slopes)(const gckpti_heads *h, int64_t from, int64_t m,
                                          const float *lse, const float *delta, float *p, float *ds)
 {
-    const FLOATS scale = V(set1)(h->scale), zero = V(zero)(), times = V(set1)(gckpti_heads_after(h));
+    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
+    const FLOATS times = V(set1)(gckpti_heads_after(h));
     const FLOATS inverse = V(set1)(h->cap > 0.0f ? 1.0f / h->cap : 0.0f);
     for (int64_t i = from; i < m; i += W) {
         const FLOATS s = V(fma)(V(load)(p + i), times, zero);
@@ -200,10 +202,10 @@ static GCKPTI_TARGET void V(head_slopes)(const gckpti_heads *h, int64_t from, in
         V(store)(p + i, x);
         if (!ds)
             continue;
-        y = x * (V(load)(ds + i) - V(load)(delta + i));
+        y = V(load)(ds + i) - V(load)(delta + i);
         if (h->cap > 0.0f)
             y = V(cap_slope)(y, s, inverse);
-        V(store)(ds + i, y * scale);
+        V(store)(ds + i, x * y * scale);
     }
 }
 

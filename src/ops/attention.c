@@ -12,8 +12,9 @@
  * first tile is theirs (which key of a tile one is stays). Keys may be a ring: key j is row j % S.
  * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
- * ds = (p (dp - delta)) [(1 - y y)] scale, y = s (1 / cap). Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
- * queries, those of the first of the heads that share k_j, then of the next one.
+ * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
+ * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries, those of the first of the
+ * heads that share k_j, then of the next one.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
@@ -112,27 +113,29 @@ GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
 
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
-    const gckpti_attention o = gckpti_attention_of(call);
-    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o.heads;
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
     int64_t s = call->in[1].shape.d[1], kc = call->in[1].shape.d[2], group = c / kc;
+    const float cap = o->more ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
+    const float scale = o->more && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_heads h = { call,
                        t,
                        s,
                        c,
                        d,
-                       o.heads,
+                       o->heads,
                        (t + GCKPTI_KEY_TILE - 1) / GCKPTI_KEY_TILE,
                        gckpti_attention_wide(call, d),
                        gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
-                       o.scale,
-                       o.cap > 0.0f ? o.scale / o.cap : o.scale,
-                       o.cap,
+                       scale,
+                       cap > 0.0f ? scale / cap : scale,
+                       cap,
                        kc,
                        group,
                        group > 1 ? s : 0,
-                       o.window ? o.window : INT64_MAX / 4 };
+                       o->more && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
@@ -215,7 +218,8 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + gckpti_heads_row(h, j0);
+            const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
+            const int64_t tile = key + gckpti_heads_row(h, j0);
             const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
             gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
@@ -269,7 +273,7 @@ static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, floa
                     gckpti_link(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
                     continue;
-                float ds = gckpti_heads_slope(h, p * (dp[j] - delta), s);
+                float ds = gckpti_heads_slope(h, p, dp[j] - delta, s);
                 if (in[0].grad)
                     gckpti_link(ds, in[1].data + key, d, in[0].grad + at);
                 if (in[1].grad)

@@ -24,7 +24,7 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int mixed = gckpti_is_mixed(call);
     int blocks = mixed && backward && gckpti_entry_rows(&call->in[0].shape) >= GCKPTI_LINKS;
-    const int once = gckpti_head_of(call).once;
+    const int once = gckpti_head_once(call);
     gckpti_loss_parts p = { 1, GCKPTI_LOSS_CHUNK, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
@@ -61,7 +61,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    call->aux_bytes = gckpti_head_of(call).once ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->aux_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
     call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
@@ -90,7 +90,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
-    const int once = gckpti_head_of(call).once, have = backward && once;
+    const int once = gckpti_head_once(call), have = backward && once;
     float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
     uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
@@ -134,11 +134,11 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
-    const int once = gckpti_head_of(call).once;
+    const int once = gckpti_head_once(call);
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by(call), l.e.kind = GCKPTI_CLASSES;
-    l.cap = gckpti_head_of(call).cap;
+    l.cap = gckpti_head_cap(call);
     l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     if (!l.by.product)
         l.by.product = gckpti_plain_products(call);
@@ -166,14 +166,14 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     uint64_t logits = (uint64_t)gckpti_rows(x) * (uint64_t)call->in[1].shape.d[0];
-    return logits * (2 * (uint64_t)gckpti_last(x) + (gckpti_head_of(call).cap > 0.0f ? 33 : 13));
+    return logits * (2 * (uint64_t)gckpti_last(x) + (gckpti_head_cap(call) > 0.0f ? 33 : 13));
 }
 
 /* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
  * often, which moves as much as if dw were written that often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
-    const uint64_t once = (uint64_t)gckpti_head_of(call).once;
+    const uint64_t once = (uint64_t)gckpti_head_once(call);
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
     if (once && !gckpti_is_plain(call) && once < GCKPTI_LOSS_ROWS)

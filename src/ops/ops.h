@@ -421,8 +421,8 @@ typedef struct { /* an attention call's */
     int64_t window;            /* keys that a query sees at most */
 } gckpti_heads;
 
-/* The first key in query i's window; the first of its tile; what takes the place of key j (of a
- * ring of rows). */
+/* The first key in query i's window, and of its tile; of n keys of a tile, from j on, how many
+ * stand before the window; where key j is (rows may be a ring). */
 static inline int64_t gckpti_heads_first(const gckpti_heads *h, int64_t i)
 {
     const int64_t first = i + 1 + h->sight.ahead - h->window;
@@ -432,7 +432,6 @@ static inline int64_t gckpti_heads_tile(const gckpti_heads *h, int64_t i)
 {
     return gckpti_heads_first(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
 }
-/* Of n keys from j on, a tile's, how many stand before query i's window. */
 static inline int64_t gckpti_heads_unseen(const gckpti_heads *h, int64_t i, int64_t j, int64_t n)
 {
     const int64_t first = gckpti_heads_first(h, i) - j;
@@ -443,7 +442,7 @@ static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
     return (j % h->s) * h->kc;
 }
 
-/* A score from q k, and what ds takes from it besides scale. */
+/* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
 GCKPTI_INLINE float gckpti_capped(float x, float times, float cap)
 {
     return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, times)));
@@ -457,13 +456,14 @@ static inline float gckpti_heads_score(const gckpti_heads *h, float x)
 {
     return h->cap > 0.0f ? gckpti_capped(x, h->times, h->cap) : gckpti_mul(x, h->times);
 }
+/* What makes scores of what gckpti_capped gives, or of dots. */
 static inline float gckpti_heads_after(const gckpti_heads *h)
 {
-    return h->cap > 0.0f ? 1.0f : h->scale; /* of what gckpti_capped gives, or of dots */
+    return h->cap > 0.0f ? 1.0f : h->scale;
 }
-static inline float gckpti_heads_slope(const gckpti_heads *h, float ds, float score)
+static inline float gckpti_heads_slope(const gckpti_heads *h, float p, float slope, float score)
 {
-    return (h->cap > 0.0f ? ds * gckpti_capped_slope(score, h->cap) : ds) * h->scale;
+    return p * (h->cap > 0.0f ? slope * gckpti_capped_slope(score, h->cap) : slope) * h->scale;
 }
 
 /* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
@@ -650,10 +650,13 @@ typedef struct {
     float cap; /* left out where it is 0, as in a slice */
 } gckpti_head;
 
-static inline gckpti_head gckpti_head_of(const gckpt_call *call)
+static inline int gckpti_head_once(const gckpt_call *call)
 {
-    const gckpti_head none = { 0, 0.0f };
-    return call->attributes ? *(const gckpti_head *)call->attributes : none;
+    return call->attributes ? ((const gckpti_head *)call->attributes)->once : 0;
+}
+static inline float gckpti_head_cap(const gckpt_call *call)
+{
+    return call->attributes ? ((const gckpti_head *)call->attributes)->cap : 0.0f;
 }
 
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,

@@ -71,7 +71,8 @@ GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
         const gckpt_tensor *t = p->g->tensors[i];
         for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
             gckpt_tensor as = *t;
-            if (!gckpti_form(p, &as, form) || !as.attributes != !as.attribute_bytes || !gckpti_form_fits(p, t, &as))
+            if (!gckpti_form(p, &as, form) || (as.attribute_bytes && !as.attributes) ||
+                !gckpti_form_fits(p, t, &as))
                 continue;
             p->tensors[i] =
                 (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);

@@ -970,8 +970,8 @@ static int64_t d_of(int kind) { return kind < 4 ? 1 + below(KC / 2) : 33 + below
 static void test_attention_kernels(void)
 {
     static attended start, want, got;
-    for (int n = 0; n < 144; n++) {
-        const int i = n < 84 ? n : n - 84, with = n >= 84; /* with shared keys, lengths, or both */
+    for (int n = 0; n < 228; n++) { /* with shared keys, lengths, or both; with windows, caps, scales */
+        const int i = n < 84 ? n : n < 144 ? n - 84 : n - 144, with = n >= 84;
         if (i % 60 >= check_tries(i < 60 ? 60 : 24)) /* of 60 and of 24, and of 60 */
             continue;
         const int causal = i % 4 != 0, shared = with && i % 3, kind = i < 60 ? i % 3 : 3 + i % 2;
@@ -985,7 +985,11 @@ static void test_attention_kernels(void)
         const int32_t some = (int32_t)(i % 5 ? below((uint32_t)s + 1) : s * (i / 5 % 2));
         const int32_t *length = with && i % 3 != 1 ? &some : NULL;
         const int later = causal && i % 8 > 4 && !length ? (int)below((uint32_t)(s - t + 1)) : 0;
-        const gckpti_attention o = { many, causal + later, !shared ? 0 : many % 2 ? 1 : many / 2, 0, 0, 0, 0 };
+        gckpti_attention o = { many, causal + later, !shared ? 0 : many % 2 ? 1 : many / 2, n >= 144, 0, 0, 0 };
+        if (o.more && below(3))
+            o.window = causal ? 1 + (int)below(i % 2 ? 12 : KT) : 0;
+        if (o.more && (!o.window || below(3) == 0))
+            o.cap = 0.5f * (float)(1 + below(5)), o.scale = below(2) ? 0.3f : 0;
         const unsigned more = kind > 2 || i % 7 < 2 ? 7 : i % 7 < 4 ? below(8) : 0;
         attended_draw(&start, kind);
         want = start;

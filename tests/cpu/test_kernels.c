@@ -1122,18 +1122,20 @@ static void test_between(void)
 /* == losses =================================================================================== */
 static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 {
+    const gckpti_head capped = { 0, 0.5f * (float)pick(1, 6) };
     problem p = { .op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy,
                   .style = style,
                   .cost = (columns ? (double)columns : 8.0) * (double)(rows * classes),
                   .inputs = columns ? 3 : 2,
                   .classes = (int)classes,
+                  .attributes = columns && pick(0, 2) == 0 ? &capped : NULL,
                   .shape[0] = gckpt_shape2(rows, columns ? columns : classes),
                   .shape[1] = gckpt_shape2(classes, columns) };
     p.shape[p.inputs - 1] = gckpt_shape1(rows);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
-    sprintf(p.name, "%s %ld x %ld over %ld classes, style %d", p.op->name, (long)rows,
-            (long)columns, (long)classes, style);
+    sprintf(p.name, "%s %ld x %ld over %ld classes, style %d%s", p.op->name, (long)rows,
+            (long)columns, (long)classes, style, p.attributes ? ", capped" : "");
     try_problem(&p);
 }
 

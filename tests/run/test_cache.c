@@ -266,6 +266,43 @@ static gckpt_tensor *attends(int64_t t, int causal, int which)
     return gckpt_attention(which & 4 ? c : q, which & 2 ? c : x, which & 1 ? c : x, 1, causal);
 }
 
+/* A cache of a window (0: not), and attention with one. */
+static gckpt_tensor *windows(int64_t t, int64_t capacity, int64_t keeps, int64_t sees)
+{
+    gckpt_tensor *c = gckpt_cache_window(of(2, t, 4), capacity, keeps);
+    const gckpt_attention_desc desc = { 1, 0, 1, NULL, sees, 0, 0 };
+    return gckpt_attention_with(of(2, t, 4), c, c, &desc);
+}
+static int64_t rows_of(int64_t t, int64_t capacity, int64_t window)
+{
+    graph = gckpt_graph_new(store, NULL);
+    const int64_t rows = gckpt_shape_of(gckpt_cache_window(of(2, t, 4), capacity, window)).d[1];
+    gckpt_graph_free(graph);
+    return rows;
+}
+
+/* What caches of windows keep: calls may be as long as fits; one goes back as far as is kept, or to 0. */
+static void kept(void)
+{
+    store = gckpt_store_new(NULL);
+    CHECK(rows_of(4, 1000, 1) == 64 && rows_of(4, 1000, 2) == 128 && rows_of(64, 1000, 65) == 128);
+    CHECK(rows_of(4, 1000, 66) == 192 && rows_of(4, 1000, 512) == 576 && rows_of(4, 576, 512) == 576);
+    CHECK(rows_of(4, 577, 512) == 576 && rows_of(4, 576, 0) == 576 && rows_of(4, 600, INT64_MAX) == 600);
+    REFUSED(GCKPT_E_ARG, "a window of -1 rows", gckpt_cache_window(of(2, 3, 4), 100, -1));
+    REFUSED(GCKPT_E_SHAPE, "T at most the capacity of 128 rows", gckpt_cache_window(of(2, 129, 4), 1000, 20));
+    REFUSED(GCKPT_E_ARG, "keeps a window of 20 keys; attention to it needs", windows(3, 1000, 20, 0));
+    REFUSED(GCKPT_E_ARG, "at most so many, not 21", windows(3, 1000, 20, 21));
+    REFUSED(GCKPT_E_ARG, "keeps 128 rows; with a window of 20 a call can add 109 of them, not 110", windows(110, 1000, 20, 20));
+    REFUSED(GCKPT_E_ARG, "whose rows stand in no order", pair_of(of(2, 2, 4), gckpt_cache_window(of(2, 3, 4), 1000, 20), 1));
+    REFUSED(GCKPT_E_ARG, "relu: cache #", gckpt_relu(gckpt_cache_window(of(2, 3, 4), 1000, 20)));
+    graph = gckpt_graph_new(store, NULL);
+    CHECK(!gckpt_cache_window(NULL, 4, 2) && windows(109, 1000, 20, 20) && gckpt_error(graph) == GCKPT_OK);
+    gckpt_graph_free(graph);
+    graph = gckpt_graph_new(store, NULL);
+    CHECK(windows(3, 83, 20, 50) != NULL); /* keeps all of so few */
+    rig_free(NULL, NULL, graph, store);
+}
+
 static void refusals(void)
 {
     store = gckpt_store_new(NULL);
@@ -335,6 +372,7 @@ int main(void)
     sharing();
     allocations();
     files();
+    kept();
     refusals();
     return check_report("cache");
 }

@@ -38,6 +38,8 @@ typedef struct {
     int op, in[3], once, base, trained; /* base: whose bytes a view shows; trained: by parameters */
     int flag, heads;                    /* transposed, causal, mean, ...: what the op has */
     int lengths;                        /* 1 + the node that says how many keys a row has; 0: all */
+    int window;                         /* of attention: 0: all keys */
+    float cap, by;                      /* of scores or logits; of scores, 0: 1 / sqrt */
     float factor;
     gckpt_tensor *t;
     gckpt_shape s;
@@ -60,8 +62,8 @@ static int leaves, planned, first_row, rows_shown; /* planned: desc.batch */
 static int narrow, mixed;                          /* 5l: a bf16 plan; the op is one that rounds */
 static gckpt_store *store;
 static gckpt_graph *graph;
-static gckpt_term terms[4];
-static int term_node[4], term_count;
+static gckpt_term terms[5];
+static int term_node[5], term_count;
 static float pool[POOL];
 static size_t used;
 
@@ -196,6 +198,12 @@ static void add_rows(float *d, const float *g, int64_t rows, int64_t c)
 {
     for (int64_t i = 0; i < rows * c; i++)
         sum_add(&d[i % c], g[i]);
+}
+
+/* s = x scale, or cap tanh(x (scale / cap)) */
+static float capped(float x, float scale, float cap)
+{
+    return cap > 0 ? rounded(cap, gckpti_tanh(rounded(x, scale / cap))) : rounded(x, scale);
 }
 
 /* 5h, 5i: one more tile of an online softmax: x becomes exp(x - max); returns exp(old - new). */
@@ -376,46 +384,55 @@ static void compute_head(const node *o, int in, float *d, int64_t b, int64_t h)
     const int64_t most = (queries - 1) * c + size, of_keys = (keys - 1) * kc + size;
     const float *q = factors(nq->y + at, most), *g = factors(o->g + at, most);
     const float *k = factors(nk->y + first, of_keys), *v = factors(nv->y + first, of_keys);
-    float *p = get(2 * queries * keys), *ds = p + queries * keys, scale = 1.0f / sqrtf((float)size);
+    float *p = get(2 * queries * keys), *ds = p + queries * keys;
+    const float scale = o->by > 0 ? o->by : 1.0f / sqrtf((float)size), cap = o->cap;
     for (int64_t t = 0; t < queries; t++, p += keys, ds += keys) {
         float *aux = o->aux + (b * o->heads + h) * queries + t, *to = d + at + t * c;
         float delta = in < 0 ? 0 : lanes(g + t * c, o->y + at + t * c, size), max = 0, sum = 0;
         const int64_t last = keys - (o->flag ? queries - 1 - t : 0), seen = last < there ? last : there;
-        for (int64_t j = 0; j < seen; j++)
-            p[j] = rounded(element(0, q + t * c, 1, k + j * kc, 1, 0, size, 0), scale);
-        for (int64_t j = 0; j < seen && in < 0; j += 64) {
-            const int64_t n = seen - j < 64 ? seen - j : 64;
-            const float factor = online(p + j, n, &max, &sum, j == 0);
+        const int64_t begin = o->window && last > o->window ? last - o->window : 0, tile = begin / 64 * 64;
+        for (int64_t j = tile; j < seen; j++)
+            p[j] = j < begin ? -INFINITY
+                             : capped(element(0, q + t * c, 1, k + j * kc, 1, 0, size, 0), scale, cap);
+        for (int64_t j = tile; j < seen && in < 0; j += 64) {
+            const int64_t n = seen - j < 64 ? seen - j : 64, skip = j < begin ? begin - j : 0;
+            const float factor = online(p + j, n, &max, &sum, j == tile);
             round_all(p + j, n);
             for (int64_t i = 0; i < size; i++)
-                to[i] = element(times(to[i], factor), p + j, 1, v + j * kc + i, kc, 0, n, 0);
+                to[i] = element(times(to[i], factor), p + j, 1, v + j * kc + i, kc, skip < n ? skip : n, n, 0);
         }
         online_end(&max, &sum);
         for (int64_t i = 0; i < size && in < 0; i++)
             to[i] = ended(to[i]) / sum;
         if (in < 0)
             *aux = max + gckpti_log(sum);
-        for (int64_t j = 0; j < seen && in >= 0; j++) {
+        for (int64_t j = begin; j < seen && in >= 0; j++) {
+            const float inner = cap > 0 ? times(p[j], 1.0f / cap) : 0;
             p[j] = gckpti_exp(p[j] - *aux);
             ds[j] = element(0, g + t * c, 1, v + j * kc, 1, 0, size, 0) - delta;
+            ds[j] = times(ds[j], fmaf(-inner, inner, 1.0f));
             ds[j] = times(times(p[j], ds[j]), scale);
         }
         round_all(p, keys), round_all(ds, keys);
         for (int64_t i = 0; i < size && in == 0 && there; i++)
-            to[i] = ended(element(to[i], ds, 1, k + i, kc, 0, seen, 0));
+            to[i] = ended(element(to[i], ds, 1, k + i, kc, begin < seen ? begin : seen, seen, 0));
     }
     p -= queries * keys, ds -= queries * keys;
     for (int64_t j = 0; j < there && in > 0; j++) {
         const int64_t before = j - (keys - queries), from = o->flag && before > 0 ? before : 0;
+        const int64_t end = !o->window || before + o->window > queries ? queries : before + o->window;
+        const int64_t first_tile = o->window ? (keys - queries + 1 - o->window) / 64 * 64 : 0;
+        if (j < first_tile) /* no query's window has one of its tile: it stays what it is */
+            continue;
         for (int64_t i = 0; i < size; i++) {
             float *to = d + first + j * kc + i;
             *to = ended(element(*to, (in == 1 ? ds : p) + j, keys, (in == 1 ? q : g) + i, c, from,
-                                queries, 0));
+                                end < from ? from : end, 0));
         }
     }
 }
 
-/* 5i: a row of logits; aux: maximum and log of the sum */
+/* 5i: a row of logits, capped or not; aux: maximum and log of the sum */
 static void compute_cross_entropy(node *o, int in, const float *x, int32_t target, int64_t v,
                                   float *aux, float *d, int add)
 {
@@ -433,7 +450,10 @@ static void compute_cross_entropy(node *o, int in, const float *x, int32_t targe
     }
     for (int64_t j = 0; in >= 0 && j < v; j++)
         if (target >= 0)
-            put_product(&d[j], gckpti_exp((x[j] - aux[0]) - aux[1]) - (j == target ? 1.0f : 0.0f),
+            put_product(&d[j],
+                        times(gckpti_exp((x[j] - aux[0]) - aux[1]) - (j == target ? 1.0f : 0.0f),
+                              o->cap > 0 ? fmaf(-times(x[j], 1.0f / o->cap), times(x[j], 1.0f / o->cap), 1.0f)
+                                         : 1.0f),
                         o->scale, add);
         else if (!add)
             d[j] = 0;
@@ -445,6 +465,8 @@ static void compute_linear_cross_entropy(node *o, int in, float *d, int add)
     matrix a = { x->y, x->c, 1 }, b = { w->y, x->c, 1 }, l = { get(rows * v), v, 1 };
     float *logits = get(rows * v), *dl = get(rows * v);
     product(logits, a, turned(b), rows, x->c, v, 0, NULL, 0);
+    for (int64_t i = 0; i < rows * v && o->cap > 0; i++)
+        logits[i] = capped(logits[i], 1, o->cap);
     l.x = dl;
     for (int64_t r = 0; r < rows; r++)
         compute_cross_entropy(o, in, logits + r * v, nodes[o->in[2]].index[r], v, o->aux + 2 * r,
@@ -1081,6 +1103,14 @@ static int attention_with(int q, int k, int v, int heads, int key_heads, int cau
     nodes[i].lengths = lengths + 1;
     return with(i, causal, heads, 0);
 }
+/* The same with a window, a cap and a scale. */
+static int attention_more(int q, int k, int v, int heads, int lengths, int window, float cap, float by)
+{
+    const gckpt_attention_desc desc = { heads, 0, window > 0, T(lengths), window, cap, by };
+    const int i = note(ATTENTION, gckpt_attention_with(T(q), T(k), T(v), &desc), q, k, v);
+    nodes[i].lengths = lengths + 1, nodes[i].window = window, nodes[i].cap = cap, nodes[i].by = by;
+    return with(i, window > 0, heads, 0);
+}
 static int add(int a, int b) { return with(note(ADD, gckpt_add(T(a), T(b)), a, b, -1), 0, 0, 1); }
 static int sub(int a, int b) { return with(note(ADD, gckpt_sub(T(a), T(b)), a, b, -1), 0, 0, -1); }
 static int mul(int a, int b) { return note(MUL, gckpt_mul(T(a), T(b)), a, b, -1); }
@@ -1218,6 +1248,8 @@ static void shared(void)
     int h = add(attention_with(q, k, v, 4, 2, 0, -1), attention_with(q, k, k, 6, 3, 1, lengths));
     h = add(h, attention_with(h, v, k, 2, 1, 0, lengths));
     h = add(h, attention_with(q, q, h, 3, 0, 1, -1));
+    h = add(h, attention_more(h, q, q, 2, -1, 9, 1.5f, 0));
+    h = add(h, add(attention_more(q, h, q, 3, -1, 66, 0, 0.25f), attention_more(q, q, h, 1, -1, 0, 2, 0.5f)));
     minimise(squares(h, x), 1);
     h = linear(h, few, -1, 1);
     minimise(sum_loss(mul(h, h)), 0.1f);
@@ -1404,6 +1436,10 @@ static void entries(void)
     v = linear(v, param("v", gckpt_shape2(C / 2, 5), 0.5f, 0, 0), -1, 0);
     gckpt_tensor *loss = gckpt_linear_cross_entropy(T(h), T(top), T(targets));
     minimise(note(LINEAR_CE, loss, h, top, targets), 1);
+    const gckpt_linear_loss_desc desc = { 1.25f };
+    const int capped_loss = note(LINEAR_CE, gckpt_linear_cross_entropy_with(T(h), T(top), T(targets), &desc), h, top, targets);
+    nodes[capped_loss].cap = desc.cap;
+    minimise(capped_loss, 0.75f);
     h = linear(h, top, -1, 1);
     minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 0.5f);
     minimise(sum_loss(mul(v, v)), 0.3f);

@@ -254,6 +254,20 @@ static void layers(void)
     REFUSED(E_A, "must be i32",
             (few.lengths = f1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
     TAKEN((few.lengths = i1(2), gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &few)));
+    static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0 }, { 2, 0, 1, NULL, -1, 0, 0 },
+                                                { 2, 0, 1, NULL, INT64_C(2147483648), 0, 0 }, { 2, 0, 1, NULL, 0, -1, 0 },
+                                                { 2, 0, 1, NULL, 0, NAN, 0 }, { 2, 0, 1, NULL, 0, INFINITY, 0 },
+                                                { 2, 0, 1, NULL, 0, 0, -0.5f }, { 2, 0, 1, NULL, 0, 0, NAN } };
+    static const char *const why[] = { "a window of 3 keys without causal", "a window of -1 keys;", "2147483648 keys;", "cap -1,",
+                                       "cap nan", "cap inf", "scale -0.5;", "scale nan;" };
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        REFUSED(E_A, why[i], gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &odd[i]));
+    static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e30f };
+    TAKEN(gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &good));
+    static const gckpt_linear_loss_desc below = { -1 }, nan = { NAN }, capped = { 30 };
+    REFUSED(E_A, "linear_cross_entropy: a cap of -1;", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &below));
+    REFUSED(E_A, "a cap of nan;", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &nan));
+    TAKEN(gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &capped));
 
     TAKEN(gckpt_rotary(f3(2, 3, 8), 4, 0));
     REFUSED(E_S, "rotary: x [3,8] must be", gckpt_rotary(f2(3, 8), 2, 0));
@@ -1752,6 +1766,14 @@ static void attention_work(void)
                 causal++;
         CHECK_MSG(flops[0] > 0 && flops[1] * (uint64_t)(t * keys) == flops[0] * causal,
                   "T = %d: %lu, %lu", t, (unsigned long)flops[0], (unsigned long)flops[1]);
+        for (int window = 1; window <= keys; window += 1 + window / 3) {
+            const gckpti_attention o = { 2, 1, 0, 1, window, 0, 0 };
+            uint64_t seen = 0;
+            for (int q = 0; q < t; q++)
+                seen += (uint64_t)(keys - t + q + 1 < window ? keys - t + q + 1 : window);
+            call.attributes = &o;
+            CHECK_MSG(gckpti_op_attention.flops(&call) * causal == flops[1] * seen, "T = %d, window %d", t, window);
+        }
     }
 }
 
