@@ -718,7 +718,9 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const model_source source = { (gckpt_storage)o.store, (int)o.map, o.modules_to_save };
+    const model_source source = { .storage = (gckpt_storage)o.store,
+                                  .map = (int)o.map,
+                                  .floats = o.modules_to_save };
     const int lora = method == ADAPTERS_LORA;
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,

@@ -483,10 +483,9 @@ static void test_files(void)
 static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
-    static const model_source sources[] = { { GCKPT_STORED_F32, 0, NULL },
-                                            { GCKPT_STORED_F32, 1, NULL },
-                                            { GCKPT_STORED_I8, 0, NULL },
-                                            { GCKPT_STORED_F32, 0, NULL } };
+    static const model_source sources[] = {
+        { .map = 0 }, { .map = 1 }, { .storage = GCKPT_STORED_I8 }, { .map = 0 }
+    };
     static float a[ROWS * T * V], b[ROWS * T * V];
     char path[200];
     tuned t, u;
