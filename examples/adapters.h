@@ -746,10 +746,10 @@ static inline int adapters_save_modules(adapters *a, gckpt_graph *g)
  * however they are stored. */
 static inline int adapters_squares(adapters *a, const char *weight, double *sums)
 {
-    enum { ROWS = 64 };
+    static const int64_t most = 64; /* rows */
     const gckpt_init none = { 0, 0, 0 };
     const int transposed = a->model->config.family->transposed;
-    int32_t index[ROWS];
+    int32_t index[64];
     gckpt_parameter w;
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -757,7 +757,7 @@ static inline int adapters_squares(adapters *a, const char *weight, double *sums
         return model_fail(a->model, "dora: %s", gckpt_error_text(a->store));
     const int64_t all = w.shape.d[0], columns = w.shape.d[1];
     gckpt_graph *g = gckpt_graph_new(a->store, NULL);
-    gckpt_tensor *rows = gckpt_input(g, "rows", GCKPT_I32, gckpt_shape1(all < ROWS ? all : ROWS));
+    gckpt_tensor *rows = gckpt_input(g, "rows", GCKPT_I32, gckpt_shape1(all < most ? all : most));
     const gckpt_pick pick = { gckpt_embed(gckpt_param(g, weight, w.shape, none), rows), 0 };
     const gckpt_feed feed = { gckpt_id(rows), index };
     desc.mode = GCKPT_INFERENCE;
@@ -768,8 +768,8 @@ static inline int adapters_squares(adapters *a, const char *weight, double *sums
     int failed =
         e == NULL ? model_fail(a->model, "dora: %s", gckpt_error_text(plan ? (void *)a->store : g))
                   : 0;
-    for (int64_t first = 0; first < all && !failed; first += ROWS) {
-        const int64_t n = all - first < ROWS ? all - first : ROWS;
+    for (int64_t first = 0; first < all && !failed; first += most) {
+        const int64_t n = all - first < most ? all - first : most;
         for (int64_t i = 0; i < n; i++)
             index[i] = (int32_t)(first + i);
         failed = gckpt_forward(e, &feed, 1, n, NULL) != GCKPT_OK

@@ -906,8 +906,12 @@ static int load_teacher(tuning *t)
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const model_source source = { packed_by_option() ? (gckpt_storage)o.store : GCKPT_STORED_F32,
-                                  (int)o.map, o.modules_to_save, as_file(model, method) };
+    const model_source source = {
+        .storage = packed_by_option() ? (gckpt_storage)o.store : GCKPT_STORED_F32,
+        .map = (int)o.map,
+        .floats = o.modules_to_save,
+        .as_file = as_file(model, method)
+    };
     const int lora = method == ADAPTERS_LORA;
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,

@@ -769,7 +769,8 @@ static inline int model_pack(model_any *m, gckpt_store *store, gckpt_storage sto
 static inline int model_load_under(model_any *m, gckpt_store *store, const char *dir,
                                    const model_source *source, const char *under)
 {
-    const model_source none = { GCKPT_STORED_F32, 0, NULL, 0 };
+    model_source none;
+    memset(&none, 0, sizeof none);
     source = source != NULL ? source : &none;
     if (model_read_config(m, dir) != 0)
         return -1;

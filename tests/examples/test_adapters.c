@@ -171,7 +171,7 @@ static void test_packed(void)
     for (int i = 0; i < 3; i++) {
         uint64_t hash = 0;
         for (int k = 0; k < 2; k++) {
-            const model_source packed = { types[i], 0, NULL, 0 };
+            const model_source packed = { .storage = types[i] };
             tuned t = { .how = { 0 } };
             t.s = tuning_load(&t.m, GOLDEN "model", &packed);
             t.how.hooks = &t.a.hooks;

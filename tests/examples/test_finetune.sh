@@ -572,7 +572,7 @@ check "--dora of another method" fails_with 2 "are of --method lora, not bias" b
 check "--resume with --dora" fails_with 2 "was made without --dora" build/finetune --resume "$work/usual" --dora
 check "--layers of lora" fails_with 2 "--layers-to-transform 4-7 says" build/finetune $text --layers 2
 check "--layers-to-transform of nonsense" fails_with 1 "the model has 0 to 1" build/finetune $text --layers-to-transform 0,2
-check "--modules-to-save of nonsense" fails_with 1 "head. is no module; there are wte, lm_head, ln_f" build/finetune $text \
+check "--modules-to-save of nonsense" fails_with 1 "heads. is no module; there are wte, lm_head, ln_f" build/finetune $text \
     --modules-to-save wte,heads,head
 check "--ensure-weight-tying alone" fails_with 2 "needs --modules-to-save" build/finetune $text --ensure-weight-tying
 check "--adapter with --dora" fails_with 2 "its adapter_config.json says" build/finetune $text --adapter "$work/lora.a" --dora

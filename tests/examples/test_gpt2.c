@@ -5,7 +5,7 @@
 #include "gradckpt.h"
 #include "tuning.h"
 
-static const model_source mapped = { GCKPT_STORED_F32, 1, NULL, 0 };
+static const model_source mapped = { .map = 1 };
 
 static void test_loading(void)
 {

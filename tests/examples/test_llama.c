@@ -12,7 +12,7 @@
 #include "tuning.h"
 
 enum { CASES = sizeof golden_llama / sizeof golden_llama[0] };
-static const model_source mapped = { GCKPT_STORED_F32, 1, NULL, 0 };
+static const model_source mapped = { .map = 1 };
 
 typedef struct {
     model_any m;
@@ -305,7 +305,7 @@ static void test_packed(void)
     for (int i = 0; i < 3; i++) {
         uint64_t hash = 0;
         for (int k = 0; k < 2; k++) {
-            const model_source packed = { types[i], 0, NULL, 0 };
+            const model_source packed = { .storage = types[i] };
             tuned t;
             open_base(&t, "gqa", &packed);
             CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &lora) == 0, "%s", t.m.error);

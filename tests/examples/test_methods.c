@@ -178,13 +178,15 @@ static void test_generation(int every) /* of the cases */
         begin(&t, &methods[i].o);
         logits_of(&t, &t.a.hooks, all);
         CHECK_MSG((memcmp(all, plain, sizeof all) == 0) == methods[i].same, "case %d", i);
-        train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
-        logits_of(&t, &t.a.hooks, all);
-        CHECK_MSG(memcmp(all, plain, sizeof all) != 0, "case %d", i);
         const generator_desc desc = {
             .samples = 2, .chunk = 1 + i % 5, .hooks = &t.a.hooks, .backend = backend
         };
         generator p;
+        if (CHECK(generator_new(&p, &t.m, t.store, &desc) == 0)) /* of before: leaves nothing */
+            generator_free(&p);
+        train(&t, &t.a.hooks, GCKPT_STORE_ALL, ROWS, 2);
+        logits_of(&t, &t.a.hooks, all);
+        CHECK_MSG(memcmp(all, plain, sizeof all) != 0, "case %d", i);
         if (CHECK_MSG(generator_new(&p, &t.m, t.store, &desc) == 0, "%s", t.m.error)) {
             for (int row = 0; row < 2; row++)
                 for (int n = 1 + 3 * row; n <= T; n++) {
@@ -481,10 +483,9 @@ static void test_files(void)
 static void test_model(void)
 {
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"gone.safetensors\"}}";
-    static const model_source sources[] = { { GCKPT_STORED_F32, 0, NULL, 0 },
-                                            { GCKPT_STORED_F32, 1, NULL, 0 },
-                                            { GCKPT_STORED_I8, 0, NULL, 0 },
-                                            { GCKPT_STORED_F32, 0, NULL, 0 } };
+    static const model_source sources[] = {
+        { .map = 0 }, { .map = 1 }, { .storage = GCKPT_STORED_I8 }, { .map = 0 }
+    };
     static float a[ROWS * T * V], b[ROWS * T * V];
     char path[200];
     tuned t, u;

@@ -242,7 +242,7 @@ static void test_packed(void)
     const adapters_options dora = { .method = ADAPTERS_LORA, .targets = "all-linear", .dora = 1 };
     static float plain[LOGITS], begun[LOGITS];
     for (int i = 0; i < 6; i++) {
-        const model_source packed = { types[i % 3], 0, NULL };
+        const model_source packed = { .storage = types[i % 3] };
         uint64_t hash = 0;
         for (int k = 0; k < 2; k++) {
             tuned t;
@@ -265,7 +265,7 @@ static void test_packed(void)
 /* A file has what is trained as a whole, so it loads over weights that are packed. */
 static void test_saved_over_packed(void)
 {
-    const model_source packed = { GCKPT_STORED_I8, 0, NULL };
+    const model_source packed = { .storage = GCKPT_STORED_I8 };
     gckpt_parameter a, b;
     tuned t, u;
     open_base(&t, mha, &packed);
