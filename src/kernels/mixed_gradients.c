@@ -103,10 +103,10 @@ GCKPTI_INLINED void V(keys_slopes)(const V(keys) * s, int64_t r)
         if (j < seen && j + W > from) {
             const FLOATS score = V(fma)(V(load)(p + j), times, zero);
             x = V(exp_below)(score - lse);
-            y = x * (V(load)(ds + j) - delta);
+            y = V(load)(ds + j) - delta;
             if (cap > 0.0f)
                 y = V(cap_slope)(y, score, inverse);
-            y = V(upto)(seen - j, y * scale, zero);
+            y = V(upto)(seen - j, x * y * scale, zero);
             x = V(upto)(seen - j, x, zero);
             if (j < from)
                 x = V(upto)(from - j, zero, x), y = V(upto)(from - j, zero, y);

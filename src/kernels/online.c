@@ -200,10 +200,10 @@ static GCKPTI_TARGET void V(head_slopes)(const gckpti_heads *h, int64_t from, in
         V(store)(p + i, x);
         if (!ds)
             continue;
-        y = x * (V(load)(ds + i) - V(load)(delta + i));
+        y = V(load)(ds + i) - V(load)(delta + i);
         if (h->cap > 0.0f)
             y = V(cap_slope)(y, s, inverse);
-        V(store)(ds + i, y * scale);
+        V(store)(ds + i, x * y * scale);
     }
 }
 

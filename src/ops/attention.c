@@ -12,7 +12,7 @@
  * first tile is theirs (which key of a tile one is stays). Keys may be a ring: key j is row j % S.
  * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
- * ds = (p (dp - delta)) [(1 - y y)] scale, y = s (1 / cap). Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
+ * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap). Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
  * queries, those of the first of the heads that share k_j, then of the next one.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
@@ -269,7 +269,7 @@ static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, floa
                     gckpti_link(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
                     continue;
-                float ds = gckpti_heads_slope(h, p * (dp[j] - delta), s);
+                float ds = gckpti_heads_slope(h, p, dp[j] - delta, s);
                 if (in[0].grad)
                     gckpti_link(ds, in[1].data + key, d, in[0].grad + at);
                 if (in[1].grad)

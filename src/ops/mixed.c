@@ -261,7 +261,7 @@ static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint1
             p[j] = gckpti_to_bf16(x);
             if (slopes) {
                 const float dp = gckpti_mixed_score(&s->g, r, &s->v, j, d);
-                ds[j] = gckpti_to_bf16(gckpti_heads_slope(h, x * (dp - delta), score));
+                ds[j] = gckpti_to_bf16(gckpti_heads_slope(h, x, dp - delta, score));
             }
         }
     }

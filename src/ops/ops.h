@@ -461,9 +461,9 @@ static inline float gckpti_heads_after(const gckpti_heads *h)
 {
     return h->cap > 0.0f ? 1.0f : h->scale; /* of what gckpti_capped gives, or of dots */
 }
-static inline float gckpti_heads_slope(const gckpti_heads *h, float ds, float score)
+static inline float gckpti_heads_slope(const gckpti_heads *h, float p, float slope, float score)
 {
-    return (h->cap > 0.0f ? ds * gckpti_capped_slope(score, h->cap) : ds) * h->scale;
+    return p * (h->cap > 0.0f ? slope * gckpti_capped_slope(score, h->cap) : slope) * h->scale;
 }
 
 /* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */

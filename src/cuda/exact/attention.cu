@@ -2,13 +2,14 @@
  * them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
  * matters to no result: fmaxf. Keys out of sight have the score -inf, whose exponential, +0,
  * changes no sum. */
-__device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees, bool first,
-                                            float *max, float *sum)
+__device__ __forceinline__ float online_row(float (&x)[4], float scale, int from, int end,
+                                            bool first, float *max, float *sum)
 {
     float top = -INFINITY;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        x[c] = (int)threadIdx.x % 16 + 16 * c < sees ? gckpti_mul(x[c], scale) : -INFINITY;
+        const int j = (int)threadIdx.x % 16 + 16 * c;
+        x[c] = j >= from && j < end ? gckpti_mul(x[c], scale) : -INFINITY;
         top = fmaxf(top, x[c]);
     }
     const float factor = gckpti_online_factor(row_max(top), first, max);
@@ -19,6 +20,24 @@ __device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees
     const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
     *sum = gckpti_online_sum(*sum, first, factor, added);
     return factor;
+}
+
+/* CAPS: what are still products x become scores cap tanh(x times), one after the other in `room`,
+ * where each thread has the places of its own. */
+template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *room)
+{
+    put_scores<R, false>(room, x);
+    room += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll 1
+    for (int i = 0; i < 4 * R; i++) {
+        float *s = room + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
+        *s = gckpti_capped(*s, a.times, a.cap);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            x[r][c] = room[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
@@ -39,35 +58,39 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
     const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
     const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     const int seen = min(sight.there, first + sight.ahead + TILE);
+    const int begin = max(first + sight.ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N] = {}, max[R] = {}, sum[R] = {};
-    for (int j0 = 0; j0 < seen; j0 += TILE) {
+    for (int j0 = begin; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            if (j0 == 0 || a.d > WIDTH)
+            if (j0 == begin || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0 % a.s, j0 % a.s + keys, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0, seen, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
         const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
+        if (a.cap > 0.0f)
+            cap_scores<R>(x, a, p);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const int sees = min(keys, ty + STEP * r + 1 + ahead);
-            const float factor = online_row(x[r], a.scale, sees, j0 == 0, &max[r], &sum[r]);
+            const int end = ty + STEP * r + 1 + ahead;
+            const float factor = online_row(x[r], a.after, end - a.window, min(keys, end),
+                                            j0 == begin, &max[r], &sum[r]);
 #pragma unroll
             for (int n = 0; n < N; n++)
-                if (j0 > 0)
+                if (j0 > begin)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
         put_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
-            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead);
+            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -109,6 +132,21 @@ void attention_delta(const gckpt_call *call, float *delta)
         value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
 }
 
+/* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
+template <int R>
+__device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
+                           int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[r][c] = (y[r][c] - delta) * gckpti_capped_slope(x[r][c], a.cap);
+    }
+}
+
 /* Scores become probabilities; the first row is query `first` of the head. */
 template <int R>
 __device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
@@ -119,7 +157,7 @@ __device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_h
         const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
+            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
 }
 
@@ -131,7 +169,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
 #pragma unroll
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
-        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+        const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
 #pragma unroll
         for (int c = 0; c < 4; c++)
             y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
@@ -163,32 +201,37 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
     const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
                                   a.accumulate[0]);
-    for (int j0 = 0; j0 < seen; j0 += TILE) {
+    for (int j0 = begin; j0 < seen; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            if (j0 == 0 || a.d > WIDTH)
+            if (j0 == begin || a.d > WIDTH)
                 fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, e0);
             fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, j0, seen, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            if (e0 + WIDTH >= a.d)
-                probabilities<R>(x, a, of_head, first + ty);
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
+        if (a.cap > 0.0f) {
+            cap_scores<R>(x, a, ds);
+            cap_slopes<R>(y, x, a, of_head, first + ty);
+        }
+        probabilities<R>(x, a, of_head, first + ty);
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0);
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0, a.window);
     }
-    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, seen || !a.accumulate[0] ? a.t : 0,
+    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
+                         seen > begin || !a.accumulate[0] ? a.t : 0,
                          at.slice * WIDTH);
 }
 
@@ -221,7 +264,9 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     begin_rows<R, N, 1, MIXED>(dk, to_k, of, own, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
     const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
-    const int tiles = first < sight.there ? (a.t - begin + TILE - 1) / TILE : 0; /* of a head */
+    const int64_t until = (int64_t)first + TILE - 1 - sight.ahead + a.window; /* none sees one */
+    const int end = (int)gckpti_min(a.t, until);
+    const int tiles = first < sight.there ? max(end - begin + TILE - 1, 0) / TILE : 0; /* a head's */
     for (int step = 0; step < tiles * a.group; step++) {
         const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
         const int n = min(a.t - i0, (int)TILE), ahead = i0 + sight.ahead - first;
@@ -237,11 +282,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            if (e0 + WIDTH >= a.d)
-                probabilities<R>(x, a, of_head, i0 + ty);
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
+        if (a.cap > 0.0f) {
+            cap_scores<R>(x, a, scores);
+            cap_slopes<R>(y, x, a, of_head, i0 + ty);
+        }
+        probabilities<R>(x, a, of_head, i0 + ty);
         if (a.d > WIDTH) {
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
@@ -249,21 +297,22 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
-            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead);
+            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
         if (!a.dk)
             continue;
         __syncthreads();
         score_gradients<R>(y, x, a, of_head, i0 + ty);
         put_scores<R, MIXED>(scores, y);
         __syncthreads();
-        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead);
+        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
+    const int met = tiles ? sight.there : 0;
     clear_unseen(dk, own, sight.there);
     clear_unseen(dv, own, sight.there);
     if (a.dk)
-        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? sight.there : a.s, slice);
+        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? met : a.s, slice);
     if (a.dv)
-        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? sight.there : a.s, slice);
+        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? met : a.s, slice);
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
@@ -307,18 +356,20 @@ bool wide_fits(const gckpt_call *call)
 /* Forward and, with grad_out, backward. */
 void attention_both(const gckpt_call *call)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpti_attention o = gckpti_attention_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
-    a.heads = o->heads, a.d = (int)(a.c / a.heads);
+    a.heads = o.heads, a.d = (int)(a.c / a.heads);
     a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
     a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
     a.keys = keys_of(call);
-    a.scale = 1.0f / gckpti_sqrt((float)a.d);
+    a.scale = o.scale, a.cap = o.cap, a.times = a.cap > 0.0f ? a.scale / a.cap : 0.0f;
+    a.after = a.cap > 0.0f ? 1.0f : a.scale;
+    a.window = o.window ? o.window : INT32_MAX;
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
         for (int i = 0; i < 3; i++)

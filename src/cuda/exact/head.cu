@@ -24,6 +24,12 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     return p;
 }
 
+__global__ void cap_kernel(float *x, int64_t n, float times, float cap)
+{
+    for (EACH(i, n))
+        x[i] = gckpti_capped(x[i], times, cap);
+}
+
 /* A block of rows, from `row` on, of which it gives the number: logits = x w', the losses' rows;
  * backward: dx += d w, dw += d' x. In bf16 plans dx has its elements in work, since it is rounded
  * once, when all classes are added. */
@@ -36,7 +42,8 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     const dim3 grid = blocks_for(32 * rows, 256);
-    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
+    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v,
+                   gckpti_head_of(call).cap };
     l.aux = aux ? aux + 2 * row : NULL;
     l.losses = work + parts->losses + row; /* forward */
     if (grad)
@@ -50,6 +57,9 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
         t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
+        if (l.cap > 0.0f)
+            RUN(call, cap_kernel, blocks_for(rows * l.n, 256), 256, 0, work, rows * l.n,
+                1.0f / l.cap, l.cap);
         if (!backward)
             RUN(call, loss_forward_kernel, grid, 256, 0, l);
         else

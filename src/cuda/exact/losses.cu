@@ -24,6 +24,7 @@ struct LossPart {
     float *aux;            /* (rows,2): max, log(sum); forward: NULL when not wanted */
     float *state, *losses; /* forward: (rows,3): max, sum, logit of the target, so far; (rows) */
     int64_t rows, first, n, classes;
+    float cap; /* of logits, which have it already; 0: none */
 };
 
 /* A row left out adds -0 to the sum of losses, which changes no sum. */
@@ -72,11 +73,13 @@ __global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment,
             for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
                 int64_t at = i + 32 * k;
                 float p = gckpti_exp((x[k] - max) - log_sum);
+                p = at - r * l.n == target ? p - 1.0f : p;
+                if (l.cap > 0.0f)
+                    p *= gckpti_capped_slope(x[k], l.cap);
                 if (out && !accumulate)
                     d[at] = 0.0f;
                 if (!out)
-                    gckpti_put_product(&d[at], at - r * l.n == target ? p - 1.0f : p, scale,
-                                       accumulate);
+                    gckpti_put_product(&d[at], p, scale, accumulate);
             }
         }
     }
@@ -86,7 +89,7 @@ void cross_entropy_forward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v, 0.0f };
     l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
     add_losses(call, losses, call->in[1].index, rows, 1);
@@ -95,7 +98,7 @@ void cross_entropy_forward(const gckpt_call *call)
 void cross_entropy_backward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v, 0.0f };
     l.aux = (float *)call->aux;
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,

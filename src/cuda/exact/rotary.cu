@@ -1,9 +1,9 @@
-/* cache: x's rows behind those that are there, in each row of the batch. */
+/* cache: x's rows behind those that are there, in each row of the batch; a window is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const Moment *now)
 {
     for (EACH(i, all))
-        gckpti_cache_put(&x, i, out, narrow, i / n * each + now->position * c + i % n);
+        gckpti_cache_put(&x, i, out, narrow, i / n * each + (now->position * c + i % n) % each);
 }
 
 void cache_forward(const gckpt_call *call)

@@ -43,7 +43,8 @@ struct Attention {
     Keys keys;
     const int32_t *lengths; /* NULL: none */
     bool wide;              /* rows of a head begin at multiples of 16 bytes */
-    float scale;
+    float scale, after, times, cap; /* of slopes; of what x becomes; of x before tanh: see CAPS */
+    int window;
 };
 
 /* As what stands in rows of keys: strides, heads. */
@@ -148,10 +149,14 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
     }
 }
 
+/* Whether what comes `late` rows after a key sees it. */
+__device__ bool in_sight(int late, int window) { return (unsigned)late < (unsigned)window; }
+
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
- * none of keys beyond i + sight. */
+ * none of keys beyond i + sight, or before the window that ends there. */
 template <int R, int N, bool MIXED>
-__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
+__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight,
+                              int window)
 {
     constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
     const int row = (int)threadIdx.x / 16;
@@ -161,7 +166,8 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     p += row * SCORES;
     block.begin();
 #pragma unroll 1
-    for (const int common = min(keys, sight + 1); j + 4 <= common; j += 4) {
+    for (const int common = in_sight(sight + TILE - 1, window) ? min(keys, sight + 1) : 0;
+         j + 4 <= common; j += 4) {
         block.turn(o, j);
         float4 x[R];
 #pragma unroll
@@ -186,7 +192,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 float x = p[STEP * r * SCORES + j + k];
-                block.link(o, k, r, x, y, j + k <= row + STEP * r + sight);
+                block.link(o, k, r, x, y, in_sight(row + STEP * r + sight - j - k, window));
             }
         }
     }
@@ -194,14 +200,14 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 }
 
 /* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1; key j has none of queries before j - sight. */
+ * 0..queries-1; key j has none of queries before j - sight, and of `window` from there on. */
 template <int R, int N, bool MIXED>
 __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
-                                 int sight)
+                                 int sight, int window)
 {
     constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16 * R;
-    const bool all = sight >= TILE - 1;
+    const bool all = sight >= TILE - 1 && in_sight(sight + TILE - 1, window);
     Block<R, N, MIXED> block;
     p += row;
     block.begin();
@@ -221,7 +227,7 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
             columns(y, g + i * ROW);
 #pragma unroll
             for (int r = 0; r < R; r++)
-                block.link(o, k, r, x[r], y, all || i + sight >= row + r);
+                block.link(o, k, r, x[r], y, all || in_sight(i + sight - row - r, window));
         }
     }
     block.end(o, true);

@@ -432,7 +432,7 @@ gckpt_result attention_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128) { /* no registers for it */
+    if (p.d > 128 || gckpti_attention_of(call).more) { /* no registers for it */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
