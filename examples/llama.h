@@ -446,6 +446,8 @@ static inline void llama_read_positions(json *d, model_config *c, int row)
     const uint32_t all = json_find_set(d, JSON_ROOT, "rope_parameters");
     const uint32_t old = json_size(d, scaling) > 0 ? scaling : 0;
     double base = llama_real(d, JSON_ROOT, "rope_theta", llama_types[row].base, 1);
+    if (llama_real(d, JSON_ROOT, "partial_rotary_factor", 1, 0) != 1)
+        json_wrong(d, json_find(d, JSON_ROOT, "partial_rotary_factor"), "1: all columns of a head");
     if (llama_types[row].gemma != 3) {
         llama_read_angles(d, old ? old : all, c, base, l);
         l[1] = l[0];
