@@ -288,7 +288,7 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on weights in fewer bytes, or in the file: near the model, and the same bits from any plan. */
+/* LoRA on weights in fewer bytes, or in the file: near the model, the same bits from any plan. */
 static void test_packed(void)
 {
     static const model_source sources[] = { { .storage = GCKPT_STORED_BF16 },
