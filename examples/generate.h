@@ -39,7 +39,8 @@ typedef struct {
 
 typedef struct {
     int64_t samples; /* texts that are made at once; 0: 1 */
-    int64_t chunk;   /* tokens of a prompt that are computed at once; 0: 64 */
+    int64_t chunk;   /* tokens of a prompt that are computed at once; 0: 64, as many as caches of a
+                      * window always take (gckpt_cache_window) */
     int threads;
     const model_hooks *hooks;
     const gckpt_backend *backend;

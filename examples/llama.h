@@ -4,15 +4,15 @@
  *     llama_new(&m, 16, 2048, 32, 8, 8192, 128256); // layers, width, heads, of keys, context, ..
  *     model_declare(&m, store);
  *
- * model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text: norms by root mean
- * squares (Zhang & Sennrich 2019), rotary positions (Su 2021), heads of keys that serve several of
- * queries each (Ainslie 2023), a gated MLP (Shazeer 2020); Touvron 2023 put them together. What
- * these differ in is read from config.json: biases, norms of heads, norms behind attention and MLP,
- * layers without positions, layers that see a window of the last keys (Jiang 2023), with positions
- * of their own (Gemma 3), scaled frequencies (linear; llama3; yarn: Peng 2023), caps of scores and
- * logits (Gemma 2), activation, embeddings as the head. For generation, a layer with a window keeps
- * no more keys than the window needs. Weights are torch's Linear, (out,in), what
- * gckpt_linear_transposed takes. C99 or C++11. */
+ * model_type llama, mistral, qwen2, qwen3, smollm3, gemma, gemma2 and gemma3_text: norms by root
+ * mean squares (Zhang & Sennrich 2019), rotary positions (Su 2021), heads of keys that serve
+ * several of queries each (Ainslie 2023), a gated MLP (Shazeer 2020); Touvron 2023 put them
+ * together. What these differ in is read from config.json: biases, norms of heads, norms behind
+ * attention and MLP, layers without positions, layers that see a window of the last keys
+ * (Jiang 2023), with positions of their own (Gemma 3), scaled frequencies (linear; llama3;
+ * yarn: Peng 2023), caps of scores and logits (Gemma 2), activation, embeddings as the head. For
+ * generation, a layer with a window keeps no more keys than the window needs. Weights are torch's
+ * Linear, (out,in), what gckpt_linear_transposed takes. C99 or C++11. */
 #ifndef LLAMA_H
 #define LLAMA_H
 #ifndef MODEL_H

@@ -139,8 +139,8 @@ struct model_family {
     void (*keys_values)(const model_place *at, gckpt_tensor *prompts, gckpt_tensor **k,
                         gckpt_tensor **v);
     const char *output; /* the layer that takes what prompts are attended to; NULL: none (peft) */
-    /* 1: a norm in a block, this parameter, is behind a branch; with *gain in it what the branch adds
-     * is 0 (a block of such norms adds nothing then, and not by its `residual`). NULL: none is. */
+    /* 1: a norm in a block, this parameter, is behind a branch, which with *gain in it adds nothing
+     * (what `residual` is for in models without such norms). NULL: none is. */
     int (*closes)(const model_config *c, const char *name, float *gain);
 };
 

@@ -288,24 +288,25 @@ static void test_methods(void)
     }
 }
 
-/* LoRA on weights in fewer bytes: near the model, and the same bits from any plan. */
+/* LoRA on weights in fewer bytes, or in the file: near the model, the same bits from any plan. */
 static void test_packed(void)
 {
-    static const gckpt_storage types[] = { GCKPT_STORED_BF16, GCKPT_STORED_I8 };
-    static const double near[] = { 1e-4, 0.3 }; /* the files are BF16 */
+    static const model_source sources[] = { { .storage = GCKPT_STORED_BF16 },
+                                            { .storage = GCKPT_STORED_I8 },
+                                            { .map = 1 } };
+    static const double near[] = { 1e-4, 0.3, 1e-4 }; /* the files are BF16 */
     const adapters_options lora = { .method = ADAPTERS_LORA, .targets = "all-linear" };
-    for (int i = 0; i < 4; i++) {
-        const char *name = i < 2 ? "gemma2" : "gemma3";
+    for (int i = 0; i < 6; i++) {
+        const char *name = i < 3 ? "gemma2" : "gemma3";
         uint64_t hash = 0;
         for (int k = 0; k < 2; k++) {
-            const model_source packed = { .storage = types[i % 2] };
             tuned t;
-            open_base(&t, name, &packed);
+            open_base(&t, name, &sources[i % 3]);
             CHECK_MSG(adapters_begin(&t.a, &t.m, t.s, &lora) == 0, "%s", t.m.error);
-            test_logits(&t.m, t.s, &t.how, name, near[i % 2]);
+            test_logits(&t.m, t.s, &t.how, name, near[i % 3]);
             tuning_train(&t.m, t.s, &t.how, "packed", NULL, golden_adapter_lr,
                          k ? GCKPT_MEMORY_POOR : GCKPT_STORE_ALL, k ? 2 : GOLDEN_BATCH);
-            CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "storage %d: other bits", i);
+            CHECK_MSG(k == 0 || gckpt_store_hash(t.s) == hash, "source %d: other bits", i);
             hash = gckpt_store_hash(t.s);
             end(&t);
         }
@@ -390,6 +391,8 @@ static const tuning_edit wrong[] = {
     { "gemma3_old", config, "\"sliding_window_pattern\": 3,\n  \"tie",
       "\"sliding_window_pattern\": 0,\n  \"tie", "sliding_window_pattern 0: expected 1 or more",
       0 },
+    { "gemma3", config, "\"use_cache\"", "\"partial_rotary_factor\": 0.5, \"use_cache\"",
+      "partial_rotary_factor: expected 1", 0 },
     { "gemma3_old", config, "\"rope_local_base_freq\": 1000.0", "\"rope_local_base_freq\": 1",
       "rope_local_base_freq 1: expected a number above 1", 0 },
     { "qwen3", config, "\"use_sliding_window\": true", "\"use_sliding_window\": false",

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Loads what test_gpt2 and test_adapters, test_llama or test_windows save with transformers and peft,
-compares the logits, and writes gpt2_saved.h, llama_saved.h or windows_saved.h: hashes of the files that were accepted, which
-the tests compare theirs with.
+"""Loads what test_gpt2 and test_adapters, test_llama or test_windows save with transformers and
+peft, compares the logits, and writes gpt2_saved.h, llama_saved.h or windows_saved.h: hashes of the
+files that were accepted, which the tests compare theirs with.
 
     mkdir build/saved; build/test_gpt2 build/saved; build/test_adapters build/saved
     python3 tests/golden/check_peft.py build/saved gpt2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes windows/ and windows.h: models with sliding windows and capped scores (Gemma 2 and 3, and
-windows of llama.py's Mistral, Qwen2, Qwen3 and SmolLM3), adapters of them, and what transformers and
-peft compute with them in float64.
+windows of llama.py's Mistral, Qwen2, Qwen3 and SmolLM3), adapters of them, and what transformers
+and peft compute with them in float64.
 
     python3 tests/golden/windows.py
 
@@ -178,7 +178,7 @@ def main():
             expected[name + ".trained"] = logits_of(model, tokens)
     save_file({name: value.detach().float().contiguous() for name, value in expected.items()},
               folder("expected.safetensors"))
-    for other in ("gemma2_old", "gemma3_capped"):       # a variant that changes nothing shows nothing
+    for other in ("gemma2_old", "gemma3_capped"):   # one that changes nothing shows nothing
         if float((expected[other] - expected[other.split("_")[0]]).abs().max()) < 1e-2:
             sys.exit(f"{other} changes nothing")
     with open(FOLDER + ".h", "w") as out:
