@@ -350,6 +350,7 @@ typedef struct {
     adapters adapters;
     model_options how;
     int training;     /* 1: what is built is to train with */
+    int64_t taught;   /* parameters of the teacher */
     const char *save; /* folder; NULL: nothing is saved */
     int saved;        /* 1: what others load from there has the weights as they are now */
     lm_run run;
@@ -810,9 +811,9 @@ static int load_teacher(tuning *t)
                             "so many",
                             o.teacher, (long long)t->teacher.config.context,
                             (long long)run.first.T);
+    t->taught = lm_parameters(t->run.store) - before;
     fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
-            t->teacher.config.type, (long long)(lm_parameters(t->run.store) - before),
-            storage_names[o.teacher_store]);
+            t->teacher.config.type, (long long)t->taught, storage_names[o.teacher_store]);
     return 0;
 }
 
@@ -907,7 +908,7 @@ static void report_classes(tuning *t)
 static void report_plan(tuning *t, const char *method)
 {
     const gckpt_plan *p = t->run.models[LM_TRAINING].plan;
-    const int64_t all = lm_parameters(t->run.store);
+    const int64_t all = lm_parameters(t->run.store) - t->taught;
     outcome *r = &t->result;
     r->parameters = adapters_trainable(t->run.store);
     r->bytes = lm_bytes(&t->run);
