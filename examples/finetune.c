@@ -4,6 +4,8 @@
  *     ./finetune --model gpt2 --method lora --data my.txt --budget 1G --save tuned
  *     ./finetune --model gpt2 --method full --data chat.jsonl --budget 750M --save tuned
  *     ./finetune --model gpt2 --method all --data my.txt --general wiki.txt --save compared
+ *     ./finetune --model gpt2 --objective dpo --data pairs.jsonl --save tuned
+ *     ./finetune --model gpt2 --objective distill --teacher gpt2-large --data my.txt --save tuned
  *     ./finetune --resume tuned/training.safetensors
  *     ./finetune --new 4x128x4x128 --model small          a model to try things with
  *     ./finetune --new llama:4x128x4x2x128 --model small  the same as a Llama
@@ -1397,14 +1399,16 @@ static int keep_references(void)
     run.references[1] = calloc((size_t)dataset_rows(&run.validation, 1) + 1, 2 * sizeof(float));
     if (run.references[0] == NULL || run.references[1] == NULL)
         return session_fail(1, "out of memory for the reference's log-probabilities");
+    fprintf(session.out, "reference %s: log-probabilities of all answers come first\n",
+            o.reference != NULL ? o.reference : o.model);
+    fflush(session.out);
     run.refers = 1;
     int failed = load_reference(&t) || make_plans(&t) || lm_execs(&t.run);
     failed = failed || (!o.eval && refer_part(&t, &run.train, 0, &pairs)) ||
              ((lm.eval_every > 0 || o.eval) && refer_part(&t, &run.valid, 1, &pairs));
     run.refers = 0;
     if (!failed)
-        fprintf(session.out, "reference %s: log-probabilities of %llu pair%s, %.1f s\n",
-                o.reference != NULL ? o.reference : o.model, (unsigned long long)pairs,
+        fprintf(session.out, "reference %llu pair%s, %.1f s\n", (unsigned long long)pairs,
                 session_s((int64_t)pairs), session_now() - begin);
     free_tuning(&t);
     return failed;
