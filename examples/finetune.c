@@ -800,6 +800,31 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return n;
 }
 
+/* The teacher's tokens are the model's, where its folder says what they are. */
+static int check_tokens(void)
+{
+    bpe other;
+    size_t n = 0, k = 0;
+    char path[MODEL_PATH];
+    if (access(join(path, sizeof path, o.teacher, "tokenizer.json"), F_OK) != 0 &&
+        access(join(path, sizeof path, o.teacher, "vocab.json"), F_OK) != 0)
+        return 0;
+    if (bpe_open(&other, o.teacher) != 0)
+        return session_fail(1, "--teacher: %s", other.error);
+    int failed = 0;
+    for (int32_t i = 0; i < other.count && i < run.tokenizer.count && !failed; i++) {
+        const char *a = bpe_bytes(&other, i, &n), *b = bpe_bytes(&run.tokenizer, i, &k);
+        if (n != k || memcmp(a, b, n) != 0)
+            failed = session_fail(1,
+                                  "--teacher %s: token %d is \"%.*s\" there, and \"%.*s\" in "
+                                  "--model: the vocabularies must be the same",
+                                  o.teacher, (int)i, (int)(n < 40 ? n : 40), a,
+                                  (int)(k < 40 ? k : 40), b);
+    }
+    bpe_free(&other);
+    return failed;
+}
+
 /* The teacher, beside what is trained. */
 static int load_teacher(tuning *t)
 {
@@ -807,6 +832,8 @@ static int load_teacher(tuning *t)
     const int64_t before = lm_parameters(t->run.store);
     if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
         return session_fail(1, "--teacher: %s", t->teacher.error);
+    if (check_tokens() != 0)
+        return 1;
     if (t->teacher.config.context < run.first.T)
         return session_fail(2,
                             "--teacher %s has %lld positions, rows %lld: a --context of at most "

@@ -109,6 +109,12 @@ check "distill without a teacher" fails_with 2 "needs --teacher DIR" build/finet
 check "a teacher of another vocabulary" fails_with 1 "a vocabulary of 300 tokens, the model that learns one of 257" \
     build/finetune $distill --teacher "$work/other"
 check "a teacher of fewer positions" fails_with 1 "has 24 positions, rows 40" build/finetune $distill --teacher "$work/short"
+cp -r "$work/big" "$work/others"
+sed -e 's/"b"/"swap"/; s/"c"/"b"/; s/"swap"/"c"/' "$work/big/vocab.json" > "$work/others/vocab.json"
+check "a teacher of other tokens" fails_with 1 'token 98 is "c" there, and "b" in --model' build/finetune $distill \
+    --teacher "$work/others"
+rm "$work/others/vocab.json"
+check "a teacher without a tokenizer" build/finetune $distill --teacher "$work/others" --steps 1 --eval-every 0
 check "no teacher there" fails_with 1 "teacher: .*none.*config.json" build/finetune $distill --teacher "$work/none"
 check "--save over the teacher" fails_with 2 "it is also --teacher" build/finetune $distill --save "$work/big"
 report objectives
