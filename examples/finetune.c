@@ -4,6 +4,8 @@
  *     ./finetune --model gpt2 --method lora --data my.txt --budget 1G --save tuned
  *     ./finetune --model gpt2 --method full --data chat.jsonl --budget 750M --save tuned
  *     ./finetune --model gpt2 --method all --data my.txt --general wiki.txt --save compared
+ *     ./finetune --model gpt2 --objective dpo --data pairs.jsonl --save tuned
+ *     ./finetune --model gpt2 --objective distill --teacher gpt2-large --data my.txt --save tuned
  *     ./finetune --resume tuned/training.safetensors
  *     ./finetune --new 4x128x4x128 --model small          a model to try things with
  *     ./finetune --new llama:4x128x4x2x128 --model small  the same as a Llama
@@ -408,6 +410,7 @@ typedef struct {
     adapters adapters;
     model_options how;
     int training;     /* 1: what is built is to train with */
+    int64_t taught;   /* parameters of the teacher */
     const char *save; /* folder; NULL: nothing is saved */
     int saved;        /* 1: what others load from there has the weights as they are now */
     lm_run run;
@@ -881,6 +884,31 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return n;
 }
 
+/* The teacher's tokens are the model's, where its folder says what they are. */
+static int check_tokens(void)
+{
+    bpe other;
+    size_t n = 0, k = 0;
+    char path[MODEL_PATH];
+    if (access(join(path, sizeof path, o.teacher, "tokenizer.json"), F_OK) != 0 &&
+        access(join(path, sizeof path, o.teacher, "vocab.json"), F_OK) != 0)
+        return 0;
+    if (bpe_open(&other, o.teacher) != 0)
+        return session_fail(1, "--teacher: %s", other.error);
+    int failed = 0;
+    for (int32_t i = 0; i < other.count && i < run.tokenizer.count && !failed; i++) {
+        const char *a = bpe_bytes(&other, i, &n), *b = bpe_bytes(&run.tokenizer, i, &k);
+        if (n != k || memcmp(a, b, n) != 0)
+            failed = session_fail(1,
+                                  "--teacher %s: token %d is \"%.*s\" there, and \"%.*s\" in "
+                                  "--model: the vocabularies must be the same",
+                                  o.teacher, (int)i, (int)(n < 40 ? n : 40), a,
+                                  (int)(k < 40 ? k : 40), b);
+    }
+    bpe_free(&other);
+    return failed;
+}
+
 /* The teacher, beside what is trained. */
 static int load_teacher(tuning *t)
 {
@@ -890,15 +918,17 @@ static int load_teacher(tuning *t)
     const int64_t before = lm_parameters(t->run.store);
     if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
         return session_fail(1, "--teacher: %s", t->teacher.error);
+    if (check_tokens() != 0)
+        return 1;
     if (t->teacher.config.context < run.first.T)
         return session_fail(2,
                             "--teacher %s has %lld positions, rows %lld: a --context of at most "
                             "so many",
                             o.teacher, (long long)t->teacher.config.context,
                             (long long)run.first.T);
+    t->taught = lm_parameters(t->run.store) - before;
     fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
-            t->teacher.config.type, (long long)(lm_parameters(t->run.store) - before),
-            storage_names[o.teacher_store]);
+            t->teacher.config.type, (long long)t->taught, storage_names[o.teacher_store]);
     return 0;
 }
 
@@ -1005,7 +1035,7 @@ static void report_classes(tuning *t)
 static void report_plan(tuning *t, const char *method)
 {
     const gckpt_plan *p = t->run.models[LM_TRAINING].plan;
-    const int64_t all = lm_parameters(t->run.store);
+    const int64_t all = lm_parameters(t->run.store) - t->taught;
     outcome *r = &t->result;
     r->parameters = adapters_trainable(t->run.store);
     r->bytes = lm_bytes(&t->run);
@@ -1523,14 +1553,16 @@ static int keep_references(void)
     run.references[1] = calloc((size_t)dataset_rows(&run.validation, 1) + 1, 2 * sizeof(float));
     if (run.references[0] == NULL || run.references[1] == NULL)
         return session_fail(1, "out of memory for the reference's log-probabilities");
+    fprintf(session.out, "reference %s: log-probabilities of all answers come first\n",
+            o.reference != NULL ? o.reference : o.model);
+    fflush(session.out);
     run.refers = 1;
     int failed = load_reference(&t) || make_plans(&t) || lm_execs(&t.run);
     failed = failed || (!o.eval && refer_part(&t, &run.train, 0, &pairs)) ||
              ((lm.eval_every > 0 || o.eval) && refer_part(&t, &run.valid, 1, &pairs));
     run.refers = 0;
     if (!failed)
-        fprintf(session.out, "reference %s: log-probabilities of %llu pair%s, %.1f s\n",
-                o.reference != NULL ? o.reference : o.model, (unsigned long long)pairs,
+        fprintf(session.out, "reference %llu pair%s, %.1f s\n", (unsigned long long)pairs,
                 session_s((int64_t)pairs), session_now() - begin);
     free_tuning(&t);
     return failed;

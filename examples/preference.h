@@ -1,5 +1,5 @@
-/* preference.h - direct preference optimisation (DPO: Rafailov et al. 2023) of models of model.h, and
- * what losses of log-probabilities need: to copy, with model.h.
+/* preference.h - direct preference optimisation (DPO: Rafailov et al. 2023) of models of model.h,
+ * and what losses of log-probabilities need: to copy, with model.h.
  *
  *     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(B, 2 * T));
  *     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, 2 * T));
@@ -9,18 +9,18 @@
  *     gckpt_tensor *logps = preference_logps(&m, tokens, targets, NULL, rows);
  *     gckpt_term loss = { preference_loss(logps, reference, label, 0.1), 1, 0 };
  *
- * A row of a graph is a pair: the tokens of a prompt and the answer that was chosen, then those of the
- * prompt and the one that was rejected, T each; targets are -1 where nothing is learned (prompt,
- * padding). With l the sum of an answer's log-probabilities, and l' that of the reference,
+ * A row of a graph is a pair: the tokens of a prompt and the answer that was chosen, then those of
+ * the prompt and the one that was rejected, T each; targets are -1 where nothing is learned
+ * (prompt, padding). With l the sum of an answer's log-probabilities, and l' that of the reference,
  *     loss = -log sigmoid(x), x = beta ((l_chosen - l'_chosen) - (l_rejected - l'_rejected)),
  * the mean over pairs; `label` is 1, or 1 - e: then e is lost of -log sigmoid(-x) (label smoothing,
- * Mitchell 2023). l' are numbers, 4 bytes an answer: they are computed once, before, by an inference
- * plan of the same tensors, whose weights may be gone by then.
+ * Mitchell 2023). l' are numbers, 4 bytes an answer: they are computed once, before, by an
+ * inference plan of the same tensors, whose weights may be gone by then.
  *
- * Logits are made of some rows at a time (a piece), so that (T,V) is never held whole where the plan
- * has a budget. What a piece leaves are T/n numbers a row; all of them make one row of T before they
- * are summed up, so no loss depends on pieces, and with a frozen head no bit of a gradient does.
- * C99 or C++11. */
+ * Logits are made of some rows at a time (a piece), so that (T,V) is never held whole where the
+ * plan has a budget. What a piece leaves are T/n numbers a row; all of them make one row of T
+ * before they are summed up, so no loss depends on pieces, and with a frozen head no bit of a
+ * gradient does. C99 or C++11. */
 #ifndef PREFERENCE_H
 #define PREFERENCE_H
 #include "model.h"
@@ -28,9 +28,10 @@
 /* ---- pieces ---------------------------------------------------------------------------------- */
 enum { PREFERENCE_PIECES = 512, PREFERENCE_LOGITS = 1 << 21, PREFERENCE_ROWS = 16 };
 
-/* Rows of a piece, of T. Of a frozen head: so many that a piece's logits are some 2^21 floats, 16 rows
- * at least. One that is trained has a gradient, V times width floats, for each piece: n pieces, 4 T /
- * n rows of V floats at a time beside them, are fewest bytes where n^2 = 4 T / width. */
+/* Rows of a piece, of T. Of a frozen head: so many that a piece's logits are some 2^21 floats, 16
+ * rows at least. One that is trained has a gradient, V times width floats, for each piece: n
+ * pieces, with 4 T / n rows of V floats at a time beside them, take least where n^2 is about
+ * 4 T / width. */
 static inline int64_t preference_piece(const model_any *m, int64_t T, int trained)
 {
     const model_config *c = &m->config;
@@ -127,8 +128,8 @@ static const gckpt_op preference_taken = { "preference_taken",
                                            NULL,
                                            NULL };
 
-/* hidden (N,T,C), targets i32 (N,T) -> (N,T): log p(target), 0 where that is negative; by `rows` rows
- * of T at a time. */
+/* hidden (N,T,C), targets i32 (N,T) -> (N,T): log p(target), 0 where that is negative; by `rows`
+ * rows of T at a time. */
 static inline gckpt_tensor *preference_tokens(const model_any *m, gckpt_tensor *hidden,
                                               gckpt_tensor *targets, int64_t rows)
 {
@@ -152,8 +153,8 @@ static inline gckpt_tensor *preference_tokens(const model_any *m, gckpt_tensor *
 }
 
 /* ---- DPO ------------------------------------------------------------------------------------- */
-/* tokens and targets i32 (B,2T), pairs -> (B,2): the sums of their answers' log-probabilities, chosen
- * and rejected; by `rows` rows of T at a time. options NULL: all zero. */
+/* tokens and targets i32 (B,2T), pairs -> (B,2): the sums of their answers' log-probabilities,
+ * chosen and rejected; by `rows` rows of T at a time. options NULL: all zero. */
 static inline gckpt_tensor *preference_logps(const model_any *m, gckpt_tensor *tokens,
                                              gckpt_tensor *targets, const model_options *options,
                                              int64_t rows)

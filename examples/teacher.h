@@ -10,10 +10,10 @@
  *     terms[1].loss = teacher_loss(&student, hidden, &teacher, tokens, targets, 2, rows);
  *     terms[1].weight = 0.5f;                                       // 1 - alpha
  *
- * The second loss is tau^2 sum_j p_j (log p_j - log q_j) a token, p the teacher's and q the student's
- * softmax(logits / tau), over the same tokens as the first: those whose target is not negative. Both
- * are sums, divided once a step by the number of such tokens, whatever the micro-batch. Logits are
- * made in pieces, as preference.h says. C99 or C++11. */
+ * The second loss is tau^2 sum_j p_j (log p_j - log q_j) a token, p the teacher's and q the
+ * student's softmax(logits / tau), over the same tokens as the first: those whose target is not
+ * negative. Both are sums, divided once a step by the number of such tokens, whatever the
+ * micro-batch. Logits are made in pieces, as preference.h says. C99 or C++11. */
 #ifndef TEACHER_H
 #define TEACHER_H
 #include "preference.h"
@@ -21,8 +21,8 @@
 #define TEACHER_PREFIX "teacher."
 
 /* Loads a folder's model under TEACHER_PREFIX, frozen: after what is trained was chosen
- * (adapters_begin or _load unfreeze by patterns). source NULL: as floats. It must have the student's
- * vocabulary. -1: teacher->error. */
+ * (adapters_begin or _load unfreeze by patterns). source NULL: as floats. It must have the
+ * student's vocabulary. -1: teacher->error. */
 static inline int teacher_load(model_any *teacher, gckpt_store *store, const char *dir,
                                const model_source *source, const model_any *student)
 {
@@ -98,8 +98,8 @@ static inline gckpt_tensor *teacher_soft(const model_any *m, gckpt_tensor *hidde
     return gckpt_log_softmax(tau != 1 ? gckpt_scale(z, (float)(1 / tau)) : z);
 }
 
-/* The second loss above; hidden (B,T,C) of the student, tokens and targets i32 (B,T). By `rows` rows
- * of T at a time. */
+/* The second loss above; hidden (B,T,C) of the student, tokens and targets i32 (B,T). By `rows`
+ * rows of T at a time. */
 static inline gckpt_tensor *teacher_loss(const model_any *student, gckpt_tensor *hidden,
                                          const model_any *teacher, gckpt_tensor *tokens,
                                          gckpt_tensor *targets, double tau, int64_t rows)

@@ -49,7 +49,7 @@ def inputs():
     for pair in range(PAIRS):
         prompt = torch.randint(0, gpt2.VOCABULARY - 1, (2 + pair,), generator=numbers)
         for k in range(2):
-            size = [(9, 4), (1, 8), (7, 7), (10, 2), (3, 5)][pair][k]
+            size = [(9, 4), (1, 8), (7, 7), (12, 2), (3, 5)][pair][k]
             answer = torch.randint(0, gpt2.VOCABULARY - 1, (size,), generator=numbers)
             row = torch.cat([prompt, answer])
             tokens[pair, k, :len(row) - 1] = row[:-1]
