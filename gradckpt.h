@@ -15,7 +15,7 @@
  * processor.
  *
  * DOES: reverse-mode differentiation of static graphs of f32 tensors, activations kept as f32 or
- * bf16, frozen weights also as f16 or int8; exact byte plans; gradient accumulation done right
+ * bf16, frozen weights also as f16, int8, int4; exact byte plans; gradient accumulation done right
  * (sums over all micro-batches, one division); AdamW, SGD, momentum or your own optimiser;
  * safetensors files, its own and others'; token by token with a key/value cache; runs in memory
  * you hand over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, and by many
@@ -34,22 +34,22 @@
  *                 chains
  *     >>store     parameters and optimiser state, however they are stored                     1670
  *                 arrays, values, params, ranks, notes, calls, pack
- *     >>graph     tensors, views, segments, gckpt_apply                                        626
+ *     >>graph     tensors, views, segments, gckpt_apply                                        627
  *                 tensor, apply
- *     >>ops       an op: shape rule, forward, backward, row, builder                          5058
+ *     >>ops       an op: shape rule, forward, backward, row, builder                          5292
  *                 curves, broadcast, axis, cache, embed, products, mixed, norms, attention,
  *                 rotary, losses, linear_loss, weighted, pools, channels, conv, recurrent
- *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2072
+ *     >>cpu       the processor as a backend: plain, and the same bits by vector kernels      2075
  *                 plain, convert, products, mixed, rows, images, attention, losses, weighted,
  *                 recurrent, kernels, calls
- *     >>plan      model, schedules, drafts, offsets; plans encoded                            3685
+ *     >>plan      model, schedules, drafts, offsets; plans encoded                            3690
  *                 types, tensors, mixed, forms, gradients, order, model, makers, schedule,
  *                 draft, place, encode
  *     >>search    what no schedule can do without; the least work for every budget            2976
  *                 bound, search, squeeze, polish, stages, chain, ladder, choose
  *     >>ask       from a request to a plan; the frontier; the micro-batch; what a plan tells  1655
  *                 tells, checks, open, request, frontier, fit, pictures, points
- *     >>run       an executor: runs a plan over one arena, steps, streams                     4594
+ *     >>run       an executor: runs a plan over one arena, steps, streams                     4632
  *                 call, backend, memory, crew, rounds, caches, open, host, feeds, mixed,
  *                 debug, packed, update, picks, advance, step
  *     >>check     gradients against finite differences; what ops cost here; races              705
@@ -58,10 +58,10 @@
  *                 write, header, places, read, path, ranks_load, ranks_save
  *     >>tables    plans as files and as C constants                                            849
  *                 file, paths, c
- *     >>kernels   what is done with an item, for each instruction set                         3372
- *                 begin, vectors, products, row, stored, piece, math, curves, rows, bf16,
- *                 dots, sums, images, attention, online, mixed_attention, mixed_gradients,
- *                 amx, losses, errors, cells, table, end
+ *     >>kernels   what is done with an item, for each instruction set                         3661
+ *                 begin, vectors, products, row, blocks, stored, piece, math, curves, rows,
+ *                 bf16, dots, sums, images, attention, online, mixed_attention,
+ *                 mixed_gradients, amx, losses, errors, cells, table, end
  *
  * == MANUAL =======================================================================================
  *
@@ -158,7 +158,7 @@
  *    GCKPT_NO_RECURRENT gckpt_gru, gckpt_lstm
  *    GCKPT_NO_IMAGES    convolutions, pools, group and batch norm
  *    GCKPT_NO_LOSSES    all but cross_entropy, linear_cross_entropy, mean_squared_error, sum_loss
- *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16, int8; files' come as floats
+ *    GCKPT_NO_PACK      gckpt_store_pack: weights stored as bf16, f16, int8, int4; else floats
  *    GCKPT_NO_BF16      desc.precision: all but GCKPT_FP32
  *    GCKPT_NO_AMX       the kernels for that instruction set, which bf16 plans have
  *    GCKPT_NO_AVX512    the kernels for that one (and AMX)
@@ -211,8 +211,12 @@
  *    h. Attention: causal, query t of T sees keys 0..S-T+t of S; where some come from caches, S is
  *       what is there by then; of a row with a length, those behind it are not seen. Scores are
  *       chains over the head size from +0, then times 1/sqrt(head size); what a query does not see
- *       does not count, whatever it holds. Keys are taken in tiles of 64: new maximum, rescale of
- *       sum and output by exp(old - new), sum of the tile by d., output chains over keys ascending.
+ *       does not count, whatever it holds; a window leaves the last so many of the keys it sees.
+ *       With a cap a score is cap * tanh(q k * (scale / cap)), and its gradient is multiplied,
+ *       before p, by fma(-y, y, 1), y = score * (1 / cap); capped logits (scale 1) the same.
+ *       Keys are taken in tiles of 64 (64i.. from the window's first key on; a key's lane is its
+ *       place in the tile): new maximum, rescale of sum and output by exp(old - new), sum of the
+ *       tile by d., output chains over keys ascending.
  *       At the end output / sum. The backward uses exp(s - (maximum + log(sum))); its chains run
  *       over keys (queries) ascending, those of keys that heads share over one head's queries after
  *       the other's (in l., too: blocks are cut anew at each head; only the last result is
@@ -905,11 +909,16 @@ typedef struct {
     int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
     int causal;
     gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
+    int64_t window;        /* causal: of these keys a query sees the last so many, its own included
+                            * (transformers' sliding_window); 0, or S and more: all */
+    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2); 0: they do not */
+    float scale;           /* of scores, which are q k' times it; 0: 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
  * row sees its first `lengths` keys and, causal, of these 0..S-T+t: what stands behind changes
- * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0. No lengths with
- * keys of a gckpt_cache (E_ARG). */
+ * nothing, whatever it holds, and its gradient is 0; a row of length 0 gives 0, as does a query
+ * that sees no key. No lengths with keys of a gckpt_cache (E_ARG). Keys before a window are not
+ * touched: the work goes with the window, not with S. */
 GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                              const gckpt_attention_desc *desc);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
@@ -1000,6 +1009,13 @@ GCKPT_API gckpt_tensor *gckpt_lstm(gckpt_tensor *x, gckpt_tensor *wx, gckpt_tens
  * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
  * activations; their bytes are GCKPT_BYTES_CACHES. This is the key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
+/* The same, for attention with a window of `window` keys or fewer: positions go up to capacity, but
+ * it keeps window + 63 rows, rounded up to a multiple of 64 (if capacity is no more than that, or
+ * window is 0, it is gckpt_cache): x (B,T,C) -> (B,rows,C), position p in row p % rows. A call may
+ * add rows - window + 1, which is 64 or more, so longer prompts go in pieces: of up to rows minus
+ * attention's own window + 1, if one gives the cache a longer window. Not for gckpt_concat. Graphs
+ * may have both kinds. */
+GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window);
 #endif
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
@@ -1032,6 +1048,12 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
+typedef struct {
+    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2); 0: they do not */
+} gckpt_linear_loss_desc;
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
+                                                        gckpt_tensor *targets,
+                                                        const gckpt_linear_loss_desc *desc);
 /* sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
 /* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
@@ -1845,7 +1867,8 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 /* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
  * that is more than they have room for, or when it has more rows than the one before. rewind
  * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
- * many. */
+ * many, or a gckpt_cache_window has let go of what attention needs there: one may go back from the
+ * last position that calls came to by rows - window + 1, its rows and attention's window. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif
@@ -6208,6 +6231,7 @@ struct gckpt_tensor {
     int floats;       /* of a parameter: uses that cannot read it as it is stored */
     int mixes;        /* rows, so that splits of the batch are not exact: GCKPTI_ALWAYS, .. */
     int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
+    int64_t window;   /* of the gckpt_cache_window that it is; 0: it keeps all rows */
 };
 
 /* Ops that measure mix rows by statistics, which inference has from before. */
@@ -6653,7 +6677,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batchless = x->batchless;
-    t->capacity = x->capacity;
+    t->capacity = x->capacity, t->window = x->window;
     t->mixes = x->mixes;
     if (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows))
         t->mixes |= GCKPTI_ALWAYS;
@@ -6996,6 +7020,20 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
+typedef struct {
+    int capacity;
+    int window; /* left out where it is 0, as in a slice: all rows are kept */
+} gckpti_cache;
+
+/* Rows that a cache has: a window, and what a call may add to it before the oldest may go. */
+enum { GCKPTI_CACHE_STEP = 64 };
+static inline int64_t gckpti_cache_rows(const gckpti_cache *o)
+{
+    const int64_t rows = (int64_t)o->window + GCKPTI_CACHE_STEP - 1;
+    return o->window ? (rows + GCKPTI_CACHE_STEP - 1) / GCKPTI_CACHE_STEP * GCKPTI_CACHE_STEP
+                     : o->capacity;
+}
+
 GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
                                     int64_t to)
 {
@@ -7126,12 +7164,12 @@ typedef struct {
 GCKPTI_FN gckpti_links gckpti_links_of(const gckpti_factor *x, int64_t at, int64_t step);
 
 /* What an element is after a block of links, of which those from `first` to end - 1 take part;
- * after n links from the first block on; what an element of t, d so far, is after all of its links,
+ * after such links of all blocks; what an element of t, d so far, is after all of its links,
  * which begin at elements a and b. */
 GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b, int64_t first,
                                    int64_t end, float element);
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t n,
-                                    float element);
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t first,
+                                    int64_t end, float element);
 GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t b, float d);
 #else
 static inline void gckpti_mixed_plain(const gckpt_call *call, const gckpti_product *t)
@@ -7166,13 +7204,19 @@ GCKPTI_INLINE float gckpti_norm_out(float d, float rstd, const float *gain, cons
 typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
-    int key_heads; /* 0: as many as heads; then left out, as in a slice */
+    int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
+    int more;      /* 0: what follows is 0, and left out */
+    int window;    /* keys that a query sees at most; 0: all */
+    float cap, scale;
 } gckpti_attention;
 
 /* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
 typedef struct {
     int64_t keys, ahead;
 } gckpti_sight;
+
+/* The attributes, whole, with the scale that is meant. */
+GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
 
 /* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
 GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call);
@@ -7183,9 +7227,55 @@ typedef struct { /* an attention call's */
     int64_t wide, deep;                /* D in whole vectors; in whole blocks of links */
     gckpti_sight sight;                /* of the row that is under way: see gckpti_heads_see */
     int mixed;
-    float scale;
+    float scale, times, cap;   /* of slopes, of dots; cap of what these give, 0: none */
     int64_t kc, group, shared; /* columns of k and v; heads that share one of these; S, if any do */
+    int64_t window;            /* keys that a query sees at most */
 } gckpti_heads;
+
+/* The first key in query i's window, and of its tile; of n keys of a tile, from j on, how many
+ * stand before the window; where key j is (rows may be a ring). */
+static inline int64_t gckpti_heads_first(const gckpti_heads *h, int64_t i)
+{
+    const int64_t first = i + 1 + h->sight.ahead - h->window;
+    return first < 0 ? 0 : first;
+}
+static inline int64_t gckpti_heads_tile(const gckpti_heads *h, int64_t i)
+{
+    return gckpti_heads_first(h, i) / GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+}
+static inline int64_t gckpti_heads_unseen(const gckpti_heads *h, int64_t i, int64_t j, int64_t n)
+{
+    const int64_t first = gckpti_heads_first(h, i) - j;
+    return first < 0 ? 0 : gckpti_min(first, n);
+}
+static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
+{
+    return (j % h->s) * h->kc;
+}
+
+/* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
+GCKPTI_INLINE float gckpti_capped(float x, float times, float cap)
+{
+    return gckpti_mul(cap, gckpti_tanh(gckpti_mul(x, times)));
+}
+GCKPTI_INLINE float gckpti_capped_slope(float score, float cap)
+{
+    const float y = score * (1.0f / cap);
+    return gckpti_fma(-y, y, 1.0f);
+}
+static inline float gckpti_heads_score(const gckpti_heads *h, float x)
+{
+    return h->cap > 0.0f ? gckpti_capped(x, h->times, h->cap) : gckpti_mul(x, h->times);
+}
+/* What makes scores of what gckpti_capped gives, or of dots. */
+static inline float gckpti_heads_after(const gckpti_heads *h)
+{
+    return h->cap > 0.0f ? 1.0f : h->scale;
+}
+static inline float gckpti_heads_slope(const gckpti_heads *h, float p, float slope, float score)
+{
+    return p * (h->cap > 0.0f ? slope * gckpti_capped_slope(score, h->cap) : slope) * h->scale;
+}
 
 /* Begins: where lengths leave keys out, what no query adds to becomes +0, unless it accumulates. */
 GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backward);
@@ -7335,6 +7425,7 @@ typedef struct gckpti_classes {
     float other, mass;    /* mass: the sum of all */
     float scale;
     int accumulate;
+    float cap; /* of the logits, which have it already; 0: none */
 } gckpti_classes;
 
 /* A loss goes over blocks of rows: entries of axis 0 or, over classes, rows of logits that are
@@ -7356,6 +7447,7 @@ typedef struct {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
     float (*exp)(float x), (*log)(float x);
+    void (*cap)(float *x, int64_t n, float times, float cap); /* gckpti_capped */
 } gckpti_loss_kernels;
 typedef gckpti_loss_kernels (*gckpti_loss_by)(const gckpt_call *call);
 
@@ -7364,6 +7456,20 @@ GCKPTI_FN void gckpti_errors_by(const gckpt_call *call, int backward, gckpti_err
 GCKPTI_FN void gckpti_cross_entropy_by(const gckpt_call *call, int backward, gckpti_loss_by by);
 
 /* ---- ops/linear_loss.c ---- */
+typedef struct {
+    int once;  /* 0, or a form: see there */
+    float cap; /* left out where it is 0, as in a slice */
+} gckpti_head;
+
+static inline int gckpti_head_once(const gckpt_call *call)
+{
+    return call->attributes ? ((const gckpti_head *)call->attributes)->once : 0;
+}
+static inline float gckpti_head_cap(const gckpt_call *call)
+{
+    return call->attributes ? ((const gckpti_head *)call->attributes)->cap : 0.0f;
+}
+
 GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backward,
                                               gckpti_loss_by by);
 
@@ -7648,6 +7754,7 @@ typedef struct {
     uint16_t *d_bf16;
     float *aux; /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
+    float cap; /* of logits; 0: none */
     /* A row's, while its classes go by; then log of the sum, and the loss. */
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
@@ -8363,6 +8470,11 @@ GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
     for (int i = 0; t && i < n; i++) {
+        if (x[i]->window)
+            return gckpti_fail(t->graph, GCKPT_E_ARG,
+                               "concat: %T is a gckpt_cache_window, whose rows stand in no order; "
+                               "only causal attention can read it",
+                               x[i]);
         if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
             return gckpti_cached_fail(t->graph, "concat", x[i]);
         t->capacity = x[i]->capacity;
@@ -8427,41 +8539,49 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 /* >>ops/cache */
 #ifndef GCKPT_NO_CACHES
 
-/* cache: its T rows of x after the `position` that are there. An instruction with a result that
- * lies in the executor's caches, not in the arena. */
+/* cache: its T rows of x after the `position` that are there; of a window, position p is row p %
+ * rows. An instruction with a result that lies in the executor's caches, not in the arena. */
 static gckpt_result gckpti_cache_shape(gckpt_call *call)
 {
-    int capacity = *(const int *)call->attributes;
+    const int64_t rows = gckpti_cache_rows((const gckpti_cache *)call->attributes);
     call->shape = call->in[0].shape;
-    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+    if (call->shape.n != 3 || call->shape.d[1] > rows)
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
-                          &call->shape, capacity);
-    call->shape.d[1] = capacity;
+                          "cache: x %S must be (B,T,C), T at most the capacity of %I rows",
+                          &call->shape, rows);
+    call->shape.d[1] = rows;
     return GCKPT_OK;
 }
 GCKPTI_FN void gckpti_cache_forward(const gckpt_call *call)
 {
-    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
-    int64_t from = 0, to = call->position * c;
-    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
-        for (int64_t i = 0; i < n; i++)
-            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
+    const int64_t c = call->shape.d[2], t = call->in[0].shape.d[1], rows = call->shape.d[1];
+    for (int64_t i = 0; i < call->shape.d[0] * t; i++) {
+        const int64_t row = i / t * rows + (call->position + i % t) % rows;
+        for (int64_t j = 0; j < c; j++)
+            gckpti_cache_put(&call->in[0], i * c + j, call->out, call->out_bf16, row * c + j);
+    }
 }
 GCKPTI_ROW_ALL(cache, NULL, GCKPTI_PLAIN, gckpti_cache_shape, gckpti_flops_1, NULL, NULL,
                GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16, 0);
-GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+GCKPT_API gckpt_tensor *gckpt_cache_window(gckpt_tensor *x, int64_t capacity, int64_t window)
 {
     gckpt_graph *g = x ? x->graph : NULL;
-    int rows = (int)capacity;
+    gckpti_cache o = { (int)capacity, 0 };
     if (!x || capacity < 1 || capacity > INT32_MAX)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
                            capacity, INT32_MAX);
+    if (window < 0)
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "cache: a window of %I rows; 1 and more are possible (0: all)", window);
     if (x->batchless || x->capacity)
         return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
                            x->capacity ? "is one already"
                                        : "depends on parameters only; it needs none");
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    o.window = window < capacity ? (int)window : 0;
+    if (gckpti_cache_rows(&o) >= capacity)
+        o.window = 0;
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &o,
+                                  o.window ? sizeof o : offsetof(gckpti_cache, window));
     if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
         return gckpti_fail(
             g, GCKPT_E_SHAPE,
@@ -8471,8 +8591,13 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
     if (!t)
         return NULL;
     g->cached = t->capacity = capacity;
+    t->window = o.window;
     g->news = x->shape.d[1];
     return gckpti_moves_fit(g) ? t : NULL;
+}
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    return gckpt_cache_window(x, capacity, 0);
 }
 #endif
 
@@ -8936,12 +9061,12 @@ GCKPTI_FN float gckpti_mixed_block(const gckpti_links *a, const gckpti_links *b,
     return gckpti_flush(gckpti_flush(element) + gckpti_flush(chain[0] + chain[1]));
 }
 
-GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t n,
-                                    float element)
+GCKPTI_FN float gckpti_mixed_blocks(const gckpti_links *a, const gckpti_links *b, int64_t first,
+                                    int64_t end, float element)
 {
-    for (int64_t p = 0; p < n; p += GCKPTI_LINKS) {
-        const gckpti_links x = gckpti_links_from(a, p), y = gckpti_links_from(b, p);
-        element = gckpti_mixed_block(&x, &y, 0, gckpti_min(n - p, GCKPTI_LINKS), element);
+    for (int64_t p = first, next; p < end; p = next) {
+        next = gckpti_min(p / GCKPTI_LINKS * GCKPTI_LINKS + GCKPTI_LINKS, end);
+        element = gckpti_mixed_block(a, b, p, next, element);
     }
     return element;
 }
@@ -8969,7 +9094,7 @@ GCKPTI_FN float gckpti_mixed_element(const gckpti_product *t, int64_t a, int64_t
     for (int64_t p = 0, n; p < t->k; p += n) {
         const gckpti_links u = gckpti_links_from(&x, p), v = gckpti_links_from(&y, p);
         n = gckpti_min(run - (t->before + p) % run, t->k - p);
-        d = gckpti_mixed_blocks(&u, &v, n, d);
+        d = gckpti_mixed_blocks(&u, &v, 0, n, d);
     }
     return d;
 }
@@ -9001,7 +9126,7 @@ static void gckpti_mixed_column(const gckpti_product *t, int64_t i, int64_t j)
         for (int64_t r = 0; r < rows; r++) {
             const gckpti_links x =
                 gckpti_links_of(&t->a, (i + r) * t->a.row + p * t->a.step, t->a.step);
-            d[r] = gckpti_mixed_blocks(&x, &y, n, d[r]);
+            d[r] = gckpti_mixed_blocks(&x, &y, 0, n, d[r]);
         }
     }
     for (int64_t r = 0; r < rows; r++)
@@ -9031,7 +9156,7 @@ static float gckpti_mixed_score(const gckpti_factor *a, int64_t i, const gckpti_
                                 int64_t j, int64_t d)
 {
     const gckpti_links x = gckpti_links_of(a, i * a->row, 1), y = gckpti_links_of(b, j * b->row, 1);
-    return gckpti_mixed_blocks(&x, &y, d, 0.0f);
+    return gckpti_mixed_blocks(&x, &y, 0, d, 0.0f);
 }
 
 GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_t end, float *rest)
@@ -9047,17 +9172,24 @@ GCKPTI_FN void gckpti_mixed_queries(const gckpti_heads *h, int64_t first, int64_
         const int64_t key = row * h->s * kc + head / h->group * d;
         const int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
         const gckpti_factor q = gckpti_factor_of(&call->in[0], at, c, 1, 0);
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], key, kc, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], key, kc, 1, 0);
+        const int64_t first_tile = gckpti_heads_tile(h, i % t);
         float max = 0.0f, sum = 0.0f, *out = narrow ? rest : call->out ? call->out + at : NULL;
-        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+        if (out)
+            gckpti_start(out, d, 0);
+        for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
+            const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
+            const int64_t tile = key + gckpti_heads_row(h, j0);
+            const gckpti_factor k = gckpti_factor_of(&call->in[1], tile, kc, 1, 0);
+            const gckpti_factor v = gckpti_factor_of(&call->in[2], tile, kc, 1, 0);
             for (int64_t j = 0; j < n; j++)
-                p[j] = gckpti_mul(gckpti_mixed_score(&q, 0, &k, j0 + j, d), h->scale);
-            const float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
+                p[j] = j < from ? -GCKPTI_INFINITY
+                                : gckpti_heads_score(h, gckpti_mixed_score(&q, 0, &k, j, d));
+            const float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
             for (int64_t e = 0; out && e < d; e++) {
-                const gckpti_links y = gckpti_links_of(&v, j0 * kc + e, kc);
-                out[e] = gckpti_mixed_blocks(&exps, &y, n, j0 ? out[e] * factor : 0.0f);
+                const gckpti_links y = gckpti_links_of(&v, e, kc);
+                const float so_far = j0 > first_tile ? out[e] * factor : 0.0f;
+                out[e] = gckpti_mixed_blocks(&exps, &y, from, n, so_far);
             }
         }
         gckpti_softmax_end(&max, &sum);
@@ -9108,16 +9240,24 @@ static const float *gckpti_mixed_row(const gckpti_heads *h, const float *x, cons
     return rest;
 }
 
-/* Keys of the block that query r of it sees; queries that key r is seen by begin here. */
-static int64_t gckpti_mixed_seen(const gckpti_mixed_square *s, int64_t r)
+static int64_t gckpti_between(int64_t x, int64_t most)
 {
-    const int64_t seen = s->i + r + 1 + s->h->sight.ahead - s->j;
-    return seen < 0 ? 0 : gckpti_min(seen, s->n);
+    return x < 0 ? 0 : gckpti_min(x, most);
 }
-static int64_t gckpti_mixed_since(const gckpti_mixed_square *s, int64_t r)
+
+/* Keys of the block that query r of it sees begin here, and end. */
+static int64_t gckpti_mixed_seen(const gckpti_mixed_square *s, int64_t r, int64_t *from)
+{
+    *from = gckpti_heads_unseen(s->h, s->i + r, s->j, s->n);
+    return gckpti_between(s->i + r + 1 + s->h->sight.ahead - s->j, s->n);
+}
+
+/* The same of queries that key r is seen by. */
+static int64_t gckpti_mixed_since(const gckpti_mixed_square *s, int64_t r, int64_t *end)
 {
     const int64_t first = s->j + r - s->h->sight.ahead - s->i;
-    return first < 0 ? 0 : gckpti_min(first, s->m);
+    *end = gckpti_between(first + s->h->window, s->m);
+    return gckpti_between(first, s->m);
 }
 
 /* p and ds of the block, rounded, in rows of GCKPTI_LINKS; rest: two rows of a head. */
@@ -9129,20 +9269,22 @@ static void gckpti_mixed_slopes(const gckpti_mixed_square *s, uint16_t *p, uint1
     const int64_t d = h->d;
     const int slopes = s->dq.x || s->dk.x;
     for (int64_t r = 0; r < s->m; r++, p += GCKPTI_LINKS, ds += GCKPTI_LINKS) {
-        const int64_t n = gckpti_mixed_seen(s, r), query = s->i + r;
+        int64_t from;
+        const int64_t n = gckpti_mixed_seen(s, r, &from), query = s->i + r;
         const int64_t at = (s->head / h->heads * h->t + query) * h->c + s->head % h->heads * d;
         const float lse = ((const float *)call->aux)[s->head * h->t + query];
         float delta = 0.0f;
         if (n && slopes) /* delta: sum(g out) */
             delta = gckpti_dot(gckpti_mixed_row(h, call->grad_out, call->grad_out_bf16, at, rest),
                                gckpti_mixed_row(h, call->out, call->out_bf16, at, rest + d), d);
-        for (int64_t j = 0; j < n; j++) {
-            const float score = gckpti_mixed_score(&s->q, r, &s->k, j, d);
-            const float x = gckpti_exp(gckpti_mul(score, h->scale) - lse);
+        for (int64_t j = from; j < n; j++) {
+            const float score = gckpti_heads_score(h, gckpti_mixed_score(&s->q, r, &s->k, j, d));
+            const float x = gckpti_exp(score - lse);
             p[j] = gckpti_to_bf16(x);
-            if (slopes)
-                ds[j] = gckpti_to_bf16(x * (gckpti_mixed_score(&s->g, r, &s->v, j, d) - delta) *
-                                       h->scale);
+            if (slopes) {
+                const float dp = gckpti_mixed_score(&s->g, r, &s->v, j, d);
+                ds[j] = gckpti_to_bf16(gckpti_heads_slope(h, x, dp - delta, score));
+            }
         }
     }
 }
@@ -9162,17 +9304,21 @@ GCKPTI_FN void gckpti_mixed_add(const gckpti_mixed_square *s)
 {
     const int64_t d = s->h->d;
     gckpti_mixed_result dq = s->dq, dk = s->dk, dv = s->dv;
+    int64_t from, end;
     for (int64_t r = 0; dq.x && r < s->m; r++, dq.x += dq.row) {
         const gckpti_links ds = gckpti_links_of(&s->ds, r * s->ds.row, 1);
-        gckpti_mixed_gradient(&ds, 0, gckpti_mixed_seen(s, r), &s->k, &dq, d);
+        end = gckpti_mixed_seen(s, r, &from);
+        gckpti_mixed_gradient(&ds, from, end, &s->k, &dq, d);
     }
     for (int64_t r = 0; dk.x && r < s->n; r++, dk.x += dk.row) {
         const gckpti_links ds = gckpti_links_of(&s->ds, r, s->ds.row);
-        gckpti_mixed_gradient(&ds, gckpti_mixed_since(s, r), s->m, &s->q, &dk, d);
+        from = gckpti_mixed_since(s, r, &end);
+        gckpti_mixed_gradient(&ds, from, end, &s->q, &dk, d);
     }
     for (int64_t r = 0; dv.x && r < s->n; r++, dv.x += dv.row) {
         const gckpti_links p = gckpti_links_of(&s->p, r, s->p.row);
-        gckpti_mixed_gradient(&p, gckpti_mixed_since(s, r), s->m, &s->g, &dv, d);
+        from = gckpti_mixed_since(s, r, &end);
+        gckpti_mixed_gradient(&p, from, end, &s->g, &dv, d);
     }
 }
 
@@ -9196,7 +9342,7 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
     s.dq.row = in[0].grad ? c : d, s.dk.row = in[1].grad ? kc : d, s.dv.row = in[2].grad ? kc : d;
     s.p.bf16 = p, s.ds.bf16 = ds, s.p.row = s.ds.row = GCKPTI_LINKS;
     float *dq = gckpti_mixed_open(&in[0], at_q, h->t, d, all + GCKPTI_LINKS * GCKPTI_LINKS, 0);
-    for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
+    for (s.j = gckpti_heads_tile(h, 0); s.j < h->sight.keys; s.j += GCKPTI_LINKS) {
         const int64_t key = at_k + s.j * kc;
         float *dk = rest + s.j * each, *dv = dk + all_keys;
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_LINKS);
@@ -9206,6 +9352,8 @@ GCKPTI_FN void gckpti_mixed_gradients(const gckpti_heads *h, int64_t head, float
         s.dv.x = gckpti_mixed_open(&in[2], key, s.n, d, dv, nth > 0);
         for (s.i = 0; s.i < h->t; s.i += GCKPTI_LINKS) {
             const int64_t at = at_q + s.i * c;
+            if (gckpti_heads_first(h, s.i) >= s.j + s.n)
+                break;
             s.m = gckpti_min(h->t - s.i, GCKPTI_LINKS);
             s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
             s.dq.x = dq ? dq + s.i * s.dq.row : NULL;
@@ -9383,9 +9531,13 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
  * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
  * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
+ * window: query i sees the keys that causal lets it see, but the last so many of these only; its
+ * first tile is theirs (which key of a tile one is stays). Keys may be a ring: key j is row j % S.
+ * cap: s_j = mul(cap, tanh(mul(chain, scale / cap))).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
- * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
- * queries, those of the first of the heads that share k_j, then of the next one.
+ * ds = (p (dp - delta)) scale; with a cap (p ((dp - delta) (1 - y y))) scale, y = s (1 / cap).
+ * Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over queries, those of the first of the
+ * heads that share k_j, then of the next one.
  * In bf16 plans these are elements of their matrix products (manual, 5l; ops/mixed): q, k, v, g, p
  * and ds are factors. Exponentials and sums are taken before p is rounded. */
 
@@ -9471,11 +9623,24 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call)
+{
+    const gckpti_attention *all = (const gckpti_attention *)call->attributes;
+    gckpti_attention o = { all->heads, all->causal, all->key_heads, all->more, 0, 0.0f, 0.0f };
+    if (o.more)
+        o = *all;
+    if (!(o.scale > 0.0f))
+        o.scale = 1.0f / gckpti_sqrt((float)(call->in[0].shape.d[2] / o.heads));
+    return o;
+}
+
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
     int64_t s = call->in[1].shape.d[1], kc = call->in[1].shape.d[2], group = c / kc;
+    const float cap = o->more ? o->cap : 0.0f; /* no copy: stacks of firmware are short */
+    const float scale = o->more && o->scale > 0.0f ? o->scale : 1.0f / gckpti_sqrt((float)d);
     gckpti_heads h = { call,
                        t,
                        s,
@@ -9487,10 +9652,13 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        gckpti_multiple(d, GCKPTI_LINKS),
                        gckpti_attention_keys(call),
                        gckpti_is_mixed(call),
-                       1.0f / gckpti_sqrt((float)d),
+                       scale,
+                       cap > 0.0f ? scale / cap : scale,
+                       cap,
                        kc,
                        group,
-                       group > 1 ? s : 0 };
+                       group > 1 ? s : 0,
+                       o->more && o->window ? o->window : INT64_MAX / 4 };
     return h;
 }
 
@@ -9510,21 +9678,27 @@ static void gckpti_blank(float *x, uint16_t *narrow, int64_t at, int64_t n)
         memset(narrow + at, 0, (size_t)n * sizeof *narrow);
 }
 
-/* What no query of a row adds to: dk and dv of keys out of sight; all that is the queries' where
- * that is all keys. */
+/* What no query of a row adds to: dk and dv of keys out of sight, behind or in tiles before those
+ * of the first window; all that is the queries' that see none (the last ones, if any). */
 static void gckpti_attention_unseen(const gckpti_heads *h, int64_t row, int backward)
 {
     const gckpt_call *call = h->call;
-    const int64_t keys = h->sight.keys, queries = keys ? 0 : h->t, n = h->heads * queries;
-    if (!backward) {
-        gckpti_blank(call->out, call->out_bf16, row * h->t * h->c, queries * h->c);
-        gckpti_blank((float *)call->aux, NULL, row * n, n);
-    }
+    const int64_t keys = h->sight.keys, none = keys + h->window - 1 - h->sight.ahead;
+    const int64_t first = keys ? gckpti_min(none < 0 ? 0 : none, h->t) : 0, n = h->t - first;
+    const int64_t before = gckpti_min(gckpti_heads_tile(h, 0), keys);
+    const int64_t at = (row * h->t + first) * h->c;
+    if (!backward)
+        gckpti_blank(call->out, call->out_bf16, at, n * h->c);
+    for (int64_t i = row * h->heads; !backward && i < (row + 1) * h->heads; i++)
+        gckpti_blank((float *)call->aux, NULL, i * h->t + first, n);
     for (int i = 0; backward && i < 3; i++) {
         const gckpt_arg *in = &call->in[i];
-        const int64_t at = i ? (row * h->s + keys) * h->kc : row * h->t * h->c;
-        if (!in->accumulate)
-            gckpti_blank(in->grad, in->grad_bf16, at, i ? (h->s - keys) * h->kc : queries * h->c);
+        const int64_t key = row * h->s * h->kc, behind = h->s - keys;
+        if (in->accumulate)
+            continue;
+        gckpti_blank(in->grad, in->grad_bf16, i ? key : at, i ? before * h->kc : n * h->c);
+        if (i)
+            gckpti_blank(in->grad, in->grad_bf16, key + keys * h->kc, behind * h->kc);
     }
 }
 
@@ -9532,8 +9706,9 @@ GCKPTI_FN gckpti_heads gckpti_attention_begin(const gckpt_call *call, int backwa
 {
     const gckpti_heads h = gckpti_heads_of(call);
     gckpti_heads of_row = h;
-    for (int64_t row = 0; call->inputs == 4 && row < call->shape.d[0]; row++)
-        if (gckpti_heads_see(&of_row, row) < h.s)
+    const int windows = backward && h.window < h.s; /* forward every query sees a key */
+    for (int64_t row = 0; (call->inputs == 4 || windows) && row < call->shape.d[0]; row++)
+        if (gckpti_heads_see(&of_row, row) < h.s || windows)
             gckpti_attention_unseen(&of_row, row, backward);
     return h;
 }
@@ -9562,17 +9737,20 @@ static void gckpti_attention_queries(const gckpti_heads *h, int64_t first, int64
         int64_t key = row * h->s * h->kc + head / h->group * d;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
         int64_t seen = gckpti_min(h->sight.keys, i % t + 1 + h->sight.ahead);
+        const int64_t first_tile = gckpti_heads_tile(h, i % t);
         if (out)
             gckpti_start(out, d, 0);
-        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE), tile = key + j0 * h->kc;
+        for (int64_t j0 = first_tile; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+            const int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
+            const int64_t tile = key + gckpti_heads_row(h, j0);
+            const int64_t from = gckpti_heads_unseen(h, i % t, j0, n);
             gckpti_attention_dots(h, call->in[0].data + at, call->in[1].data + tile, n, p);
             for (int64_t j = 0; j < n; j++)
-                p[j] = gckpti_mul(p[j], h->scale);
-            float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
-            for (int64_t e = 0; out && j0 && e < d; e++)
+                p[j] = j < from ? -GCKPTI_INFINITY : gckpti_heads_score(h, p[j]);
+            float factor = gckpti_online(p, p, n, j0 == first_tile, &max, &sum);
+            for (int64_t e = 0; out && j0 > first_tile && e < d; e++)
                 out[e] *= factor;
-            for (int64_t j = 0; out && j < n; j++)
+            for (int64_t j = from; out && j < n; j++)
                 gckpti_link(p[j], call->in[2].data + tile + j * h->kc, d, out);
         }
         gckpti_softmax_end(&max, &sum);
@@ -9602,20 +9780,23 @@ static void gckpti_attention_gradients(const gckpti_heads *h, int64_t head, floa
             const float *q = in[0].data + at, *g = call->grad_out + at;
             float lse = ((const float *)call->aux)[head * t + i], delta = 0.0f;
             n = gckpti_min(gckpti_min(n, KEYS), i + 1 + h->sight.ahead - j0);
-            if (n <= 0)
+            const int64_t from = n > 0 ? gckpti_heads_unseen(h, i, j0, n) : 0;
+            if (n <= from)
                 continue;
             gckpti_attention_dots(h, q, in[1].data + key, n, score);
             if (in[0].grad || in[1].grad) { /* delta: sum(g out) */
                 delta = gckpti_dot(g, call->out + at, d);
                 gckpti_attention_dots(h, g, in[2].data + key, n, dp);
             }
-            for (int64_t j = 0; j < n; j++, key += h->kc) {
-                float p = gckpti_exp(gckpti_mul(score[j], h->scale) - lse);
+            key += from * h->kc;
+            for (int64_t j = from; j < n; j++, key += h->kc) {
+                const float s = gckpti_heads_score(h, score[j]);
+                float p = gckpti_exp(s - lse);
                 if (in[2].grad)
                     gckpti_link(p, g, d, in[2].grad + key);
                 if (!in[0].grad && !in[1].grad)
                     continue;
-                float ds = p * (dp[j] - delta) * h->scale;
+                float ds = gckpti_heads_slope(h, p, dp[j] - delta, s);
                 if (in[0].grad)
                     gckpti_link(ds, in[1].data + key, d, in[0].grad + at);
                 if (in[1].grad)
@@ -9645,11 +9826,16 @@ GCKPTI_BOTH_WAYS(attention, gckpti_attention_by(call, backward))
 /* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpti_attention o = gckpti_attention_of(call);
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
-    uint64_t c = (uint64_t)call->shape.d[2];
-    uint64_t pairs = t * (uint64_t)call->in[1].shape.d[1] - (o->causal ? t * (t - 1) / 2 : 0);
-    return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
+    uint64_t c = (uint64_t)call->shape.d[2], keys = (uint64_t)call->in[1].shape.d[1];
+    uint64_t window = (uint64_t)o.window, pairs = t * keys - (o.causal ? t * (t - 1) / 2 : 0);
+    if (window) { /* from query number `fewer` on each sees as many */
+        uint64_t least = keys - t + 1, fewer = window > least ? window - least : 0;
+        fewer = fewer < t ? fewer : t;
+        pairs = fewer * least + fewer * (fewer + 1) / 2 - fewer + (t - fewer) * window;
+    }
+    return rows * pairs * (4 * c + (o.cap > 0.0f ? 34 : 14) * (uint64_t)o.heads);
 }
 
 /* The scores are computed again. */
@@ -9674,6 +9860,39 @@ GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
+/* desc's window, cap and scale. A window as long as k's rows is none, but of a ring. */
+static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc *desc,
+                                 const gckpt_tensor *k)
+{
+    gckpt_graph *g = k->graph;
+    const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
+    if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
+                    "keys (0: none)",
+                    desc->window, desc->causal ? "" : " without causal", INT32_MAX);
+    else if (!(desc->cap >= 0.0f && desc->cap < GCKPTI_INFINITY) ||
+             !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: cap %g, scale %g; each must be a number above 0, or 0 (no cap; "
+                    "1 / sqrt(D))",
+                    (double)desc->cap, (double)desc->scale);
+    else if (k->window && (!desc->window || desc->window > k->window))
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T keeps a window of %I keys; attention to it needs a window of at "
+                    "most so many, not %I (0: all)",
+                    k, k->window, desc->window);
+    else if (k->window && desc->window - 1 + g->news > keys)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "attention: %T keeps %I rows; with a window of %I a call can add %I of them, "
+                    "not %I: feed pieces, or give the cache a longer window",
+                    k, keys, desc->window, keys - desc->window + 1, g->news);
+    o->window = desc->window < keys || k->window ? (int)desc->window : 0;
+    o->cap = desc->cap, o->scale = desc->scale;
+    o->more = o->window || o->cap > 0.0f || o->scale > 0.0f;
+    return g->object.sticky == GCKPT_OK;
+}
+
 GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                              const gckpt_attention_desc *desc)
 {
@@ -9681,9 +9900,11 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     gckpt_graph *g = q && k && v ? q->graph : NULL;
     if (!desc)
         return gckpti_fail(g, GCKPT_E_ARG, "attention: desc is NULL; it says how many heads");
-    gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads };
+    gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
+    if (g && !gckpti_attention_more(&o, desc, k))
+        return NULL;
     if (g && k->capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
                            "attention: lengths beside keys of a gckpt_cache, of which all rows "
@@ -9697,15 +9918,17 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
         return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
                                   v->capacity ? v : q);
     if (g && k->capacity)
-        o.causal += (int)(g->cached - g->news);
+        o.causal += (int)((k->window ? k->shape.d[1] : g->cached) - g->news);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
-                       o.key_heads ? sizeof o : offsetof(gckpti_attention, key_heads));
+                       o.more        ? sizeof o
+                       : o.key_heads ? offsetof(gckpti_attention, more)
+                                     : offsetof(gckpti_attention, key_heads));
 }
 
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal)
 {
-    const gckpt_attention_desc desc = { heads, 0, causal, NULL };
+    const gckpt_attention_desc desc = { heads, 0, causal, NULL, 0, 0.0f, 0.0f };
     return gckpt_attention_with(q, k, v, &desc);
 }
 
@@ -9944,8 +10167,17 @@ static void gckpti_plain_gradient(const float *x, float *d, int64_t n, const gck
     for (int64_t j = 0; j < n; j++) {
         float t = c->targets ? c->targets[j] : c->other;
         float p = gckpti_exp((x[j] - c->max) - c->log_sum);
-        gckpti_put_product(&d[j], gckpti_fma(p, c->mass, -t), c->scale, c->accumulate);
+        p = gckpti_fma(p, c->mass, -t);
+        if (c->cap > 0.0f)
+            p *= gckpti_capped_slope(x[j], c->cap);
+        gckpti_put_product(&d[j], p, c->scale, c->accumulate);
     }
+}
+
+static void gckpti_plain_cap(float *x, int64_t n, float times, float cap)
+{
+    for (int64_t j = 0; j < n; j++)
+        x[j] = gckpti_capped(x[j], times, cap);
 }
 
 GCKPTI_FN gckpti_errors gckpti_errors_of(const gckpt_call *call, gckpti_error_kind kind)
@@ -10001,7 +10233,8 @@ GCKPTI_FN gckpti_loss_kernels gckpti_plain_loss(const gckpt_call *call)
                                gckpti_from_bf16s,
                                gckpti_to_bf16s,
                                gckpti_exp,
-                               gckpti_log };
+                               gckpti_log,
+                               gckpti_plain_cap };
     return by;
 }
 
@@ -10024,7 +10257,7 @@ static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
 static float gckpti_loss_of(const gckpti_loss *l, int64_t r, const float *x, float logit, float max,
                             float log_sum)
 {
-    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0 };
+    gckpti_classes c = { max, log_sum, NULL, 0, 0, 0, 0, 0 };
     if (gckpti_loss_soft(l)) {
         c.targets = l->soft + (l->row + r) * l->v;
         return l->by.surprisal(x, l->v, &c);
@@ -10085,10 +10318,11 @@ static void gckpti_loss_slopes(const gckpti_loss *l, const gckpti_classes *c, co
     if (!here)
         return;
     d[at] = held;
-    gckpti_put_product(&d[at],
-                       l->by.exp((logit - c->max) - c->log_sum) -
-                           ((1.0f - gckpti_loss_smoothing(l)) + c->other),
-                       c->scale, l->accumulate);
+    float slope = l->by.exp((logit - c->max) - c->log_sum) -
+                  ((1.0f - gckpti_loss_smoothing(l)) + c->other);
+    if (c->cap > 0.0f)
+        slope *= gckpti_capped_slope(logit, c->cap);
+    gckpti_put_product(&d[at], slope, c->scale, l->accumulate);
 }
 
 /* All of the row's n classes at once or, where logits or their gradient are bf16 (the other may be
@@ -10100,7 +10334,7 @@ GCKPTI_FN void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker
     const float w = gckpti_loss_weight(l, r), *aux = l->aux + 2 * r, *x = l->x;
     float other = gckpti_loss_smoothing(l) / (float)l->v, *d = l->d;
     float wide[GCKPTI_LOSS_WIDE], gradient[GCKPTI_LOSS_WIDE];
-    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate };
+    gckpti_classes c = { aux[0], aux[1], NULL, other, 1.0f, 0.0f, l->accumulate, l->cap };
     c.scale = w * l->call->loss_scale;
     (void)worker;
     if (gckpti_loss_soft(l)) {
@@ -10296,7 +10530,8 @@ GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
  * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
  * the products.
- * A form of it (gckpti_form) has one attribute: the backward computes loss and gradient of so
+ * With a cap, a logit z is gckpti_capped(z, 1 / cap, cap) as soon as its chain is done.
+ * A form of it (gckpti_form) says how many rows: the backward computes loss and gradient of so
  * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
     int64_t block, chunk, logits, dx, aux, size; /* rows, classes at a time; in floats: where parts
@@ -10312,12 +10547,12 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int mixed = gckpti_is_mixed(call);
     int blocks = mixed && backward && gckpti_entry_rows(&call->in[0].shape) >= GCKPTI_LINKS;
-    const int *once = (const int *)call->attributes;
+    const int once = gckpti_head_once(call);
     gckpti_loss_parts p = { 1, GCKPTI_LOSS_CHUNK, 0, 0, 0, 0 };
     if (once && !backward)
         return p;
     if (!gckpti_is_plain(call))
-        p.block = once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS;
+        p.block = once ? once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS;
     else if (blocks && !once)
         p.chunk = GCKPTI_LINKS;
     if (blocks && p.block < GCKPTI_LINKS)
@@ -10349,7 +10584,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    call->aux_bytes = call->attributes ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->aux_bytes = gckpti_head_once(call) ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
     call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
@@ -10364,6 +10599,13 @@ GCKPTI_FN int64_t gckpti_loss_rows(const gckpt_call *call, int64_t row, int64_t 
     return most - (row + most) % entry % GCKPTI_LINKS;
 }
 
+static void gckpti_loss_cap_row(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    (void)worker;
+    l->by.cap(l->d + r * l->n, l->n, 1.0f / l->cap, l->cap);
+}
+
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
 static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss_parts *parts)
@@ -10371,7 +10613,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
     const gckpt_call *call = l->call;
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
-    int have = backward && call->attributes;
+    const int once = gckpti_head_once(call), have = backward && once;
     float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
     uint16_t *rounded = backward && gckpti_is_narrow(x->grad_bf16) ? x->grad_bf16 + at : NULL;
     float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
@@ -10379,7 +10621,7 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         l->by.widen(rounded, dx, l->rows * c);
     for (l->first = 0; l->first < v; l->first += l->n) {
         l->n = gckpti_min(v - l->first, parts->chunk);
-        l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
+        l->x = l->d = work + parts->logits + (once ? l->rows * l->first : 0);
         const gckpti_factor d = { l->d, NULL, l->n, 1, 0, NULL };
         gckpt_unpacking rows;
         gckpti_product t;
@@ -10391,6 +10633,8 @@ static void gckpti_loss_products(gckpti_loss *l, int backward, const gckpti_loss
         }
         if (l->counted > 0 && !have)
             gckpti_product_to(call, l->by.product, &t, l->rows, l->n, c, l->d, 0);
+        if (l->counted > 0 && !have && l->cap > 0.0f)
+            gckpt_parallel(call, l->rows, 16 * l->n, gckpti_loss_cap_row, l);
         gckpt_parallel(call, l->rows, 16 * l->n,
                        backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
         t.a = d, t.b = gckpti_turned(&t.b);
@@ -10413,10 +10657,11 @@ GCKPTI_FN void gckpti_linear_cross_entropy_by(const gckpt_call *call, int backwa
 {
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
     int64_t rows = gckpti_rows(&call->in[0].shape);
-    int once = call->attributes != NULL;
+    const int once = gckpti_head_once(call);
     gckpti_loss l;
     memset(&l, 0, offsetof(gckpti_loss, max));
     l.call = call, l.by = by(call), l.e.kind = GCKPTI_CLASSES;
+    l.cap = gckpti_head_cap(call);
     l.v = call->in[1].shape.d[0], l.targets = call->in[2].index;
     if (!l.by.product)
         l.by.product = gckpti_plain_products(call);
@@ -10444,19 +10689,18 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     uint64_t logits = (uint64_t)gckpti_rows(x) * (uint64_t)call->in[1].shape.d[0];
-    return logits * (2 * (uint64_t)gckpti_last(x) + 13);
+    return logits * (2 * (uint64_t)gckpti_last(x) + (gckpti_head_cap(call) > 0.0f ? 33 : 13));
 }
 
 /* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
  * often, which moves as much as if dw were written that often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
-    const int *once = (const int *)call->attributes;
+    const uint64_t once = (uint64_t)gckpti_head_once(call);
     uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
     uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
-    if (once && !gckpti_is_plain(call) && *once < GCKPTI_LOSS_ROWS)
-        more = (rows + (uint64_t)*once - 1) / (uint64_t)*once -
-               (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+    if (once && !gckpti_is_plain(call) && once < GCKPTI_LOSS_ROWS)
+        more = (rows + once - 1) / once - (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
     return gckpti_gradients_flops(call, forward) + forward +
            more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
@@ -10468,19 +10712,33 @@ GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_s
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
-                                                   gckpt_tensor *targets)
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
+                                                        gckpt_tensor *targets,
+                                                        const gckpt_linear_loss_desc *desc)
 {
     gckpt_tensor *in[3] = { x, w, targets };
+    const gckpti_head o = { 0, desc ? desc->cap : 0.0f };
+    if (x && !(o.cap >= 0.0f && o.cap < GCKPTI_INFINITY))
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "linear_cross_entropy: a cap of %g; it must be a number above 0, or 0: "
+                           "none",
+                           (double)o.cap);
     if (x && w && targets && !w->batchless)
         return gckpti_fail(w->graph, GCKPT_E_ARG,
                            "linear_cross_entropy: w, %T, depends on the batch; it must be "
                            "a function of parameters",
                            w);
-    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, &o,
+                                  o.cap > 0.0f ? sizeof o : 0);
     if (t)
         w->floats--;
     return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets)
+{
+    return gckpt_linear_cross_entropy_with(x, w, targets, NULL);
 }
 
 /* >>ops/weighted */
@@ -12247,6 +12505,7 @@ typedef struct {
     float (*errors_forward)(const gckpti_errors *e, int64_t row);
     void (*errors_backward)(const gckpti_errors *e, int64_t row);
     float (*exp)(float x), (*log)(float x);
+    void (*cap)(float *x, int64_t n, float times, float cap);
     const gckpti_mixed_kernels *mixed;
 #ifndef GCKPT_NO_RECURRENT
 #define GCKPTI_RECURRENT_KERNELS(V) , V(gru_gates), V(gru_slopes), V(lstm_gates), V(lstm_slopes)
@@ -13560,7 +13819,8 @@ static void gckpti_attention_run(const gckpt_call *call, int backward, gckpti_he
     int64_t items = call->shape.d[0] * h.heads / h.group, work = h.group * h.t * h.s * h.d;
     if (!backward) {
         items *= h.group * h.blocks;
-        work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) * h.sight.keys * h.d; /* 8: to read */
+        work = (gckpti_min(h.t, GCKPTI_BLOCK) + 8) *
+               gckpti_min(h.sight.keys, h.window) * h.d; /* 8: to read */
     }
     gckpt_parallel(call, items, work, gckpti_attention_item, &h);
 }
@@ -13583,7 +13843,8 @@ GCKPTI_FN gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
                                gckpti_mixed_of(k)->widen,
                                gckpti_mixed_of(k)->narrow,
                                k->exp,
-                               k->log };
+                               k->log,
+                               k->cap };
     return by;
 }
 
@@ -14986,10 +15247,11 @@ GCKPTI_COLD
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
 /* Makes of a copy of a loss what runs in its place; 0: it has no such form. All but the last form
  * of a head compute each logit once, of so many rows at a time; the last twice, in chunks. */
-static int gckpti_form(gckpt_tensor *t, int form)
+static int gckpti_form(gckpti_planner *p, gckpt_tensor *t, int form)
 {
     enum { LAST = GCKPTI_FORMS - 1 };
     static const int rows[LAST - 1] = { 256, 64, 16 };
+    gckpti_head o = { 0, 0.0f };
     const gckpt_tensor *logits = t->in[0];
     if (t->op == &gckpti_op_cross_entropy) {
         if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
@@ -15005,8 +15267,11 @@ static int gckpti_form(gckpt_tensor *t, int form)
         return 0;
     }
     if (form < LAST) {
-        t->attributes = &rows[form - 1];
-        t->attribute_bytes = sizeof *rows;
+        if (t->attribute_bytes)
+            o = *(const gckpti_head *)t->attributes;
+        o.once = rows[form - 1];
+        t->attributes = gckpti_scratch_copy(&p->scratch, &o, 1, sizeof o);
+        t->attribute_bytes = o.cap > 0.0f ? sizeof o : offsetof(gckpti_head, cap);
         t->aux_bytes = 0;
     }
     return 1;
@@ -15046,7 +15311,8 @@ GCKPTI_FN void gckpti_take_form(gckpti_planner *p)
         const gckpt_tensor *t = p->g->tensors[i];
         for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
             gckpt_tensor as = *t;
-            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
+            if (!gckpti_form(p, &as, form) || (as.attribute_bytes && !as.attributes) ||
+                !gckpti_form_fits(p, t, &as))
                 continue;
             p->tensors[i] =
                 (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
@@ -15716,7 +15982,7 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
-    if (t->op->flags & GCKPTI_LATE && t->attribute_bytes)
+    if (t->op->flags & GCKPTI_LATE && gckpti_head_once(call))
         cost.forward = 0; /* the backward does it all */
     cost.forward += GCKPTI_INSTRUCTION_WORK;
     if (gradients == 0)
@@ -22419,6 +22685,8 @@ struct gckpt_exec {
         gckpt_exec *of;         /* whose they are: this executor, if they are its own */
         int64_t capacity, news; /* positions of each; those that a call adds */
         int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
+        int64_t written;        /* calls came as far since position 0 */
+        int64_t kept, back;     /* windows: rows of the least; by how many one can go back */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG
@@ -24268,6 +24536,31 @@ GCKPTI_FN void gckpti_gather_squares(gckpt_exec *e)
 
 GCKPTI_COLD
 
+/* The window of the gckpt_cache_window that a node is, or 0. */
+static int gckpti_cache_window(const gckpt_plan *p, const gckpti_node *node)
+{
+    return gckpti_is_cache(node->op) ? ((const gckpti_cache *)(p->words + node->attributes))->window
+                                     : 0;
+}
+
+/* How far back attention, which alone reads such caches, can begin again. */
+static void gckpti_cache_windows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_exec *of = e->caches.of;
+    if (of == e)
+        e->caches.kept = e->caches.back = INT64_MAX;
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
+        const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
+        if (keys == node || !gckpti_cache_window(p, keys))
+            continue;
+        of->caches.kept = gckpti_min(of->caches.kept, keys->shape.d[1]);
+        of->caches.back = gckpti_min(of->caches.back, keys->shape.d[1] - o->window + 1);
+    }
+}
+
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
  * same places; or those of another executor. Without tables: do they fit? */
 GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
@@ -24281,6 +24574,7 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     if (e->caches.of == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
+    gckpti_cache_windows(e);
     gckpti_block caches = { e->caches.of->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -24289,7 +24583,7 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
         fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
-        e->caches.capacity = node->shape.d[1];
+        e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.news = p->nodes[node->in[0]].shape.d[1];
         void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
         if (e->bound.nodes)
@@ -24324,6 +24618,8 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
             e->caches.news, position, e->caches.capacity);
+    if (e->caches.of->caches.written < position + e->caches.news)
+        e->caches.of->caches.written = position + e->caches.news;
     return GCKPT_OK;
 }
 
@@ -24347,7 +24643,15 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position < 0 || position > exec->caches.of->caches.position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
                             position, exec->caches.of->caches.position);
+    const int64_t written = exec->caches.of->caches.written, back = exec->caches.of->caches.back;
+    if (position > 0 && written > exec->caches.of->caches.kept && written - position > back)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "rewind: to position %I; calls went up to %I, and windows keep so much "
+                            "that %I is the first one from which attention can go on (or 0)",
+                            position, written, written - back);
     exec->caches.of->caches.position = position;
+    if (position == 0)
+        exec->caches.of->caches.written = 0;
     return gckpti_ok(exec);
 }
 
@@ -30938,6 +31242,21 @@ GCKPTI_ALWAYS FLOATS V(low_half)(INTS word)
 #endif
 }
 
+/* W bytes. */
+GCKPTI_ALWAYS INTS V(bytes)(const unsigned char *b)
+{
+#if GCKPTI_ISA == 3
+    return (INTS)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)b));
+#elif GCKPTI_ISA == 2
+    return (INTS)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)b));
+#else
+    INTS word;
+    for (int i = 0; i < W; i++)
+        word[i] = b[i];
+    return word;
+#endif
+}
+
 /* W elements at b as `storage` (a constant, not F32) has them; I8: times scale. */
 GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
 {
@@ -30955,14 +31274,9 @@ GCKPTI_ALWAYS FLOATS V(widened)(int storage, const void *b, FLOATS scale)
                scale;
     word = (INTS)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b));
 #else
-    unsigned char byte[W];
     uint16_t half[W];
-    if (storage == GCKPT_STORED_I8) {
-        memcpy(byte, b, sizeof byte);
-        for (int i = 0; i < W; i++)
-            word[i] = byte[i];
-        return V(low_byte)(word) * scale;
-    }
+    if (storage == GCKPT_STORED_I8)
+        return V(low_byte)(V(bytes)((const unsigned char *)b)) * scale;
     memcpy(half, b, sizeof half);
     for (int i = 0; i < W; i++)
         word[i] = half[i];
@@ -30995,25 +31309,26 @@ GCKPTI_ALWAYS FLOATS V(stored)(int storage, const void *b, int64_t at, FLOATS sc
     return V(widened_part)(storage, x, scale, left * each);
 }
 
-/* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
- * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
+/* `turn`: vector r[p] gets word p of what is at s + i * row (in bytes), i < W, for 4 words. Where
+ * there are instructions for it `quads` loads 4 of rows 0, 4, ... side by side, and each quad turns
+ * within itself. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
 {
-    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
-    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
-    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 8 * row), 2);
-    return _mm512_insertf32x4(r, _mm_loadu_ps(s + 12 * row), 3);
+    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps((const float *)(const void *)s));
+    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
+    r = _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 8 * row)), 2);
+    return _mm512_insertf32x4(r, _mm_loadu_ps((const float *)(const void *)(s + 12 * row)), 3);
 }
 #elif GCKPTI_ISA == 2
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
+GCKPTI_ALWAYS FLOATS V(quads)(const char *s, int64_t row)
 {
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
-                                1);
+    const __m256 r = _mm256_castps128_ps256(_mm_loadu_ps((const float *)(const void *)s));
+    return _mm256_insertf128_ps(r, _mm_loadu_ps((const float *)(const void *)(s + 4 * row)), 1);
 }
 #elif GCKPTI_ISA == 1
 #define GCKPTI_TILE_ROWS    8
@@ -31022,8 +31337,9 @@ GCKPTI_ALWAYS FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-GCKPTI_ALWAYS void V(turn)(const float *s, int64_t row, FLOATS *r)
+GCKPTI_ALWAYS void V(turn)(const void *from, int64_t row, FLOATS *r)
 {
+    const char *s = (const char *)from;
 #if GCKPTI_ISA >= 2
     FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
     FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
@@ -31033,8 +31349,11 @@ GCKPTI_ALWAYS void V(turn)(const float *s, int64_t row, FLOATS *r)
     r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
 #else
     for (int p = 0; p < 4; p++)
-        for (int i = 0; i < W; i++)
-            r[p][i] = s[i * row + p];
+        for (int i = 0; i < W; i++) {
+            float x;
+            memcpy(&x, s + i * row + 4 * p, sizeof x);
+            r[p][i] = x;
+        }
 #endif
 }
 
@@ -31044,7 +31363,7 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, int64_t n, f
 {
     for (int64_t q = 0; q < n; q += 4) {
         FLOATS r[4];
-        V(turn)(s + q, row, r);
+        V(turn)(s + q, 4 * row, r);
         V(store)(d, r[0]), V(store)(d + d_row, r[1]); /* a loop would keep r in memory */
         V(store)(d + 2 * d_row, r[2]), V(store)(d + 3 * d_row, r[3]);
         d += 4 * d_row;
@@ -31265,7 +31584,7 @@ typedef struct {
     const float *scales; /* of I8, one for each row of b */
     const float *from;   /* where chains of dots start (NULL: at +0); those of sweeps do in c */
     float *c;
-    const float *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
+    const void *next; /* dots: NULL, or as many rows that are read then, fetched meanwhile */
 } V(lone);
 
 /* W columns, or `left`, from column j on, take `links` links; x: these of a, then their scales. */
@@ -31363,13 +31682,13 @@ GCKPTI_ALWAYS void V(dots_of)(int storage, int vectors, const V(lone) *lone)
     }
     for (; t.n >= W && p + 4 <= t.k; p += 4) {
         const float *x = t.a + p * each * t.a_step;
-        const float *lines = vectors > 1 ? t.next + p / 16 * 16 : NULL;
+        const float *lines = vectors > 1 ? (const float *)t.next + p / 16 * 16 : NULL;
         FLOATS r[4 * (32 / W)];
         for (int64_t i = p / 4 % 4; vectors > 1 && i < 32; i += 4)
             __builtin_prefetch(lines + i * t.row, 0, 2);
         GCKPTI_UNROLL
         for (int i = 0; i < vectors; i++) {
-            V(turn)(b + W * i * t.row + p, t.row, r + 4 * i);
+            V(turn)(b + W * i * t.row + p, 4 * t.row, r + 4 * i);
             GCKPTI_UNROLL
             for (int q = 0; q < 4 && storage == GCKPT_STORED_F32; q++)
                 sum[i] = V(fma)(V(set1)(x[q * t.a_step]), r[4 * i + q], sum[i]);
@@ -31411,10 +31730,165 @@ static GCKPTI_TARGET void V(dots)(const V(lone) *lone)
             V(dots_of)(GCKPT_STORED_F32, 1, &t);
             continue;
         }
-        t.next = lone->next ? lone->next + j * t.row : b + gckpti_min(j + 32, lone->n - 32) * t.row;
+        t.next = lone->next ? (const float *)lone->next + j * t.row
+                            : b + gckpti_min(j + 32, lone->n - 32) * t.row;
         V(dots_of)(GCKPT_STORED_F32, 32 / W, &t);
     }
 }
+
+/* >>kernels/blocks */
+#ifndef GCKPT_NO_PACK
+/* ---- blocks of I4 (store/store.h): a scale, then bytes of two values ---- */
+/* Of W words: -8..7, as their lowest 4 bits say: looked up, or by 2^23 + 8 + that. */
+GCKPTI_ALWAYS FLOATS V(low_nibble)(INTS word)
+{
+#if GCKPTI_ISA == 3
+    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm512_permutexvar_ps((__m512i)word, all);
+#else
+    return V(floats)((word & 15) | 0x4b000000) - V(set1)(8388616.0f);
+#endif
+}
+
+/* What V(looked_up) needs of the scale: all 16 values, where there is an instruction for that. */
+GCKPTI_ALWAYS FLOATS V(block_by)(const unsigned char *b)
+{
+    const uint16_t half = (uint16_t)(b[0] | b[1] << 8);
+#if GCKPTI_ISA == 3
+    const FLOATS all = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const int any = (half & 0x7fff) > 0x7c00; /* NaN: the one that we have */
+    return all * _mm512_cvtph_ps(_mm256_set1_epi16((short)(any ? 0x7e00 : half)));
+#else
+    return V(set1)(gckpti_from_f16(half));
+#endif
+}
+
+GCKPTI_ALWAYS FLOATS V(looked_up)(INTS word, FLOATS by)
+{
+#if GCKPTI_ISA == 3
+    return _mm512_permutexvar_ps((__m512i)word, by);
+#else
+    return V(low_nibble)(word) * by;
+#endif
+}
+
+/* Elements at..at+n-1 of blocks, W dividing `at`, to x. */
+GCKPTI_ALWAYS void V(unpack_blocks)(const unsigned char *packed, int64_t at, int64_t n, float *x)
+{
+    const unsigned char *b = packed + gckpti_units(GCKPT_STORED_I4, at);
+    for (unsigned k = (unsigned)at % GCKPTI_NIBBLES; n > 0; k = 0, b += GCKPTI_NIBBLE_BYTES) {
+        const FLOATS by = V(block_by)(b);
+        for (; k < GCKPTI_NIBBLES && n > 0; k += W, n -= W, x += W) {
+            const FLOATS y = V(looked_up)(V(bytes)(b + 2 + k % 16) >> (k / 16 * 4), by);
+            if (n >= W)
+                V(store)(x, y);
+            else
+                V(store_n)(x, y, n);
+        }
+    }
+}
+
+/* The scales of W blocks, `row` bytes apart. */
+GCKPTI_ALWAYS FLOATS V(block_scales)(const unsigned char *b, int64_t row)
+{
+    INTS word;
+#if GCKPTI_ISA == 3 && GCKPTI_OPTIMISED /* else it is a macro, of which compilers warn */
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    word =
+        (INTS)_mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32((int)row)), b, 1);
+#else
+    for (int i = 0; i < W; i++)
+        word[i] = (uint32_t)(b[i * row] | b[i * row + 1] << 8);
+#endif
+    return V(low_half)(word);
+}
+
+/* `vectors` vectors of columns take the 4 links that the bytes' low halves of words are, which lie
+ * 4 apart. */
+GCKPTI_ALWAYS void V(word_blocks)(int vectors, const INTS *word, const FLOATS *scale,
+                                  const float *x, FLOATS *sum)
+{
+    GCKPTI_UNROLL
+    for (int k = 0; k < 4; k++) {
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            const FLOATS y = V(low_nibble)(word[4 * i] >> (8 * (unsigned)k)) * scale[i];
+            sum[i] = V(fma)(V(set1)(x[k]), y, sum[i]);
+        }
+    }
+}
+
+/* V(dots) of lone->n columns, `vectors` (a constant) of them, on a machine that has the low byte
+ * first; lone->k blocks of b in a row, which has lone->row bytes. A block's links are the low
+ * halves of its bytes, then the high ones. */
+GCKPTI_ALWAYS void V(dots_of_blocks)(int vectors, const V(lone) *lone)
+{
+    const V(lone) t = *lone;
+    const unsigned char *b = (const unsigned char *)t.b;
+    FLOATS sum[64 / W], scale[64 / W], r[4];
+    INTS word[4 * (64 / W)];
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        sum[i] = t.from ? V(load)(t.from + W * i) : V(zero)();
+    for (int64_t p = 0; p < t.k; p++, b += GCKPTI_NIBBLE_BYTES) {
+        const float *x = t.a + GCKPTI_NIBBLES * p;
+        const char *lines = (const char *)t.next + p / 3 * (3 * GCKPTI_NIBBLE_BYTES);
+        for (int64_t i = p % 3; i < vectors * W; i += 3)
+            __builtin_prefetch(lines + i * t.row, 0, 2);
+        GCKPTI_UNROLL
+        for (int i = 0; i < vectors; i++) {
+            scale[i] = V(block_scales)(b + W * i * t.row, t.row);
+            V(turn)(b + W * i * t.row + 2, t.row, r);
+            GCKPTI_UNROLL
+            for (int q = 0; q < 4; q++)
+                word[4 * i + q] = V(bits)(r[q]);
+        }
+        for (int high = 0; high < 2; high++) {
+            for (int q = 0; q < 4 && W < 16; q++) /* no slower, and less code */
+                V(word_blocks)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
+            GCKPTI_UNROLL
+            for (int q = 0; q < 4 && W == 16; q++)
+                V(word_blocks)(vectors, word + q, scale, x + 16 * high + 4 * q, sum);
+            GCKPTI_UNROLL
+            for (int i = 0; i < 4 * vectors; i++)
+                word[i] = word[i] >> 4;
+        }
+    }
+    GCKPTI_UNROLL
+    for (int i = 0; i < vectors; i++)
+        V(store)(t.c + W * i, sum[i]);
+}
+
+/* V(sweep) of 8 links: lone->n columns, whole blocks; a row of b has lone->row bytes. The next 8
+ * are fetched. */
+GCKPTI_ALWAYS void V(sweep_of_blocks)(const V(lone) *lone)
+{
+    const V(lone) t = *lone;
+    const unsigned char *b = (const unsigned char *)t.b;
+    FLOATS x[8], by[8];
+    GCKPTI_UNROLL
+    for (int p = 0; p < 8; p++)
+        x[p] = V(set1)(t.a[p * t.a_step]);
+    for (int64_t j = 0; j < t.n; j += GCKPTI_NIBBLES, b += GCKPTI_NIBBLE_BYTES) {
+        GCKPTI_UNROLL
+        for (int p = 0; p < 8; p++) {
+            by[p] = V(block_by)(b + p * t.row);
+            __builtin_prefetch(b + (8 + p) * t.row, 0, 2);
+        }
+        for (int i = 0; i < GCKPTI_NIBBLES / 2; i += W) {
+            float *c = t.c + j + i, *d = c + GCKPTI_NIBBLES / 2;
+            FLOATS low = V(load)(c), high = V(load)(d);
+            GCKPTI_UNROLL
+            for (int p = 0; p < 8; p++) {
+                const INTS word = V(bytes)(b + p * t.row + 2 + i);
+                low = V(fma)(x[p], V(looked_up)(word, by[p]), low);
+                high = V(fma)(x[p], V(looked_up)(word >> 4, by[p]), high);
+            }
+            V(store)(c, low), V(store)(d, high);
+        }
+    }
+}
+#endif
 
 /* >>kernels/stored */
 #ifndef GCKPT_NO_PACK
@@ -31451,7 +31925,9 @@ static GCKPTI_TARGET void V(unpack)(const gckpt_unpacking *u, int64_t at, int64_
             V(unpack_row)(GCKPT_STORED_F16, b, 0.0f, n, x);
         else if (u->scales && at + n <= (at / u->row + 1) * u->row)
             V(unpack_row)(GCKPT_STORED_I8, b, u->scales[at / u->row], n, x);
-        else /* I4, too */
+        else if (storage == GCKPT_STORED_I4 && at % W == 0)
+            V(unpack_blocks)((const unsigned char *)u->packed, at, n, x);
+        else
             gckpti_unpack(u, at, n, x);
     }
 }
@@ -31492,22 +31968,34 @@ static GCKPTI_TARGET void V(pack_stored)(const gckpti_product *t, int64_t p, int
 
 /* V(dots) of rows j0.. of b as they are stored: 32 at a time, if these are whole words; else they
  * come to the stack as floats. */
-static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) * lone)
+static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, const V(lone) *lone)
 {
-    enum { LINKS = 64, COLS = 32 };
+    enum { LINKS = 64, COLS = 32, MOST = W < 16 ? 32 : 64 };
     const int bytes = u->storage == GCKPT_STORED_I8, in_word = bytes ? 4 : 2;
     const float *b = (const float *)u->packed;
     const uint32_t one = 1;
     float room[LINKS * COLS];
     unsigned char low;
     memcpy(&low, &one, 1);
-    const int whole = low && lone->a_step == 1 && lone->k % 16 == 0 &&
-                      (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
+    const int blocks = u->storage == GCKPT_STORED_I4;
+    const int words =
+        lone->k % 16 == 0 && (uintptr_t)b % sizeof *b == 0 && (!bytes || u->row == lone->k);
+    const int fours = lone->k % GCKPTI_NIBBLES == 0 && lone->row == lone->k && lone->k < 1 << 27;
+    const int whole = low && lone->a_step == 1 && (blocks ? fours : words);
+    const int64_t most = blocks ? MOST : COLS;
     V(lone) t = *lone;
     for (int64_t j = 0; j < lone->n; j += t.n) {
-        t.n = gckpti_min(lone->n - j, COLS), t.c = lone->c + j;
+        t.n = gckpti_min(lone->n - j, most), t.c = lone->c + j;
         t.from = lone->from ? lone->from + j : NULL;
-        if (t.n == COLS && whole && u->storage != GCKPT_STORED_I4) {
+        if (t.n == most && whole && blocks) {
+            t.k = lone->k / GCKPTI_NIBBLES, t.row = t.k * GCKPTI_NIBBLE_BYTES;
+            t.b = (const char *)u->packed + (j0 + j) * t.row;
+            t.next = (const char *)t.b + gckpti_min(most, lone->n - most - j) * t.row;
+            V(dots_of_blocks)(MOST / W, &t);
+            continue;
+        }
+        t.n = gckpti_min(t.n, COLS);
+        if (t.n == COLS && whole && !blocks) {
             t.k = lone->k / in_word, t.row = lone->row / in_word;
             t.b = b + (j0 + j) * t.row, t.scales = bytes ? u->scales + j0 + j : NULL;
             t.next = b + (j0 + gckpti_min(j + COLS, lone->n - COLS)) * t.row;
@@ -31526,7 +32014,7 @@ static GCKPTI_TARGET void V(stored_dots)(const gckpt_unpacking *u, int64_t j0, c
 
 /* V(sweep) of columns j0.. of b in the same way: 8 rows of whole vectors. */
 static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
-                                          const V(lone) * lone)
+                                          const V(lone) *lone)
 {
     enum { COLS = 256 };
     const int bytes = u->storage == GCKPT_STORED_I8, each = bytes ? 1 : 2;
@@ -31536,7 +32024,13 @@ static GCKPTI_TARGET void V(stored_sweep)(const gckpt_unpacking *u, int64_t j0,
         const int64_t at = p * lone->row + j0;
         int64_t j = 0;
         t.k = gckpti_min(lone->k - p, 8);
-        if (t.k == 8 && (!bytes || u->row == lone->row) && u->storage != GCKPT_STORED_I4) {
+        if (t.k == 8 && u->storage == GCKPT_STORED_I4 && at % GCKPTI_NIBBLES == 0 &&
+            lone->row % GCKPTI_NIBBLES == 0) {
+            t.b = (const char *)u->packed + gckpti_units(GCKPT_STORED_I4, at);
+            t.row = gckpti_units(GCKPT_STORED_I4, lone->row);
+            t.n = j = lone->n / GCKPTI_NIBBLES * GCKPTI_NIBBLES, t.c = lone->c;
+            V(sweep_of_blocks)(&t);
+        } else if (t.k == 8 && u->storage != GCKPT_STORED_I4 && (!bytes || u->row == lone->row)) {
             t.b = (const char *)u->packed + at * each, t.row = lone->row;
             t.scales = bytes ? u->scales + p : NULL;
             t.n = j = lone->n / W * W, t.c = lone->c;
@@ -31680,6 +32174,7 @@ GCKPTI_INLINED FLOATS V(exp_below)(FLOATS x)
 /* Of one number: an emulated fma takes longer than the lanes that nobody asked for. */
 static GCKPTI_TARGET float V(exp_of)(float x) { return V(exp)(V(set1)(x))[0]; }
 GCKPTI_FORMULA FLOATS V(log_called)(FLOATS x) { return V(log)(x); }
+GCKPTI_FORMULA FLOATS V(tanh_called)(FLOATS x) { return V(tanh)(x); }
 static GCKPTI_TARGET float V(log_of)(float x) { return V(log_called)(V(set1)(x))[0]; }
 
 /* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
@@ -31844,6 +32339,23 @@ static GCKPTI_TARGET float V(update)(const gckpt_pass *p, const float *more, int
         V(store_n)(w + at + i, w1, left);
     }
     return V(fold)(lane, 0);
+}
+
+/* gckpti_capped, in place. */
+static GCKPTI_TARGET void V(cap)(float *x, int64_t n, float times, float cap)
+{
+    const FLOATS by = V(set1)(times), most = V(set1)(cap), zero = V(zero)();
+    for (int64_t i = 0; i < n; i += W) {
+        const FLOATS y = V(tanh_called)(V(fma)(V(load_n)(x + i, n - i), by, zero));
+        V(store_n)(x + i, V(fma)(y, most, zero), n - i);
+    }
+}
+
+/* x gckpti_capped_slope, 1 / cap being `inverse` */
+GCKPTI_INLINED FLOATS V(cap_slope)(FLOATS x, FLOATS score, FLOATS inverse)
+{
+    const FLOATS y = score * inverse;
+    return x * V(fnma)(y, y, V(set1)(1.0f));
 }
 
 /* What is ahead of elements at..at+W-1, a line at a time. */
@@ -33040,11 +33552,11 @@ static GCKPTI_TARGET void V(channel_dx)(const gckpti_channel_pass *p, int64_t fi
 #define GCKPTI_BAND 8
 #endif
 
-/* At most GCKPTI_BAND rows and 2 W columns of c, which take `links` that all rows have and, at the
- * diagonal, a corner of links that not all have: row i the links 0..i - late of it, after the
- * others, or i - late.. of it, before them. b is read in whole vectors. */
+/* At most GCKPTI_BAND rows and 2 W columns of c. They take the links first..end-1, of which those
+ * before `all` and from `rest` on are corners: row i has the links i + low.., `span` of them. b is
+ * read in whole vectors. */
 typedef struct {
-    int64_t rows, cols, links, corner, late;
+    int64_t rows, cols, first, all, rest, end, low, span;
     const float *a, *b, *factor;
     float *c;
 } V(part);
@@ -33055,17 +33567,17 @@ typedef struct {
     FLOATS low[GCKPTI_BAND], high[GCKPTI_BAND];
 } V(chains);
 
+/* Links p..end-1. (Seven parameters: two of them constants.) */
 GCKPTI_INLINED void V(band_links)(const gckpti_band *s, const V(part) *t, int vectors, int corner,
-                                  V(chains) *u)
+                                  int64_t p, int64_t end, V(chains) *u)
 {
-    const int64_t first = corner ? t->late : 0, end = first + (corner ? t->corner : t->links);
-    for (int64_t p = first; p < end; p++, u->b += s->b_step) {
+    for (; p < end; p++, u->b += s->b_step) {
         const FLOATS b0 = V(load)(u->b), b1 = vectors > 1 ? V(load)(u->b + W) : b0;
         GCKPTI_UNROLL
         for (int i = 0; i < GCKPTI_BAND; i++) {
             const FLOATS x = V(set1)(*u->a[i]);
             u->a[i] += s->a_step;
-            if (corner && (s->edge == GCKPTI_LINKS_TO ? p > i : p < i))
+            if (corner && (uint64_t)(p - t->low - i) >= (uint64_t)t->span)
                 continue;
             u->low[i] = V(fma)(x, b0, u->low[i]);
             if (vectors > 1)
@@ -33094,11 +33606,9 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, const V(part) *t, int64_t r
                 u.low[i] = u.low[i] * t->factor[i], u.high[i] = u.high[i] * t->factor[i];
         }
     }
-    if (s->edge == GCKPTI_LINKS_FROM)
-        V(band_links)(s, t, vectors, 1, &u);
-    V(band_links)(s, t, vectors, 0, &u);
-    if (s->edge == GCKPTI_LINKS_TO)
-        V(band_links)(s, t, vectors, 1, &u);
+    V(band_links)(s, t, vectors, 1, t->first, t->all, &u);
+    V(band_links)(s, t, vectors, 0, t->all, t->rest, &u);
+    V(band_links)(s, t, vectors, 1, t->rest, t->end, &u);
     GCKPTI_UNROLL
     for (int i = 0; i < GCKPTI_BAND; i++)
         if (i < rows) {
@@ -33118,30 +33628,40 @@ GCKPTI_INLINED void V(fetch_rows)(const gckpti_heads *h, const float *x, int64_t
             __builtin_prefetch(x + j, 0, 2);
 }
 
+/* Of k links, from c's row i on, what the diagonal and the window leave. */
+GCKPTI_INLINED void V(band_range)(const gckpti_band *s, int64_t i, int64_t k, V(part) *t)
+{
+    const int64_t window = s->of->window, to = s->edge == GCKPTI_LINKS_TO;
+    int64_t at[4];
+    t->first = t->all = 0, t->rest = t->end = k, t->span = window;
+    t->low = to ? i + s->diagonal + 1 - window : i - s->diagonal;
+    if (s->edge == GCKPTI_COLUMNS_FROM || (t->low + t->rows <= 1 && t->low + window >= k))
+        return;
+    at[0] = t->low, at[1] = t->low + t->rows - 1, at[2] = t->low + window;
+    at[3] = at[2] + t->rows - 1;
+    for (int j = 0; j < 4; j++)
+        at[j] = at[j] < 0 ? 0 : gckpti_min(at[j], k);
+    t->first = at[0], t->all = at[1], t->end = at[3];
+    t->rest = at[2] > at[1] ? at[2] : at[1];
+}
+
 /* c (m,n) += chains of k links, or what the diagonal leaves of these. (What is the same for all of
  * a head is in s; the rest is another at each call, so a struct of it would be filled for one.) */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal, skip = 0;
-        V(part) t = { gckpti_min(m - i, GCKPTI_BAND), 0, k, 0, at < 0 ? -at : 0, NULL, NULL,
+        V(part) t = { gckpti_min(m - i, GCKPTI_BAND), 0, 0, 0, 0, 0, 0, 0, NULL, NULL,
                       s->factor ? s->factor + i : NULL, NULL };
-        at = at < 0 ? 0 : at;
-        if (s->edge != GCKPTI_COLUMNS_FROM) {
-            at = gckpti_min(at, k);
-            t.corner = t.rows > t.late ? gckpti_min(k - at, t.rows - t.late) : 0;
-            t.links = s->edge == GCKPTI_LINKS_TO ? at : k - at - t.corner;
-            skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
-            at = 0;
-        }
-        if (t.links + t.corner == 0 && !s->fresh)
+        int64_t at = s->edge == GCKPTI_COLUMNS_FROM && i > s->diagonal ? i - s->diagonal : 0;
+        V(band_range)(s, i, k, &t);
+        if (t.first >= t.end && !s->fresh)
             continue;
-        t.a = a + i * s->a_row + skip * s->a_step;
+        t.a = a + i * s->a_row + t.first * s->a_step;
         for (int64_t j = at / W * W; j < n; j += 2 * W) {
             if (s->next)
                 V(fetch_rows)(s->of, s->next + i * s->of->kc, t.rows, j, j + 2 * W);
-            t.b = b + skip * s->b_step + j, t.c = c + i * s->c_row + j;
+            t.b = b + t.first * s->b_step + j, t.c = c + i * s->c_row + j;
             t.cols = gckpti_min(n - j, 2 * W);
             if (t.rows == GCKPTI_BAND && t.cols == 2 * W)
                 V(band_of)(s, &t, GCKPTI_BAND, 2 * W, 2);
@@ -33170,22 +33690,27 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
 #endif
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become their
- * exponentials. Column i sees the rows 0..i+diagonal only, and has a zero in the others (if none of
- * the W sees any, x stays). (max, sum, factor: W of three rows of the caller's, in no struct.) */
-GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float scale, int first,
-                                 float *max, float *sum, float *factor)
+ * exponentials. Column i sees the rows 0..i+diagonal only, of these `window` (they count from the
+ * last one on), and has a zero in the others; if none of the W sees any, x stays: 0. (max, sum,
+ * factor: W of three rows of the caller's, in no struct.) */
+GCKPTI_INLINED int V(online_of)(float *x, int64_t n, int64_t diagonal, int64_t window, float scale,
+                                int first, float *max, float *sum, float *factor)
 {
+    const int64_t since = diagonal + 1 - window; /* column 0's first row */
+
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY), times = V(set1)(scale);
     FLOATS top = least, other = least, shift, e[16], change = zero;
     n = diagonal + W < n ? diagonal + W : n;
-    if (n <= 0) { /* none */
+    if (n <= 0 || since >= n) { /* none */
         V(store)(factor, V(set1)(1.0f));
-        return;
+        return 0;
     }
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = since > 0 ? since : 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
         if (j > diagonal)
             s = V(upto)(j - diagonal, least, s);
+        if (j < since + W - 1)
+            s = V(upto)(j + 1 - since, s, least);
         if (j & 1)
             other = V(highest)(s, other);
         else
@@ -33205,10 +33730,12 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
         for (int i = 0; i < 8; i++) {
             const int64_t j = l + i / 2 * 16 + i % 2;
             s[i] = V(set1)(-0.0f); /* none: changes no sum and, against a +0, no chain */
-            if (j < n)
+            if (j < n && j >= since)
                 s[i] = V(exp_below)(V(fma)(V(load)(x + j * GCKPTI_BLOCK), times, zero) - shift);
             if (j < n && j > diagonal)
                 s[i] = V(upto)(j - diagonal, zero, s[i]);
+            if (j >= since && j < since + W - 1)
+                s[i] = V(upto)(j + 1 - since, s[i], zero);
             V(store)(x + j * GCKPTI_BLOCK, s[i]);
         }
         e[l] = s[0] + s[4] + (s[2] + s[6]);
@@ -33222,6 +33749,7 @@ GCKPTI_INLINED void V(online_of)(float *x, int64_t n, int64_t diagonal, float sc
     V(store)(max, top);
     V(store)(sum, e[0]);
     V(store)(factor, change);
+    return 1;
 }
 
 /* out *= factor, of a query */
@@ -33238,24 +33766,31 @@ static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row,
     const gckpt_call *call = h->call;
     int64_t at = (row * h->t + i) * h->c + head * h->d;
     int64_t keys = row * h->s * h->kc + head / h->group * h->d;
-    const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
-    const float *v = call->in[2].data + keys;
+    const float *q = call->in[0].data + at, scale = gckpti_heads_after(h);
     float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->kc;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead);
+    const int64_t first = gckpti_heads_tile(h, i);
     if (out)
         memset(out, 0, (size_t)h->d * sizeof *out);
-    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
-        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+    for (int64_t j = first; j < seen; j += GCKPTI_BLOCK) {
+        const int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), at_j = keys + gckpti_heads_row(h, j);
+        const int64_t from = gckpti_heads_unseen(h, i, j, n);
+        const float *k = call->in[1].data + at_j, *v = call->in[2].data + at_j;
         const V(lone) scores = { h->d, n, q, 1, k, h->kc, NULL, NULL, p, v };
-        const V(lone) values = { n, h->d, p, 1, v, h->kc, NULL, NULL, out, NULL };
+        const V(lone) values = { n - from, h->d, p + from, 1, v + from * h->kc, h->kc,
+                                 NULL,     NULL, out,      NULL };
         V(dots)(&scores);
+        if (h->cap > 0.0f)
+            V(cap)(p, n, h->times, h->cap);
         for (int64_t e = 0; e < n; e += W)
-            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
-        float factor = V(online)(p, p, n, j == 0, &max, &sum);
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(scale), V(zero)()));
+        for (int64_t e = 0; e < from; e++)
+            p[e] = -GCKPTI_INFINITY;
+        float factor = V(online)(p, p, n, j == first, &max, &sum);
         if (!out)
             continue;
-        if (j)
+        if (j > first)
             V(rescale)(out, factor, h->d);
         V(sweep)(&values);
     }
@@ -33281,6 +33816,13 @@ static GCKPTI_TARGET void V(head_end)(const gckpti_heads *h, int64_t row, int64_
         V(store_n)(aux + i, V(load)(max + i) + V(log_called)(V(load)(sum + i)), m - i);
 }
 
+/* Maximum and sum of what sees nothing in its block's first tile of keys. */
+static GCKPTI_TARGET void V(heads_start)(const gckpti_heads *h, float *max, float *sum)
+{
+    for (int64_t i = 0; h->window < h->s && i < GCKPTI_BLOCK; i++)
+        max[i] = -GCKPTI_INFINITY, sum[i] = 0.0f;
+}
+
 /* Queries `first`.. of a head. */
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                int64_t first, float *room)
@@ -33290,7 +33832,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                            NULL,  h, NULL };
     gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0, NULL, h, NULL };
     int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
-    int64_t seen = gckpti_min(h->sight.keys, ahead + m);
+    int64_t seen = gckpti_min(h->sight.keys, ahead + m), j0 = gckpti_heads_tile(h, first);
     int64_t at = (row * h->t + first) * h->c + head * h->d;
     int64_t keys = row * h->s * h->kc + head / h->group * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
@@ -33301,22 +33843,31 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
             V(attention_query)(h, row, head, first + r);
         return;
     }
-    V(fetch_rows)(h, call->in[1].data + keys, gckpti_min(seen, GCKPTI_BLOCK), 0, h->d);
+    if (j0 >= seen) /* they see none; what is theirs is zeros */
+        return;
+    const float *k = call->in[1].data + keys + gckpti_heads_row(h, j0);
+    const float after = gckpti_heads_after(h);
+    V(heads_start)(h, max, sum);
+    V(fetch_rows)(h, k, gckpti_min(seen - j0, GCKPTI_BLOCK), 0, h->d);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
-    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
-        const float *k = call->in[1].data + keys + j * h->kc;
+    for (int64_t j = j0; j < seen; j += GCKPTI_BLOCK) {
+        const int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), at_j = keys + gckpti_heads_row(h, j);
+        k = call->in[1].data + at_j;
         scores.diagonal = values.diagonal = ahead - j;
-        scores.next = out ? call->in[2].data + keys + j * h->kc : NULL;
+        scores.next = out ? call->in[2].data + at_j : NULL;
         V(bands)(&scores, n, m, h->d, k, q, p);
+        if (h->cap > 0.0f)
+            V(cap)(p, n * GCKPTI_BLOCK, h->times, h->cap);
         for (int64_t i = 0; i < m; i += W)
-            V(online_of)
-        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
+            (void)V(online_of)(p + i, n, ahead - j + i, h->window, after, j == j0, max + i,
+                               sum + i, factor + i);
         if (!out)
             continue;
-        V(gather)(h, call->in[2].data + keys + j * h->kc, h->kc, n, v);
-        values.fresh = j == 0, values.factor = factor;
-        values.next = seen - j - GCKPTI_BLOCK >= m ? k + GCKPTI_BLOCK * h->kc : NULL;
+        V(gather)(h, call->in[2].data + at_j, h->kc, n, v);
+        values.fresh = j == j0, values.factor = factor;
+        values.next = seen - j - GCKPTI_BLOCK >= m
+                          ? call->in[1].data + keys + gckpti_heads_row(h, j + GCKPTI_BLOCK)
+                          : NULL;
         V(bands)(&values, m, h->d, n, p, v, out);
     }
     V(head_end)(h, row, head, first, m, max, sum);
@@ -33324,17 +33875,24 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(divide)(out + r * h->c, sum[r], h->d);
 }
 
-/* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
- * ds = p (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
-static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, const float *lse,
-                                         const float *delta, float *p, float *ds)
+/* A key's scores of queries from..m-1 become probabilities p = exp(s - lse), its dp become ds = p
+ * (dp - delta) scale, where delta = sum(g out) of the query. (Its only caller opens it.) */
+static GCKPTI_TARGET void V(head_slopes)(const gckpti_heads *h, int64_t from, int64_t m,
+                                         const float *lse, const float *delta, float *p, float *ds)
 {
-    const FLOATS scale = V(set1)(factor), zero = V(zero)();
+    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
+    const FLOATS times = V(set1)(gckpti_heads_after(h));
+    const FLOATS inverse = V(set1)(h->cap > 0.0f ? 1.0f / h->cap : 0.0f);
     for (int64_t i = from; i < m; i += W) {
-        FLOATS x = V(exp_below)(V(fma)(V(load)(p + i), scale, zero) - V(load)(lse + i));
+        const FLOATS s = V(fma)(V(load)(p + i), times, zero);
+        FLOATS x = V(exp_below)(s - V(load)(lse + i)), y;
         V(store)(p + i, x);
-        if (ds)
-            V(store)(ds + i, x * (V(load)(ds + i) - V(load)(delta + i)) * scale);
+        if (!ds)
+            continue;
+        y = V(load)(ds + i) - V(load)(delta + i);
+        if (h->cap > 0.0f)
+            y = V(cap_slope)(y, s, inverse);
+        V(store)(ds + i, x * y * scale);
     }
 }
 
@@ -33361,6 +33919,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
         int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
         int64_t ahead = first + h->sight.ahead, seen = gckpti_min(h->sight.keys, ahead + m);
+        const int64_t j0 = gckpti_heads_tile(h, first);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -33372,7 +33931,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
-        for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
+        for (int64_t j = j0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * kc;
             int whole = h->sight.keys - j >= 2 * GCKPTI_BLOCK; /* the next one, too */
             scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
@@ -33381,10 +33940,12 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             scores.next = dv ? dv + key : NULL;
             if (dq || dk)
                 V(bands)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
+            if (h->cap > 0.0f)
+                V(cap)(p, n * GCKPTI_BLOCK, h->times, h->cap);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
                 int64_t from = r > ahead - j ? r - (ahead - j) : 0;
-                V(head_slopes)(h->scale, from - from % W, m, lse, delta, pr, dr);
+                V(head_slopes)(h, from - from % W, m, lse, delta, pr, dr);
             }
             /* chains start with the first block a query meets, and with the first one of queries
              * that meets a block of keys (those of it that meet none yet get +0) */
@@ -33393,7 +33954,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             over_queries.next = dk ? dk + key : NULL;
             if (dv)
                 V(bands)(&over_queries, n, h->d, m, p, g, dv + key);
-            over_keys.fresh = j == 0 && !call->in[0].accumulate;
+            over_keys.fresh = j == j0 && !call->in[0].accumulate;
             if (dq) {
                 V(gather)(h, call->in[1].data + key, kc, n, k);
                 V(bands)(&over_keys, m, h->d, n, ds, k, dq + at);
@@ -33499,6 +34060,12 @@ static GCKPTI_TARGET void V(head_multiply)(const gckpti_mixed_part *all, int edg
     }
 }
 
+/* Whether one of m queries does not see all of n keys, query 0 those to `diagonal`. */
+GCKPTI_INLINED int V(head_cut)(const gckpti_heads *h, int64_t diagonal, int64_t m, int64_t n)
+{
+    return diagonal + 1 < n || diagonal + m > h->window;
+}
+
 /* A row of a result, x, in place or rounded. */
 GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to, uint16_t *narrow)
 {
@@ -33509,13 +34076,14 @@ GCKPTI_INLINED void V(head_row)(const gckpti_heads *h, const float *x, float *to
 }
 
 /* ---- forward ---- */
-/* m queries of a head, n keys from j on: query r sees those to r + diagonal. Scores, then
+/* m queries of a head, n keys from j on (`first`: where their first tile begins): query r sees
+ * those to r + diagonal, or the last ones of them (manual, 5h). Scores, then
  * exponentials are [key][query], results [query][d]. In `links` exponentials are packed, in `a` k
  * and then v. */
 typedef struct {
     const gckpti_heads *h;
     const gckpti_mixed_kernels *by;
-    int64_t m, j, n, diagonal;
+    int64_t m, j, n, diagonal, first;
     float *p, *out;
     uint32_t *q, *a;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
@@ -33524,11 +34092,14 @@ typedef struct {
 
 static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
 {
+    const gckpti_heads *h = s->h;
+    if (h->cap > 0.0f)
+        V(cap)(s->p, s->n * GCKPTI_BLOCK, h->times, h->cap);
     for (int64_t i = 0; i < s->m; i += W) {
-        V(online_of)
-        (s->p + i, s->n, s->diagonal + i, s->h->scale, s->j == 0, s->max + i, s->sum + i,
-         s->factor + i);
-        for (int64_t r = 0; s->diagonal + i + W <= 0 && r < s->n; r++) /* it returned at once */
+        const int any = V(online_of)(s->p + i, s->n, s->diagonal + i, h->window,
+                                     gckpti_heads_after(h), s->j == s->first, s->max + i,
+                                     s->sum + i, s->factor + i);
+        for (int64_t r = 0; !any && r < s->n; r++) /* it returned at once */
             V(store)(s->p + r * GCKPTI_BLOCK + i, V(zero)());
     }
 }
@@ -33537,25 +34108,27 @@ static GCKPTI_TARGET void V(queries_online)(V(queries) * s)
 static GCKPTI_TARGET void V(queries_values)(V(queries) * s, const gckpti_factor *v)
 {
     const int64_t d = s->h->d, wide = s->h->wide, row = gckpti_multiple(s->n, GCKPTI_LINKS);
-    const int cut = s->diagonal + 1 < s->n;
+    const int cut = V(head_cut)(s->h, s->diagonal, s->m, s->n), fresh = s->j == s->first;
     const gckpti_factor turned = gckpti_turned(v), p = gckpti_matrix(s->p, 1, GCKPTI_BLOCK);
-    for (int64_t r = 0; s->j && r < s->m; r++)
+    for (int64_t r = 0; !fresh && r < s->m; r++)
         V(rescale)(s->out + r * wide, s->factor[r], d);
     V(head_pack)(s->by, &turned, d, s->n, NULL, s->a);
     if (cut && !V(finite)(s->a, row * wide)) {
         for (int64_t i = 0; i < s->m * d; i++) {
-            const int64_t r = i / d, e = i % d, seen = gckpti_min(s->n, r + 1 + s->diagonal);
+            const int64_t r = i / d, e = i % d, end = r + 1 + s->diagonal;
+            const int64_t from = end - s->h->window;
             const gckpti_links x = { s->p + r, NULL, GCKPTI_BLOCK };
             const gckpti_links y = gckpti_links_of(v, e, v->row);
             float *out = s->out + r * wide + e;
-            *out = gckpti_mixed_blocks(&x, &y, seen, s->j ? *out : 0.0f);
+            *out = gckpti_mixed_blocks(&x, &y, from < 0 ? 0 : from, gckpti_min(s->n, end),
+                                       fresh ? 0.0f : *out);
         }
         return;
     }
     V(head_pack)(s->by, &p, s->m, s->n, s->links, NULL);
     gckpti_mixed_part t = V(head_part)(s->by, s->a, d, s->out, wide);
     t.tile.m = gckpti_multiple(s->m, 16), t.tile.a = s->links, t.tile.a_row = row;
-    t.tile.from = s->j ? s->out : NULL;
+    t.tile.from = fresh ? NULL : s->out;
     V(head_multiply)(&t, GCKPTI_LINKS_TO, cut, s->diagonal, s->n);
 }
 
@@ -33574,13 +34147,18 @@ static GCKPTI_TARGET void V(mixed_forward)(const gckpti_heads *h, int64_t row, i
     s.q = (uint32_t *)rest, s.a = s.q + GCKPTI_BLOCK / 2 * h->deep, rest = s.a;
     const gckpti_factor x = gckpti_factor_of(&call->in[0], at, c, 1, 0);
     const int64_t seen = gckpti_min(h->sight.keys, ahead + s.m);
+    s.j = s.first = gckpti_heads_tile(h, first);
+    if (s.j >= seen) /* they see none; what is theirs is zeros */
+        return;
+    V(heads_start)(h, s.max, s.sum);
     V(head_pack)(s.by, &x, s.m, h->d, NULL, s.q);
-    for (s.j = 0; s.j < seen; s.j += GCKPTI_BLOCK) {
-        const gckpti_factor k = gckpti_factor_of(&call->in[1], keys + s.j * kc, kc, 1, 0);
-        const gckpti_factor v = gckpti_factor_of(&call->in[2], keys + s.j * kc, kc, 1, 0);
+    for (; s.j < seen; s.j += GCKPTI_BLOCK) {
+        const int64_t at_j = keys + gckpti_heads_row(h, s.j);
+        const gckpti_factor k = gckpti_factor_of(&call->in[1], at_j, kc, 1, 0);
+        const gckpti_factor v = gckpti_factor_of(&call->in[2], at_j, kc, 1, 0);
         gckpti_mixed_part t = V(head_part)(s.by, s.q, s.m, s.p, GCKPTI_BLOCK);
         s.n = gckpti_min(seen - s.j, GCKPTI_BLOCK), s.diagonal = ahead - s.j;
-        V(head_rows)(h, &t, &k, s.j, s.n, (uint16_t *)rest);
+        V(head_rows)(h, &t, &k, s.j % h->s, s.n, (uint16_t *)rest);
         V(head_multiply)(&t, GCKPTI_COLUMNS_FROM, s.diagonal + 1 < s.n, s.diagonal, h->d);
         V(queries_online)(&s);
         if (call->out || call->out_bf16)
@@ -33690,20 +34268,29 @@ static GCKPTI_TARGET void V(keys_begin)(V(keys) * s, const gckpti_heads *h, int6
     s->links = (uint16_t *)rest;
 }
 
-/* Scores of query r of the block become p = exp(s scale - lse), its dp ds = p (dp - delta) scale;
- * +0 where it does not see the key. */
+/* Scores of query r of the block become p = exp(s - lse), its dp ds = p (dp - delta) scale; +0
+ * where it does not see the key. */
 GCKPTI_INLINED void V(keys_slopes)(const V(keys) * s, int64_t r)
 {
+    const float cap = s->h->cap;
     const FLOATS scale = V(set1)(s->h->scale), lse = V(set1)(s->lse[s->i + r]), zero = V(zero)();
-    const FLOATS delta = V(set1)(s->delta[s->i + r]);
-    const int64_t seen = gckpti_min(s->n, r + 1 + s->diagonal);
+    const FLOATS delta = V(set1)(s->delta[s->i + r]), times = V(set1)(gckpti_heads_after(s->h));
+    const FLOATS inverse = V(set1)(cap > 0.0f ? 1.0f / cap : 0.0f);
+    const int64_t end = r + 1 + s->diagonal, seen = gckpti_min(s->n, end);
+    const int64_t from = end - s->h->window;
     float *p = s->p + r * GCKPTI_BLOCK, *ds = s->ds + r * GCKPTI_BLOCK;
     for (int64_t j = 0; j < s->n; j += W) {
         FLOATS x = zero, y = zero;
-        if (j < seen) {
-            x = V(exp_below)(V(fma)(V(load)(p + j), scale, zero) - lse);
-            y = V(upto)(seen - j, x * (V(load)(ds + j) - delta) * scale, zero);
+        if (j < seen && j + W > from) {
+            const FLOATS score = V(fma)(V(load)(p + j), times, zero);
+            x = V(exp_below)(score - lse);
+            y = V(load)(ds + j) - delta;
+            if (cap > 0.0f)
+                y = V(cap_slope)(y, score, inverse);
+            y = V(upto)(seen - j, x * y * scale, zero);
             x = V(upto)(seen - j, x, zero);
+            if (j < from)
+                x = V(upto)(from - j, zero, x), y = V(upto)(from - j, zero, y);
         }
         V(store)(p + j, x);
         V(store)(ds + j, y);
@@ -33786,6 +34373,8 @@ static GCKPTI_TARGET void V(keys_meet)(V(keys) * s)
         V(head_rows)(h, &slopes, &s->g, s->i, s->m, (uint16_t *)a);
         V(head_multiply)(&slopes, GCKPTI_COLUMNS_TO, s->cut, s->diagonal, h->d);
     }
+    if (h->cap > 0.0f)
+        V(cap)(s->p, s->m * GCKPTI_BLOCK, h->times, h->cap);
     for (int64_t r = 0; r < s->m; r++)
         V(keys_slopes)(s, r);
     if (s->dv)
@@ -33810,6 +34399,7 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     const int64_t at_q = row * h->t * c + head * h->d;
     const int64_t at_k = row * h->s * kc + head / h->group * h->d;
     const int64_t each = h->shared ? h->wide : 0;
+    const int windows = h->window < h->s; /* then a block may meet none: all is opened */
     const gckpti_factor g = gckpti_factor_of(&grad, 0, c, 1, 0);
     const gckpti_factor o = gckpti_factor_of(&out, 0, c, 1, 0);
     V(keys) s;
@@ -33817,18 +34407,19 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
     for (int64_t i = 0; (s.dq || s.dk) && i < h->t; i++)
         s.delta[i] = V(head_delta)(h, &g, &o, at_q + i * c, i + 8 < h->t ? 8 * c : 0);
     float *const dk = s.dk, *const dv = s.dv;
-    if (s.dq && in[0].accumulate)
+    if (s.dq && (in[0].accumulate || windows))
         V(head_open)(h, &in[0], at_q, h->t, s.dq);
-    for (s.j = 0; s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
+    for (s.j = gckpti_heads_tile(h, 0); s.j < h->sight.keys; s.j += GCKPTI_BLOCK) {
         const int64_t key = at_k + s.j * kc, late = s.j - h->sight.ahead;
         float *const to[2] = { dk ? dk + s.j * each : NULL, dv ? dv + s.j * each : NULL };
         s.dk = to[0], s.dv = to[1];
         s.n = gckpti_min(h->sight.keys - s.j, GCKPTI_BLOCK);
         s.i = late > 0 ? late / GCKPTI_BLOCK * GCKPTI_BLOCK : 0;
         const int64_t met = gckpti_min(s.i + GCKPTI_BLOCK, h->t) - late; /* by the first block */
-        s.fresh[0] = s.j == 0 && !in[0].accumulate;
+        const int64_t end = gckpti_min(h->t, late + s.n - 1 + h->window); /* queries that see one */
+        s.fresh[0] = s.j == 0 && !in[0].accumulate && !windows;
         for (int i = 0; i < 2; i++) {
-            s.fresh[1 + i] = nth == 0 && met >= s.n && !in[1 + i].accumulate;
+            s.fresh[1 + i] = nth == 0 && met >= s.n && !in[1 + i].accumulate && !windows;
             if (to[i] && nth == 0 && !s.fresh[1 + i])
                 V(head_open)(h, &in[1 + i], key, s.n, to[i]);
         }
@@ -33840,10 +34431,10 @@ static GCKPTI_TARGET void V(mixed_backward)(const gckpti_heads *h, int64_t row, 
             V(head_pack)(s.by, &s.v, s.n, h->d, NULL, s.v_b);
         if (s.dq)
             V(head_pack)(s.by, &turned, h->d, s.n, NULL, s.kt_b);
-        for (; s.i < h->t; s.i += GCKPTI_BLOCK) {
+        for (; s.i < end; s.i += GCKPTI_BLOCK) {
             const int64_t at = at_q + s.i * c;
             s.m = gckpti_min(h->t - s.i, GCKPTI_BLOCK), s.diagonal = s.i - late;
-            s.cut = s.diagonal + 1 < s.n;
+            s.cut = V(head_cut)(h, s.diagonal, s.m, s.n);
             s.q = gckpti_factor_of(&in[0], at, c, 1, 0), s.g = gckpti_factor_of(&grad, at, c, 1, 0);
             V(keys_meet)(&s);
             s.fresh[1] = s.fresh[2] = 0;
@@ -34000,10 +34591,14 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
                                               const gckpti_classes *c)
 {
     const FLOATS top = V(set1)(c->max), rest = V(set1)(c->log_sum), mass = V(set1)(c->mass);
+    const FLOATS inverse = V(set1)(c->cap > 0.0f ? 1.0f / c->cap : 0.0f);
     for (int64_t j = 0; j < n; j += W) {
-        FLOATS p = V(exp)(V(load_n)(x + j, n - j) - top - rest);
+        const FLOATS logit = V(load_n)(x + j, n - j);
+        FLOATS p = V(exp)(logit - top - rest);
         FLOATS t = c->targets ? V(load_n)(c->targets + j, n - j) : V(set1)(c->other);
         p = V(fma)(p, mass, -t);
+        if (c->cap > 0.0f)
+            p = V(cap_slope)(p, logit, inverse);
         V(put)(d + j, p, V(set1)(c->scale), c->accumulate, n - j);
     }
 }
@@ -34151,15 +34746,13 @@ GCKPTI_INLINED void V(gate_keep)(float *x, int gate, const gckpti_cell *s, int64
     V(store_n)(x + gate * s->units + j, y, s->units - j);
 }
 
-GCKPTI_FORMULA FLOATS V(gate_tanh)(FLOATS x) { return V(tanh)(x); } /* called, to be short */
-
 static GCKPTI_TARGET void V(gru_gates)(const gckpti_cell *s)
 {
     for (int64_t j = 0; j < s->units; j += W) {
         FLOATS r = V(sigmoid)(V(gate)(s->p, 0, s, j) + V(gate)(s->a, 0, s, j));
         FLOATS z = V(sigmoid)(V(gate)(s->p, 1, s, j) + V(gate)(s->a, 1, s, j));
         FLOATS a = V(gate)(s->a, 2, s, j), h = V(gate)(s->state, 0, s, j);
-        FLOATS fresh = V(gate_tanh)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
+        FLOATS fresh = V(tanh_called)(V(fma)(r, a, V(gate)(s->p, 2, s, j)));
         V(gate_keep)(s->state, 0, s, j, V(fma)(z, h - fresh, fresh));
         if (s->aux) {
             V(gate_keep)(s->aux, 0, s, j, r);
@@ -34174,9 +34767,9 @@ static GCKPTI_TARGET void V(lstm_gates)(const gckpti_cell *s)
 {
     for (int64_t j = 0; j < s->units; j += W) {
         FLOATS i = V(sigmoid)(V(gate)(s->a, 0, s, j)), f = V(sigmoid)(V(gate)(s->a, 1, s, j));
-        FLOATS g = V(gate_tanh)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
+        FLOATS g = V(tanh_called)(V(gate)(s->a, 2, s, j)), o = V(sigmoid)(V(gate)(s->a, 3, s, j));
         FLOATS c = V(fma)(f, V(gate)(s->state, 1, s, j), i * g);
-        V(gate_keep)(s->state, 0, s, j, o * V(gate_tanh)(c));
+        V(gate_keep)(s->state, 0, s, j, o * V(tanh_called)(c));
         V(gate_keep)(s->state, 1, s, j, c);
         if (s->aux) {
             V(gate_keep)(s->aux, 0, s, j, i);
@@ -34217,7 +34810,7 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         FLOATS i = V(gate)(s->aux, 0, s, j), f = V(gate)(s->aux, 1, s, j);
         FLOATS g = V(gate)(s->aux, 2, s, j), o = V(gate)(s->aux, 3, s, j);
         FLOATS top = V(gate)(s->g, 0, s, j) + V(gate)(s->d, 0, s, j);
-        FLOATS t = V(gate_tanh)(V(gate)(s->out, 1, s, j));
+        FLOATS t = V(tanh_called)(V(gate)(s->out, 1, s, j));
         FLOATS c = V(fma)(top * o, V(tanh_slope)(t), V(gate)(s->d, 1, s, j));
         c = c + V(gate)(s->g, 1, s, j);
         V(gate_back)(s, 0, j, c * g, V(sigmoid_slope)(i));
@@ -34237,7 +34830,7 @@ static GCKPTI_TARGET void V(lstm_slopes)(const gckpti_cell *s)
         V(elementwise_backward), V(softmax_forward), V(softmax_backward), V(log_softmax_forward),  \
         V(log_softmax_backward), V(norm_forward), V(norm_backward), V(rotary), V(columns),         \
         V(attention_forward), V(attention_backward), V(classes_backward), V(surprisal),            \
-        V(errors_forward), V(errors_backward), V(exp_of), V(log_of),                               \
+        V(errors_forward), V(errors_backward), V(exp_of), V(log_of), V(cap),                       \
         mixed GCKPTI_RECURRENT_KERNELS(V) GCKPTI_IMAGE_KERNELS(V)
 GCKPTI_DATA const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(GCKPTI_IF_BF16(&V(mixed_kernels))) };
 #if GCKPTI_ISA == 3 && GCKPTI_AVX512_BF16

@@ -18,11 +18,11 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3133
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3200
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
  *                 attention
- *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1302
+ *     >>fast      GCKPT_BF16_FAST: by tensor cores, reading and writing bf16                  1306
  *                 products, linear, attention, losses, elementwise, norms
  *     >>backend   which kernels there are, the self-test, the table                            274
  *                 find, self_test, open
@@ -2150,12 +2150,12 @@ void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
 void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
 
 /* >>exact/rotary */
-/* cache: x's rows behind those that are there, in each row of the batch. */
+/* cache: x's rows behind those that are there, in each row of the batch; a window is a ring. */
 __global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
                              int64_t c, int64_t each, const Moment *now)
 {
     for (EACH(i, all))
-        gckpti_cache_put(&x, i, out, narrow, i / n * each + now->position * c + i % n);
+        gckpti_cache_put(&x, i, out, narrow, i / n * each + (now->position * c + i % n) % each);
 }
 
 void cache_forward(const gckpt_call *call)
@@ -3439,6 +3439,7 @@ struct LossPart {
     float *aux;            /* (rows,2): max, log(sum); forward: NULL when not wanted */
     float *state, *losses; /* forward: (rows,3): max, sum, logit of the target, so far; (rows) */
     int64_t rows, first, n, classes;
+    float cap; /* of logits, which have it already; 0: none */
 };
 
 /* A row left out adds -0 to the sum of losses, which changes no sum. */
@@ -3487,11 +3488,13 @@ __global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment,
             for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
                 int64_t at = i + 32 * k;
                 float p = gckpti_exp((x[k] - max) - log_sum);
+                p = at - r * l.n == target ? p - 1.0f : p;
+                if (l.cap > 0.0f)
+                    p *= gckpti_capped_slope(x[k], l.cap);
                 if (out && !accumulate)
                     d[at] = 0.0f;
                 if (!out)
-                    gckpti_put_product(&d[at], at - r * l.n == target ? p - 1.0f : p, scale,
-                                       accumulate);
+                    gckpti_put_product(&d[at], p, scale, accumulate);
             }
         }
     }
@@ -3501,7 +3504,7 @@ void cross_entropy_forward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v, 0.0f };
     l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
     add_losses(call, losses, call->in[1].index, rows, 1);
@@ -3510,7 +3513,7 @@ void cross_entropy_forward(const gckpt_call *call)
 void cross_entropy_backward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v, 0.0f };
     l.aux = (float *)call->aux;
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
@@ -3673,6 +3676,12 @@ HeadParts head_parts(const gckpt_call *call, int backward)
     return p;
 }
 
+__global__ void cap_kernel(float *x, int64_t n, float times, float cap)
+{
+    for (EACH(i, n))
+        x[i] = gckpti_capped(x[i], times, cap);
+}
+
 /* A block of rows, from `row` on, of which it gives the number: logits = x w', the losses' rows;
  * backward: dx += d w, dw += d' x. In bf16 plans dx has its elements in work, since it is rounded
  * once, when all classes are added. */
@@ -3685,7 +3694,8 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *grad = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     const dim3 grid = blocks_for(32 * rows, 256);
-    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
+    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v,
+                   gckpti_head_cap(call) };
     l.aux = aux ? aux + 2 * row : NULL;
     l.losses = work + parts->losses + row; /* forward */
     if (grad)
@@ -3699,6 +3709,9 @@ int64_t head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, 
         t.run = t.before = 0;
         t.a = gckpti_factor_of(x, at, c, 1, 0), t.b = gckpti_factor_of(w, l.first * c, c, 1, 0);
         gckpti_product_to(call, products, &t, rows, l.n, c, work, 0);
+        if (l.cap > 0.0f)
+            RUN(call, cap_kernel, blocks_for(rows * l.n, 256), 256, 0, work, rows * l.n,
+                1.0f / l.cap, l.cap);
         if (!backward)
             RUN(call, loss_forward_kernel, grid, 256, 0, l);
         else
@@ -3780,7 +3793,8 @@ struct Attention {
     Keys keys;
     const int32_t *lengths; /* NULL: none */
     bool wide;              /* rows of a head begin at multiples of 16 bytes */
-    float scale;
+    float scale, after, times, cap; /* of slopes; of what x becomes; of x before tanh: see CAPS */
+    int window;
 };
 
 /* As what stands in rows of keys: strides, heads. */
@@ -3885,10 +3899,14 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
     }
 }
 
+/* Whether what comes `late` rows after a key sees it. */
+__device__ bool in_sight(int late, int window) { return (unsigned)late < (unsigned)window; }
+
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; row i has
- * none of keys beyond i + sight. */
+ * none of keys beyond i + sight, or before the window that ends there. */
 template <int R, int N, bool MIXED>
-__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight)
+__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys, int sight,
+                              int window)
 {
     constexpr int ROW = 16 * N + 4, STEP = TILE / R, PAIR = 1 + MIXED; /* even and odd place */
     const int row = (int)threadIdx.x / 16;
@@ -3898,7 +3916,8 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     p += row * SCORES;
     block.begin();
 #pragma unroll 1
-    for (const int common = min(keys, sight + 1); j + 4 <= common; j += 4) {
+    for (const int common = in_sight(sight + TILE - 1, window) ? min(keys, sight + 1) : 0;
+         j + 4 <= common; j += 4) {
         block.turn(o, j);
         float4 x[R];
 #pragma unroll
@@ -3923,7 +3942,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 float x = p[STEP * r * SCORES + j + k];
-                block.link(o, k, r, x, y, j + k <= row + STEP * r + sight);
+                block.link(o, k, r, x, y, in_sight(row + STEP * r + sight - j - k, window));
             }
         }
     }
@@ -3931,14 +3950,14 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
 }
 
 /* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
- * 0..queries-1; key j has none of queries before j - sight. */
+ * 0..queries-1; key j has none of queries before j - sight, and of `window` from there on. */
 template <int R, int N, bool MIXED>
 __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
-                                 int sight)
+                                 int sight, int window)
 {
     constexpr int ROW = 16 * N + 4, PAIR = 1 + MIXED;
     const int row = (int)threadIdx.x / 16 * R;
-    const bool all = sight >= TILE - 1;
+    const bool all = sight >= TILE - 1 && in_sight(sight + TILE - 1, window);
     Block<R, N, MIXED> block;
     p += row;
     block.begin();
@@ -3958,7 +3977,7 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
             columns(y, g + i * ROW);
 #pragma unroll
             for (int r = 0; r < R; r++)
-                block.link(o, k, r, x[r], y, all || i + sight >= row + r);
+                block.link(o, k, r, x[r], y, all || in_sight(i + sight - row - r, window));
         }
     }
     block.end(o, true);
@@ -4024,17 +4043,20 @@ __device__ float row_max(float x)
 }
 
 /* >>exact/attention */
-/* A row's next four scores of a thread become exponentials, its maximum and sum so far those with
- * them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
+/* A row's next four scores of a thread, of those before keys and end, become exponentials, its
+ * maximum and sum so far those with them: gives what is a factor of all before. Which of two zeros of either sign is the greatest
  * matters to no result: fmaxf. Keys out of sight have the score -inf, whose exponential, +0,
  * changes no sum. */
-__device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees, bool first,
-                                            float *max, float *sum)
+__device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
+                                            bool first, float *max, float *sum)
 {
+    const int from = end - a.window;
     float top = -INFINITY;
+    keys = min(keys, end);
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-        x[c] = (int)threadIdx.x % 16 + 16 * c < sees ? gckpti_mul(x[c], scale) : -INFINITY;
+        const int j = (int)threadIdx.x % 16 + 16 * c;
+        x[c] = j >= from && j < keys ? gckpti_mul(x[c], a.after) : -INFINITY;
         top = fmaxf(top, x[c]);
     }
     const float factor = gckpti_online_factor(row_max(top), first, max);
@@ -4045,6 +4067,24 @@ __device__ __forceinline__ float online_row(float (&x)[4], float scale, int sees
     const float added = row_sum((x[0] + x[2]) + (x[1] + x[3]));
     *sum = gckpti_online_sum(*sum, first, factor, added);
     return factor;
+}
+
+/* CAPS: what are still products x become scores cap tanh(x times), one after the other in `room`,
+ * where each thread has the places of its own. */
+template <int R> __device__ void cap_scores(float (&x)[R][4], const Attention &a, float *room)
+{
+    put_scores<R, false>(room, x);
+    room += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll 1
+    for (int i = 0; i < 4 * R; i++) {
+        float *s = room + TILE / R * (i / 4) * SCORES + 16 * (i % 4);
+        *s = gckpti_capped(*s, a.times, a.cap);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            x[r][c] = room[TILE / R * r * SCORES + 16 * c];
 }
 
 /* Keys out of sight are no links (v may be inf). Exponentials take the place of k. On an H200 three
@@ -4065,35 +4105,38 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2 - (MIXED && WIDT
     const float *qs = a.q + at.row * a.t * a.c + column, *ks = a.k + key, *vs = a.v + key;
     const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     const int seen = min(sight.there, first + sight.ahead + TILE);
+    const int begin = max(first + sight.ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N] = {}, max[R] = {}, sum[R] = {};
-    for (int j0 = 0; j0 < seen; j0 += TILE) {
+    for (int j0 = begin; j0 < seen; j0 += TILE) {
         const int keys = min(seen - j0, (int)TILE);
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            if (j0 == 0 || a.d > WIDTH)
+            if (j0 == begin || a.d > WIDTH)
                 fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
-            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0, seen, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, of, j0 % a.s, j0 % a.s + keys, e0);
             if (e0 == 0 && a.out)
-                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0, seen, at.slice * WIDTH);
+                fetch_tile<R, WIDTH, MIXED>(v, vs, of, j0 % a.s, j0 % a.s + keys, at.slice * WIDTH);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
         }
         __syncthreads();
         const int ahead = first + by_now(a.keys).ahead - j0; /* anew: a register less in dots */
+        if (a.cap > 0.0f)
+            cap_scores<R>(x, a, p);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const int sees = min(keys, ty + STEP * r + 1 + ahead);
-            const float factor = online_row(x[r], a.scale, sees, j0 == 0, &max[r], &sum[r]);
+            const float factor = online_row(x[r], a, keys, ty + STEP * r + 1 + ahead, j0 == begin,
+                                            &max[r], &sum[r]);
 #pragma unroll
             for (int n = 0; n < N; n++)
-                if (j0 > 0)
+                if (j0 > begin)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
         put_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
-            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead);
+            links_of_keys<R, N, MIXED>(o, p, v, keys, ahead, a.window);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -4135,17 +4178,37 @@ void attention_delta(const gckpt_call *call, float *delta)
         value_out_of(call), delta, queries, t, heads, (int)(c / heads), c);
 }
 
-/* Scores become probabilities; the first row is query `first` of the head. */
+/* CAPS: y, gradients of probabilities, become what they pass on through tanh. */
 template <int R>
-__device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
+__device__ void cap_slopes(float (&y)[R][4], const float (&x)[R][4], const Attention &a,
+                           int64_t of_head, int first)
 {
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[r][c] = (y[r][c] - delta) * gckpti_capped_slope(x[r][c], a.cap);
+    }
+}
+
+/* Scores become probabilities; the first row is query `first` of the head. (CAPS: y, too; room.) */
+template <int R>
+__device__ void probabilities(float (&x)[R][4], float (&y)[R][4], const Attention &a,
+                              int64_t of_head, int first, float *room)
+{
+    if (a.cap > 0.0f) {
+        cap_scores<R>(x, a, room);
+        cap_slopes<R>(y, x, a, of_head, first);
+    }
 #pragma unroll
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
         const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
+            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.after) - lse);
     }
 }
 
@@ -4157,7 +4220,7 @@ __device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const 
 #pragma unroll
     for (int r = 0; r < R; r++) {
         const int row = first + TILE / R * r;
-        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+        const float delta = row < a.t && !(a.cap > 0.0f) ? a.delta[of_head + row] : 0.0f;
 #pragma unroll
         for (int c = 0; c < 4; c++)
             y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
@@ -4189,32 +4252,33 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
     const Keys sight = keys_of_row(a.keys, a.lengths, at.row);
     const int ahead = first + sight.ahead, seen = min(sight.there, ahead + TILE);
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    const int begin = max(ahead + 1 - a.window, 0) / TILE * TILE;
     float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
                                   a.accumulate[0]);
-    for (int j0 = 0; j0 < seen; j0 += TILE) {
+    for (int j0 = begin; j0 < seen; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
-            if (j0 == 0 || a.d > WIDTH)
+            if (j0 == begin || a.d > WIDTH)
                 fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, first, e0);
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, e0);
             fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, of, j0, seen, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            if (e0 + WIDTH >= a.d)
-                probabilities<R>(x, a, of_head, first + ty);
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
+        probabilities<R>(x, y, a, of_head, first + ty, ds);
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, of, j0, seen, at.slice * WIDTH);
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0);
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), ahead - j0, a.window);
     }
-    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, seen || !a.accumulate[0] ? a.t : 0,
+    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty,
+                         seen > begin || !a.accumulate[0] ? a.t : 0,
                          at.slice * WIDTH);
 }
 
@@ -4247,7 +4311,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     begin_rows<R, N, 1, MIXED>(dk, to_k, of, own, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
     const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
-    const int tiles = first < sight.there ? (a.t - begin + TILE - 1) / TILE : 0; /* of a head */
+    const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - sight.ahead + a.window);
+    const int tiles = first < sight.there ? max(end - begin + TILE - 1, 0) / TILE : 0; /* a head's */
     for (int step = 0; step < tiles * a.group; step++) {
         const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
         const int n = min(a.t - i0, (int)TILE), ahead = i0 + sight.ahead - first;
@@ -4263,11 +4328,10 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
-            if (e0 + WIDTH >= a.d)
-                probabilities<R>(x, a, of_head, i0 + ty);
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
+        probabilities<R>(x, y, a, of_head, i0 + ty, scores);
         if (a.d > WIDTH) {
             __syncthreads();
             fetch_queries<R, WIDTH, MIXED>(q, g, a, queries, i0, slice);
@@ -4275,21 +4339,22 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
-            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead);
+            links_of_queries<R, N, MIXED>(dv, scores, g, n, ahead, a.window);
         if (!a.dk)
             continue;
         __syncthreads();
         score_gradients<R>(y, x, a, of_head, i0 + ty);
         put_scores<R, MIXED>(scores, y);
         __syncthreads();
-        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead);
+        links_of_queries<R, N, MIXED>(dk, scores, q, n, ahead, a.window);
     }
+    const int met = tiles ? sight.there : 0;
     clear_unseen(dk, own, sight.there);
     clear_unseen(dv, own, sight.there);
     if (a.dk)
-        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? sight.there : a.s, slice);
+        end_rows<R, N, 1>(dk, to_k, of, own, a.accumulate[1] ? met : a.s, slice);
     if (a.dv)
-        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? sight.there : a.s, slice);
+        end_rows<R, N, 1>(dv, to_v, of, own, a.accumulate[2] ? met : a.s, slice);
 }
 
 /* Blocks for `rows` queries or keys of each of so many heads; shared memory for `tiles` tiles of
@@ -4333,18 +4398,20 @@ bool wide_fits(const gckpt_call *call)
 /* Forward and, with grad_out, backward. */
 void attention_both(const gckpt_call *call)
 {
-    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpti_attention o = gckpti_attention_of(call);
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     const gckpt_shape *shape = &call->shape;
     Attention a = {};
     a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
     a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
     a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
-    a.heads = o->heads, a.d = (int)(a.c / a.heads);
+    a.heads = o.heads, a.d = (int)(a.c / a.heads);
     a.kc = k->shape.d[2], a.group = (int)(a.c / a.kc);
     a.lengths = call->inputs == 4 ? call->in[3].index : NULL;
     a.keys = keys_of(call);
-    a.scale = 1.0f / gckpti_sqrt((float)a.d);
+    a.scale = o.scale, a.cap = o.cap, a.times = a.cap > 0.0f ? a.scale / a.cap : 0.0f;
+    a.after = a.cap > 0.0f ? 1.0f : a.scale;
+    a.window = o.window ? o.window : INT32_MAX;
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
         for (int i = 0; i < 3; i++)
@@ -5203,7 +5270,7 @@ gckpt_result attention_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
     MmaAttention p = attention_of(call, forward, false);
-    if (p.d > 128) { /* no registers for it */
+    if (p.d > 128 || gckpti_attention_of(call).more) { /* no registers for it */
         call->precision = GCKPT_BF16;
         return GCKPT_OK;
     }
@@ -5370,6 +5437,10 @@ void linear_cross_entropy_backward(const gckpt_call *call)
 gckpt_result linear_cross_entropy_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    if (gckpti_head_cap(call) > 0.0f) {
+        call->precision = GCKPT_BF16;
+        return GCKPT_OK;
+    }
     loss_room(call, forward, false);
     loss_room(call, backward, true);
     call->work_forward = forward.used;

@@ -128,7 +128,7 @@ static int measure(gckpt_storage storage)
     gckpt_store *s = gckpt_store_new(NULL);
     generator_desc desc = { .chunk = o.chunk, .threads = (int)o.threads };
     int32_t tokens[512];
-    const model_source source = { storage, 0 };
+    const model_source source = { .storage = storage };
     int failed = 0;
     if (o.model != NULL) {
         failed = model_load(&m, s, o.model, &source) != 0;

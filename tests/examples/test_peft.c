@@ -47,9 +47,9 @@ static const char *named(tuned *t, int i, char *name)
     gckpt_parameter p;
     memset(&files, 0, sizeof files);
     files.a = &t->a;
-    const char *file =
+    const char *found =
         gckpt_store_peek(t->s, i, &p) == GCKPT_OK ? adapters_renamed(&files, p.name) : NULL;
-    return file != NULL ? strcpy(name, file) : NULL;
+    return found != NULL ? strcpy(name, found) : NULL;
 }
 
 /* Of each gradient the sum of squares and a sum with signs, as golden/adapters.py has them. */

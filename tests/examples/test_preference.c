@@ -36,7 +36,7 @@ typedef struct {
 
 static void load(loaded *l, const run_desc *d)
 {
-    const model_source source = { d->stored, 0 };
+    const model_source source = { .storage = d->stored };
     memset(l, 0, sizeof *l);
     l->s = gckpt_store_new(NULL);
     CHECK_MSG(model_load(&l->m, l->s, d->model, NULL) == 0, "%s", l->m.error);
