@@ -928,7 +928,8 @@ static int load_teacher(tuning *t)
                             (long long)run.first.T);
     t->taught = lm_parameters(t->run.store) - before;
     fprintf(session.out, "teacher %s: %s, %lld parameters, matrices as %s\n", o.teacher,
-            t->teacher.config.type, (long long)t->taught, storage_names[o.teacher_store]);
+            t->teacher.config.type, (long long)t->taught,
+            source.as_file ? "in its file" : storage_names[source.storage]);
     return 0;
 }
 

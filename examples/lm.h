@@ -510,8 +510,9 @@ static void lm_report_step(lm_run *r, const gckpt_report *report, double lr, dou
 /* What an evaluation found; `also` ends the event. */
 static void lm_report_eval(uint64_t step, double loss, const char *also)
 {
+    const double elapsed = session.start > 0 ? session_now() - session.start : 0;
     session_event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g,\"elapsed\":%.9g%s}\n",
-                  (unsigned long long)step, loss, session_now() - session.start, also);
+                  (unsigned long long)step, loss, elapsed, also);
     session_output_works(); /* now; the loop sees if not */
 }
 
