@@ -34,7 +34,7 @@ static int gckpti_pack_nibbles(const float *x, unsigned char *to)
     float y[GCKPTI_NIBBLES], top = 0;
     double least = 0;
     for (int i = 0; i < GCKPTI_NIBBLES; i++) {
-        if (!(x[i] >= -GCKPTI_NIBBLE_MOST && x[i] <= GCKPTI_NIBBLE_MOST))
+        if (!(gckpti_size((double)x[i]) <= (double)GCKPTI_NIBBLE_MOST))
             return 0;
         top = (x[i] < 0 ? -x[i] : x[i]) > (top < 0 ? -top : top) ? x[i] : top;
     }
