@@ -276,6 +276,8 @@ static int check_modes(void)
                             "--export-gguf %s: what --method lora saves (--save), or --adapter "
                             "without --data; leave --eval, --generate and --plan out",
                             o.gguf);
+    if (o.gguf != NULL && !gguf_is(o.gguf))
+        return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
             2,
@@ -355,7 +357,7 @@ static int check_options(void)
                               o.modules_to_save != NULL || o.tied || o.layers_to_transform != NULL))
         return session_fail(2,
                             "--adapter %s: its adapter_config.json says sizes and scales; leave "
-                            "--size, --alpha and the like out",
+                            "--size, --alpha, --dora and the like out",
                             o.adapter);
     if (o.picture != NULL && o.method != ADAPTERS_METHODS)
         return session_fail(2,
@@ -817,7 +819,15 @@ static uint64_t part_hash(const part *p)
 {
     const lm_run *r = &run.first;
     const size_t bytes = (size_t)(row_width() * r->T) * sizeof(int32_t);
+    const char *other = o.objective == OBJECTIVE_DPO       ? o.reference
+                        : o.objective == OBJECTIVE_DISTILL ? o.teacher
+                                                           : NULL;
+    const double by[] = { o.beta, o.label_smoothing, o.distill_temperature, o.distill_alpha };
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
+    if (o.objective != OBJECTIVE_PLAIN)
+        h = session_hash(h, by, sizeof by);
+    if (other != NULL)
+        h = session_hash(h, other, strlen(other));
     for (uint64_t i = 0; i < part_used(p); i++) {
         dataset_row(p->data, part_place(p, i), r->T, r->tokens, r->targets);
         h = session_hash(session_hash(h, r->tokens, bytes), r->targets, bytes);
@@ -884,25 +894,26 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return n;
 }
 
-/* The teacher's tokens are the model's, where its folder says what they are. */
-static int check_tokens(void)
+/* The tokens of another model, of option --`option`, are the model's, where its folder says what they
+ * are. */
+static int check_tokens(const char *option, const char *dir)
 {
     bpe other;
     size_t n = 0, k = 0;
     char path[MODEL_PATH];
-    if (access(join(path, sizeof path, o.teacher, "tokenizer.json"), F_OK) != 0 &&
-        access(join(path, sizeof path, o.teacher, "vocab.json"), F_OK) != 0)
+    if (access(join(path, sizeof path, dir, "tokenizer.json"), F_OK) != 0 &&
+        access(join(path, sizeof path, dir, "vocab.json"), F_OK) != 0)
         return 0;
-    if (bpe_open(&other, o.teacher) != 0)
-        return session_fail(1, "--teacher: %s", other.error);
+    if (bpe_open(&other, dir) != 0)
+        return session_fail(1, "--%s: %s", option, other.error);
     int failed = 0;
     for (int32_t i = 0; i < other.count && i < run.tokenizer.count && !failed; i++) {
         const char *a = bpe_bytes(&other, i, &n), *b = bpe_bytes(&run.tokenizer, i, &k);
         if (n != k || memcmp(a, b, n) != 0)
             failed = session_fail(1,
-                                  "--teacher %s: token %d is \"%.*s\" there, and \"%.*s\" in "
+                                  "--%s %s: token %d is \"%.*s\" there, and \"%.*s\" in "
                                   "--model: the vocabularies must be the same",
-                                  o.teacher, (int)i, (int)(n < 40 ? n : 40), a,
+                                  option, dir, (int)i, (int)(n < 40 ? n : 40), a,
                                   (int)(k < 40 ? k : 40), b);
     }
     bpe_free(&other);
@@ -918,7 +929,7 @@ static int load_teacher(tuning *t)
     const int64_t before = lm_parameters(t->run.store);
     if (teacher_load(&t->teacher, t->run.store, o.teacher, &source, &t->model) != 0)
         return session_fail(1, "--teacher: %s", t->teacher.error);
-    if (check_tokens() != 0)
+    if (check_tokens("teacher", o.teacher) != 0)
         return 1;
     if (t->teacher.config.context < run.first.T)
         return session_fail(2,
@@ -936,11 +947,18 @@ static int load_teacher(tuning *t)
 /* Of the folders of a model and, or NULL: a new one, of an adapter. */
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
+    static const char words[] = ",embed_tokens,wte"; /* what a tied head is */
+    const int referred = run.refers && o.reference != NULL;
+    char floats[1024];
+    if (o.modules_to_save != NULL &&
+        snprintf(floats, sizeof floats, "%s%s", o.modules_to_save, o.tied ? words : "") >=
+            (int)sizeof floats)
+        return session_fail(2, "--modules-to-save: more than 1,000 characters");
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
     const model_source source = {
         .storage = packed_by_option() ? (gckpt_storage)o.store : GCKPT_STORED_F32,
         .map = (int)o.map,
-        .floats = o.modules_to_save,
+        .floats = o.modules_to_save != NULL ? floats : NULL,
         .as_file = as_file(model, method)
     };
     const int lora = method == ADAPTERS_LORA;
@@ -964,10 +982,11 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     if (t->run.store == NULL || t->notes == NULL)
         return session_fail(1, "out of memory");
     if (model_load(&t->model, t->run.store, model, &source) != 0)
-        return session_fail(1, "--model: %s", t->model.error);
+        return session_fail(1, "%s: %s", referred && model == o.reference ? "--reference" : "--model",
+                            t->model.error);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
-    if (!failed && t->adapters.options.method != method)
+    if (!failed && t->adapters.options.method != method && !referred)
         failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
                             adapter, adapters_names[t->adapters.options.method]);
     if (!failed && o.gguf != NULL && method == ADAPTERS_LORA) /* before a training, not behind it */
@@ -1531,7 +1550,9 @@ static int load_reference(tuning *t)
                                                    : ADAPTERS_FULL;
     if (load_model(t, method, model, adapter) != 0)
         return 1;
-    if (t->model.config.vocabulary < run.vocabulary || t->model.config.context < run.first.T)
+    if (o.reference != NULL && model == o.reference && check_tokens("reference", model) != 0)
+        return 1;
+    if (t->model.config.vocabulary != run.vocabulary || t->model.config.context < run.first.T)
         return session_fail(2,
                             "--reference %s has a vocabulary of %lld tokens and %lld positions; "
                             "--model's vocabulary is %lld, and rows have %lld",

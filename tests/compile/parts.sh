@@ -14,16 +14,16 @@ parts=$(sed -n '/^ \*    Parts: /,/^ \*    OpenMP /s/^ \*    GCKPT_NO_\([A-Z0-9]
 in_kernels="BF16 PACK RECURRENT IMAGES LOSSES AMX AVX512 AVX2" # the others are left out of a build without fast kernels: sooner
 
 # The whole may have so many KB, by gcc -O2 on x86-64; what adds to it raises that in a commit of its own.
-all_in_kb=845
+all_in_kb=850
 
 # Usual sets: what a program of its kind leaves out, and KB of .text that the rest may have (gcc -O2, x86-64).
 sets="gpt tuning firmware"
 gpt="PICTURES CHECK TABLES NOTES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS CACHES PACK BF16"
 gpt_is="A GPT trained in fp32, within a budget"
-gpt_kb=515
+gpt_kb=530
 tuning="PICTURES CHECK TABLES FIT FRONTIER RECURRENT IMAGES LOSSES RANKS BF16"
 tuning_is="Fine-tuning: packed weights, LoRA, files, generation"
-tuning_kb=550
+tuning_kb=580
 firmware="PICTURES CHECK TABLES FILES NOTES FIT FRONTIER SEARCH RECURRENT IMAGES LOSSES RANKS PICKS CACHES DEBUG PACK BF16"
 firmware_is="A device that trains what was planned elsewhere, without fetching or generating"
 firmware_kb=120
