@@ -18,7 +18,7 @@
  *                 ptx, memory, repeat
  *     >>between   fill, add, convert, update, unpack                                           605
  *                 map, tiles, convert, update, unpack
- *     >>exact     kernels of the numeric contract: the bits of the processor                  3201
+ *     >>exact     kernels of the numeric contract: the bits of the processor                  3200
  *                 curves, axes, sums, broadcast, shapes, reduce, rotary, errors, panel,
  *                 products, linear, embed, softmax, norms, losses, classes, head, scores,
  *                 attention
@@ -4312,8 +4312,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     begin_rows<R, N, 1, MIXED>(dv, to_v, of, own, a.s, slice, a.accumulate[2]);
     const int begin = max(first - sight.ahead, 0) / TILE * TILE; /* the first that see one */
     const int end = (int)gckpti_min(a.t, (int64_t)first + TILE - 1 - sight.ahead + a.window);
-    const int seen = first < sight.there ? max(end - begin, 0) : 0;
-    const int tiles = (seen + TILE - 1) / TILE; /* a head's */
+    const int tiles = first < sight.there ? (max(end - begin, 0) + TILE - 1) / TILE : 0;
     for (int step = 0; step < tiles * a.group; step++) {
         const int i0 = begin + step % tiles * TILE, head = at.head * a.group + step / tiles;
         const int n = min(a.t - i0, (int)TILE), ahead = i0 + sight.ahead - first;
