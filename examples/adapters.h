@@ -252,13 +252,15 @@ static inline int64_t adapters_layer_of(const model_config *c, const char *modul
 static inline int adapters_check_layers(model_any *m, const adapters_options *o)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyz_.,0123456789";
-    int64_t greatest = 0;
+    int64_t greatest = 0, found = 0;
+    for (int64_t i = 0; i < m->config.layers && found == 0; i++)
+        found = adapters_in_layers(o->layers_to_transform, i, NULL);
     if (adapters_in_layers(o->layers_to_transform, 0, &greatest) < 0)
         return model_fail(m,
                           "layers_to_transform \"%s\": allowed are numbers and ranges, such as "
                           "0,2,5 or 4-7",
                           o->layers_to_transform);
-    if (greatest >= m->config.layers && !o->some)
+    if (greatest >= m->config.layers && (!o->some || found == 0))
         return model_fail(m, "layers_to_transform \"%s\": the model has 0 to %lld",
                           o->layers_to_transform, (long long)m->config.layers - 1);
     if (*o->layers_to_transform != 0 && o->targets[strspn(o->targets, plain)] != 0)
@@ -728,7 +730,7 @@ static inline int adapters_save_modules(adapters *a, gckpt_graph *g)
     model_join(table, c->family->embeddings, ".weight");
     const int table_too = c->tied && (model_in_modules(c, list, "lm_head.weight") ||
                                       model_in_modules(c, list, table));
-    if (!a->options.some && adapters_check_modules(a, list) != 0)
+    if (adapters_check_modules(a, list) != 0)
         return -1;
     if (table_too && (a->options.tied ? adapters_save_parameter(a, table) : adapters_untie(a, g)))
         return -1;

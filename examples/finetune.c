@@ -63,9 +63,9 @@ static const double usual_lr[ADAPTERS_METHODS] = { 5e-5, 1e-4, 1e-4, 1e-3, 3e-4,
                                                    1e-3, 1e-3, 1e-2, 1e-2, 3e-2 };
 
 static const options_row allowed[] = {
-    { "model", OPTIONS_FILE, &o.model, NULL, 0, 0, NULL,
+    { "model", OPTIONS_PATH, &o.model, NULL, 0, 0, NULL,
       "folder with config.json, model.safetensors (or its shards) and the tokenizer's files; or a "
-      "FILE.gguf of llama.cpp's" },
+      "model as a FILE.gguf of llama.cpp's" },
     { "method", OPTIONS_CHOICE, &o.method, "lora", 0, 0, method_names,
       "what is trained; all: one after the other, and a table of them" },
     { "objective", OPTIONS_CHOICE, &o.objective, "plain", 0, 0, objective_names,
@@ -81,13 +81,13 @@ static const options_row allowed[] = {
       "dpo: how much log-probabilities' distance from the reference's counts" },
     { "label-smoothing", OPTIONS_REAL, &o.label_smoothing, "0", 0, 0.5, NULL,
       "dpo: the share of pairs taken to be labelled the wrong way round" },
-    { "reference", OPTIONS_FILE, &o.reference, NULL, 0, 0, NULL,
-      "dpo: folder with the reference, a model or an adapter of --model's; not given: --model and "
-      "--adapter as they are when the training begins (--eval: --model alone)" },
-    { "teacher", OPTIONS_FILE, &o.teacher, NULL, 0, 0, NULL,
-      "distill: folder or GGUF with a model of the same vocabulary, which stays as it is" },
+    { "reference", OPTIONS_PATH, &o.reference, NULL, 0, 0, NULL,
+      "dpo: the reference: folder or FILE.gguf with a model, or an adapter of --model's; not given: "
+      "--model and --adapter as they are when the training begins (--eval: --model alone)" },
+    { "teacher", OPTIONS_PATH, &o.teacher, NULL, 0, 0, NULL,
+      "distill: folder or FILE.gguf with a model of the same vocabulary, which stays as it is" },
     { "teacher-store", OPTIONS_CHOICE, &o.teacher_store, "auto", 0, 0, storage_names,
-      "distill: how the teacher's matrices are kept" },
+      "distill: how the teacher's matrices are kept; auto: as --store's" },
     { "distill-temperature", OPTIONS_REAL, &o.distill_temperature, "2", 0.01, 100, NULL,
       "distill: both models' logits are divided by it; that loss is multiplied by its square" },
     { "distill-alpha", OPTIONS_REAL, &o.distill_alpha, "0.5", 0, 0.999, NULL,
@@ -96,21 +96,22 @@ static const options_row allowed[] = {
       "what to evaluate with; not given: the last 10 % of --data" },
     { "general", OPTIONS_FILE, &o.general, NULL, 0, 0, NULL,
       "text of another kind: how much of it is forgotten" },
-    { "save", OPTIONS_FILE, &lm.save, NULL, 0, 0, NULL,
+    { "save", OPTIONS_FOLDER, &lm.save, NULL, 0, 0, NULL,
       "folder for what evaluates best, and for training.safetensors, with which a run goes on" },
     { "keep", OPTIONS_CHOICE, &o.keep, "best", 0, 0, keep_names,
       "what --save keeps: what evaluates best, the last step's, or both: those in DIR/last" },
     { "export", OPTIONS_CHOICE, &o.export_as, "f32", 0, 0, export_names,
       "the type of a whole model that --save (--method full) or --merge writes" },
-    { "merge", OPTIONS_FILE, &o.merge, NULL, 0, 0, NULL,
-      "folder for a whole model: --model with what LoRA adds; of --adapter, without --data, or of "
-      "what a training saved" },
+    { "merge", OPTIONS_FOLDER, &o.merge, NULL, 0, 0, NULL,
+      "folder for a whole model in Hugging Face's format: --model with what LoRA adds; of --adapter, "
+      "without --data, or of what a training saved" },
     { "export-gguf", OPTIONS_FILE, &o.gguf, NULL, 0, 0, NULL,
       "lora: also write the adapter to this file, for llama.cpp's --lora; of --adapter, without "
       "--data, or of what a training saves" },
-    { "resume", OPTIONS_FILE, &lm.resume, NULL, 0, 0, NULL,
-      "go on from a training.safetensors, with its options but for those given now" },
-    { "adapter", OPTIONS_FILE, &o.adapter, NULL, 0, 0, NULL,
+    { "resume", OPTIONS_PATH, &lm.resume, NULL, 0, 0, NULL,
+      "go on from a training.safetensors, or the folder with it, with its options but for those "
+      "given now" },
+    { "adapter", OPTIONS_PATH, &o.adapter, NULL, 0, 0, NULL,
       "folder with an adapter to begin with, of peft or from --save; or LoRA as a FILE.gguf" },
     { "new", OPTIONS_TEXT, &o.new_model, NULL, 0, 0, NULL,
       "LAYERSxDIMxHEADSxCONTEXT[xVOCABULARY]: first make --model, a GPT-2 of new weights and a "
@@ -197,6 +198,12 @@ static const char other_notes[] = "data base skipped position best before genera
 static const char not_kept[] =
     "resume save new json timeline picture plan help eval generate merge export-gguf";
 
+static const char *join(char *path, size_t size, const char *folder, const char *name)
+{
+    snprintf(path, size, "%s/%s", folder, name);
+    return path;
+}
+
 /* Of --steps and --epochs the one that is given now, or was when the run began. */
 static int check_steps(int argc, char **argv)
 {
@@ -276,7 +283,7 @@ static int check_modes(void)
                             "--export-gguf %s: what --method lora saves (--save), or --adapter "
                             "without --data; leave --eval, --generate and --plan out",
                             o.gguf);
-    if (o.gguf != NULL && !gguf_is(o.gguf))
+    if (o.gguf != NULL && !gguf_is(o.gguf) && !gguf_is_name(o.gguf))
         return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
@@ -322,6 +329,57 @@ static int check_chat(void)
     return 0;
 }
 
+/* What is written as a folder has no name of a file; what is there under such a name stays usable. */
+static int check_folder(const char *option, const char *path)
+{
+    struct stat is;
+    if (path == NULL || !gguf_is_name(path) || (stat(path, &is) == 0 && S_ISDIR(is.st_mode)))
+        return 0;
+    return session_fail(
+        2,
+        "--%s %s: a folder is written, in Hugging Face's format: give a name that "
+        "does not end in .gguf; --export-gguf writes LoRA as a GGUF, and llama.cpp's "
+        "convert_hf_to_gguf.py a whole model",
+        option, path);
+}
+
+/* What an option reads is a folder with what it takes, or a GGUF. */
+static int check_source(const char *option, const char *path)
+{
+    char name[MODEL_PATH];
+    struct stat is;
+    const int takes_adapter = strcmp(option, "adapter") == 0 || strcmp(option, "reference") == 0,
+              takes_model = strcmp(option, "adapter") != 0;
+    if (path == NULL || stat(path, &is) != 0 || (!S_ISDIR(is.st_mode) && gguf_is(path)))
+        return 0;
+    if (!S_ISDIR(is.st_mode))
+        return session_fail(2,
+                            "--%s %s: this is a file; expected is the folder with %s and all that "
+                            "belongs to it, or a FILE.gguf",
+                            option, path, takes_model ? "config.json" : "adapter_config.json");
+    const int model = access(join(name, sizeof name, path, "config.json"), F_OK) == 0,
+              adapter = access(join(name, sizeof name, path, "adapter_config.json"), F_OK) == 0;
+    if (adapter && !model && !takes_adapter)
+        return session_fail(
+            2, "--%s %s: the folder has an adapter, which belongs to a model: %s", option, path,
+            strcmp(option, "model") == 0 ? "--adapter takes it, and --model what it was trained for"
+                                         : "--merge makes a whole model of both");
+    if (model && !adapter && !takes_model)
+        return session_fail(2, "--%s %s: the folder has a whole model; --model takes it", option,
+                            path);
+    return 0;
+}
+
+static int check_paths(void)
+{
+    return check_folder("save", lm.save) || check_folder("merge", o.merge) ||
+                   (o.new_model == NULL && check_source("model", o.model)) ||
+                   check_source("adapter", o.adapter) || check_source("teacher", o.teacher) ||
+                   check_source("reference", o.reference)
+               ? 2
+               : 0;
+}
+
 static int check_options(void)
 {
     if (o.model == NULL)
@@ -363,7 +421,8 @@ static int check_options(void)
         return session_fail(2,
                             "--picture compares methods: it needs --method all; --timeline draws "
                             "one");
-    const int status = check_lora() != 0 || check_modes() != 0 ? 2 : check_chat();
+    const int status =
+        check_lora() != 0 || check_modes() != 0 || check_paths() != 0 ? 2 : check_chat();
     return status != 0 ? status : lm_check_options();
 }
 
@@ -396,7 +455,8 @@ static struct {
     /* Of pairs: log-probabilities by the reference, (rows,2) of --data and of --validation; those of
      * a batch, and its labels, which are fed. */
     float *references[2], *reference, *label;
-    int refers; /* 1: they are being computed */
+    int refers;   /* 1: they are being computed */
+    int exported; /* 1: --export-gguf is written */
 } run;
 
 typedef struct { /* what came of a method: a row of the table */
@@ -418,12 +478,6 @@ typedef struct {
     lm_run run;
     outcome result;
 } tuning;
-
-static const char *join(char *path, size_t size, const char *folder, const char *name)
-{
-    snprintf(path, size, "%s/%s", folder, name);
-    return path;
-}
 
 /* ---- a new model ----------------------------------------------------------------------------- */
 /* A tokenizer of 256 bytes, no merges, and the end of a text. */
@@ -561,10 +615,14 @@ static int64_t positions_before(void)
 static int open_chat(void)
 {
     const int none = o.chat != NULL && strcmp(o.chat, "none") == 0;
-    const char *name = none ? NULL : o.chat;
-    if ((gguf_is(o.model) ? gguf_open_chat : chat_open)(&run.chat, o.model, name) != 0)
-        return session_fail(o.chat != NULL ? 2 : 1, "%s%s%s", o.chat != NULL ? "--chat " : "",
-                            run.chat.error, o.chat != NULL ? "; or none" : "");
+    char names[512];
+    if ((gguf_is(o.model) ? gguf_open_chat : chat_open)(&run.chat, o.model, NULL) != 0)
+        return session_fail(1, "--model: %s", run.chat.error);
+    if (o.chat != NULL && !none && chat_named(&run.chat, o.chat) != 0)
+        return session_fail(2,
+                            "--chat %s: allowed is %s; or none; --user-turn and --assistant-turn "
+                            "say what any other is",
+                            o.chat, chat_names(names, sizeof names));
     if (none)
         memset(&run.chat.format, 0, sizeof run.chat.format);
     for (int i = 0; i < CHAT_ROLES; i++)
@@ -712,8 +770,12 @@ static int open_model(model_any *m)
                                 : "; a folder is expected: hf download NAME --local-dir DIR makes "
                                   "one of a model on Hugging Face");
     model_close(m);
-    if ((gguf_is(o.model) ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
-        return session_fail(1, "--model: %s", run.tokenizer.error);
+    const int keys = gguf_is(o.model);
+    if ((keys ? gguf_open_tokenizer : bpe_open)(&run.tokenizer, o.model) != 0)
+        return session_fail(1, "--model: %s%s", run.tokenizer.error,
+                            keys ? "; the model's folder in Hugging Face's format has a tokenizer "
+                                   "that is read: --model DIR"
+                                 : "");
     run.biases = has_biases(&m->config);
     run.vocabulary = m->config.vocabulary;
     const bpe_added *end = bpe_find_added(&run.tokenizer, "<|endoftext|>");
@@ -894,18 +956,19 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     return n;
 }
 
-/* The tokens of another model, of option --`option`, are the model's, where its folder says what they
- * are. */
+/* The tokens of another model, of option --`option`, are the model's, where its folder or GGUF says
+ * what they are. */
 static int check_tokens(const char *option, const char *dir)
 {
     bpe other;
     size_t n = 0, k = 0;
     char path[MODEL_PATH];
-    if (access(join(path, sizeof path, dir, "tokenizer.json"), F_OK) != 0 &&
+    const int keys = gguf_is(dir);
+    if (!keys && access(join(path, sizeof path, dir, "tokenizer.json"), F_OK) != 0 &&
         access(join(path, sizeof path, dir, "vocab.json"), F_OK) != 0)
         return 0;
-    if (bpe_open(&other, dir) != 0)
-        return session_fail(1, "--%s: %s", option, other.error);
+    if ((keys ? gguf_open_tokenizer : bpe_open)(&other, dir) != 0)
+        return keys ? 0 : session_fail(1, "--%s: %s", option, other.error);
     int failed = 0;
     for (int32_t i = 0; i < other.count && i < run.tokenizer.count && !failed; i++) {
         const char *a = bpe_bytes(&other, i, &n), *b = bpe_bytes(&run.tokenizer, i, &k);
@@ -944,23 +1007,38 @@ static int load_teacher(tuning *t)
     return 0;
 }
 
+/* Where --ensure-weight-tying ties nothing, it is meant for something else. */
+static void note_tying(const tuning *t)
+{
+    const model_config *c = &t->model.config;
+    char table[MODEL_NAME];
+    model_join(table, c->family->embeddings, ".weight");
+    if (!o.tied || o.modules_to_save == NULL || t->adapters.options.method != ADAPTERS_LORA)
+        return;
+    const int both = model_in_modules(c, o.modules_to_save, table) ||
+                     model_in_modules(c, o.modules_to_save, "lm_head.weight");
+    if (!both || !c->tied)
+        fprintf(session.out, "note   --ensure-weight-tying changes nothing: %s%s\n",
+                both ? "the model's head is a table of its own"
+                     : "--modules-to-save names neither lm_head nor ",
+                both ? "" : c->family->embeddings);
+}
+
 /* Of the folders of a model and, or NULL: a new one, of an adapter. */
 static int load_model(tuning *t, adapters_method method, const char *model, const char *adapter)
 {
     static const char words[] = ",embed_tokens,wte"; /* what a tied head is */
     const int referred = run.refers && o.reference != NULL;
     char floats[1024];
-    if (o.modules_to_save != NULL &&
-        snprintf(floats, sizeof floats, "%s%s", o.modules_to_save, o.tied ? words : "") >=
-            (int)sizeof floats)
+    if (o.modules_to_save != NULL && snprintf(floats, sizeof floats, "%s%s", o.modules_to_save,
+                                              o.tied ? words : "") >= (int)sizeof floats)
         return session_fail(2, "--modules-to-save: more than 1,000 characters");
     const gckpt_store_desc desc = { .seed = (uint64_t)lm.seed };
-    const model_source source = {
-        .storage = packed_by_option() ? (gckpt_storage)o.store : GCKPT_STORED_F32,
-        .map = (int)o.map,
-        .floats = o.modules_to_save != NULL ? floats : NULL,
-        .as_file = as_file(model, method)
-    };
+    const model_source source = { .storage = packed_by_option() ? (gckpt_storage)o.store
+                                                                : GCKPT_STORED_F32,
+                                  .map = (int)o.map,
+                                  .floats = o.modules_to_save != NULL ? floats : NULL,
+                                  .as_file = as_file(model, method) };
     const int lora = method == ADAPTERS_LORA;
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,
@@ -982,14 +1060,21 @@ static int load_model(tuning *t, adapters_method method, const char *model, cons
     if (t->run.store == NULL || t->notes == NULL)
         return session_fail(1, "out of memory");
     if (model_load(&t->model, t->run.store, model, &source) != 0)
-        return session_fail(1, "%s: %s", referred && model == o.reference ? "--reference" : "--model",
+        return session_fail(1, "%s: %s",
+                            referred && model == o.reference ? "--reference" : "--model",
                             t->model.error);
     int failed = adapter != NULL ? adapters_load(&t->adapters, &t->model, t->run.store, adapter)
                                  : adapters_begin(&t->adapters, &t->model, t->run.store, &wanted);
-    if (!failed && t->adapters.options.method != method && !referred)
+    if (failed)
+        return session_fail(1, "%s%s",
+                            adapter == NULL ? ""
+                            : referred      ? "--reference: "
+                                            : "--adapter: ",
+                            t->model.error);
+    if (t->adapters.options.method != method && !referred)
         failed = model_fail(&t->model, "--adapter %s: it is of --method %s: give that option, too",
                             adapter, adapters_names[t->adapters.options.method]);
-    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA) /* before a training, not behind it */
+    if (!failed && o.gguf != NULL && method == ADAPTERS_LORA && !referred) /* before a training */
         failed = gguf_adapter_check(&t->adapters, gguf_architecture_of(&t->model.config)) < 0;
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = lm.dropout;
@@ -1377,6 +1462,23 @@ static int copy_files(model_any *m, const char *folder)
     return 0;
 }
 
+/* --export-gguf */
+static int export_gguf(tuning *t)
+{
+    run.exported = 1;
+    return gguf_adapter_save(&t->adapters, o.gguf) == 0
+               ? 0
+               : session_fail(1, "--export-gguf: %s", t->model.error);
+}
+
+static void say_exported(void)
+{
+    struct stat is;
+    if (run.exported && stat(o.gguf, &is) == 0)
+        fprintf(session.out, "exported %s: LoRA for llama.cpp's --lora, %zu bytes\n", o.gguf,
+                (size_t)is.st_size);
+}
+
 /* The model, or what the method added to it, for others to load. */
 static int save_model(tuning *t, const char *folder)
 {
@@ -1385,8 +1487,8 @@ static int save_model(tuning *t, const char *folder)
                       : adapters_save(&t->adapters, folder, gckpt_store_note(t->notes, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", folder, t->model.error);
-    if (o.gguf != NULL && folder == t->save && gguf_adapter_save(&t->adapters, o.gguf) != 0)
-        return session_fail(1, "--export-gguf: %s", t->model.error);
+    if (o.gguf != NULL && folder == t->save && export_gguf(t) != 0)
+        return 1;
     return full ? copy_files(&t->model, folder) : 0;
 }
 
@@ -1534,20 +1636,24 @@ static int refer_part(tuning *t, const part *p, int evaluated, uint64_t *pairs)
     return 0;
 }
 
-/* What --reference names, a model or an adapter; else what the training begins with, but that a new
- * adapter is no part of it, nor, with --eval, the one that is evaluated. */
-static int load_reference(tuning *t)
+/* 1: --reference names an adapter. */
+static int is_adapted(void)
 {
     char path[MODEL_PATH];
-    const int adapted =
-        o.reference != NULL &&
-        access(join(path, sizeof path, o.reference, "adapter_config.json"), F_OK) == 0;
+    return o.reference != NULL &&
+           (access(join(path, sizeof path, o.reference, "adapter_config.json"), F_OK) == 0 ||
+            gguf_is_adapter(o.reference));
+}
+
+/* What --reference names, a model or an adapter; else what the training begins with, but that a new
+ * adapter is no part of it, nor, with --eval, the one that is evaluated. */
+static int load_reference(tuning *t, adapters_method of)
+{
+    const int adapted = is_adapted();
     const char *model = o.reference != NULL && !adapted ? o.reference : o.model;
     const char *adapter = adapted ? o.reference : o.reference == NULL && !o.eval ? o.adapter : NULL;
     const int packed = packed_by_option() || o.map || as_file(model, ADAPTERS_LORA);
-    const adapters_method method = adapter != NULL ? (adapters_method)o.method
-                                   : packed        ? ADAPTERS_LORA
-                                                   : ADAPTERS_FULL;
+    const adapters_method method = adapter != NULL ? of : packed ? ADAPTERS_LORA : ADAPTERS_FULL;
     if (load_model(t, method, model, adapter) != 0)
         return 1;
     if (o.reference != NULL && model == o.reference && check_tokens("reference", model) != 0)
@@ -1562,28 +1668,83 @@ static int load_reference(tuning *t)
     return 0;
 }
 
+/* A budget that is too small for the training is no reason to compute log-probabilities first: the
+ * least bytes that are not, by what an error names; 0: it fits. */
+static int training_needs(adapters_method method, size_t *least)
+{
+    tuning t = { .run = run.first };
+    lm_model *m = &t.run.models[LM_TRAINING];
+    int failed = load_model(&t, method, o.model, o.adapter);
+    *least = 0;
+    m->user = &t;
+    m->T = t.run.T;
+    t.training = 1;
+    const void *wrong = failed ? NULL : lm_try_training(&t.run, m, with_loss, NULL);
+    if (wrong != NULL) {
+        const char *named = strstr(gckpt_error_text(wrong), "at least ");
+        if (gckpt_error(wrong) == GCKPT_E_BUDGET && named != NULL)
+            *least = (size_t)strtoull(named + strlen("at least "), NULL, 10);
+        else
+            failed = session_fail(1, "%s", gckpt_error_text(wrong));
+    }
+    free_tuning(&t);
+    return failed;
+}
+
+/* --budget is for the reference and for the training behind it, of which one is in memory at a time.
+ */
+static int check_budget(lm_run *r, size_t training)
+{
+    size_t arena;
+    const size_t reference = lm_total(r, &arena), budget = (size_t)lm.budget;
+    if (budget == 0 || (training == 0 && reference <= budget))
+        return 0;
+    const char *hint =
+        lm.micro_batch > 1 ? "; --micro-batch auto finds the one that needs fewest" : "";
+    if (training == 0)
+        return session_fail(
+            1,
+            "--budget %zu is too small: the reference needs at least %zu bytes; the "
+            "training fits",
+            budget, reference);
+    return session_fail(1,
+                        "--budget %zu is too small: at least %zu bytes are needed: training %zu, "
+                        "%s%zu%s",
+                        budget, training > reference ? training : reference, training,
+                        o.reference != NULL ? "the reference " : "its reference ", reference, hint);
+}
+
 /* Log-probabilities of all answers by the reference, before the model that learns takes its place:
- * they are numbers from then on, and one model at a time is in memory. */
-static int keep_references(void)
+ * they are numbers from then on, and one model at a time is in memory. --plan: what they would need. */
+static int keep_references(adapters_method method)
 {
     tuning t = { .run = run.first };
     const double begin = session_now();
     uint64_t pairs = 0;
-    if (o.objective != OBJECTIVE_DPO || lm.plan || run.references[0] != NULL)
+    size_t training = 0, arena;
+    if (o.objective != OBJECTIVE_DPO || run.references[0] != NULL)
         return 0;
     run.references[0] = calloc((size_t)dataset_rows(&run.data, 1) + 1, 2 * sizeof(float));
     run.references[1] = calloc((size_t)dataset_rows(&run.validation, 1) + 1, 2 * sizeof(float));
     if (run.references[0] == NULL || run.references[1] == NULL)
         return session_fail(1, "out of memory for the reference's log-probabilities");
-    fprintf(session.out, "reference %s: log-probabilities of all answers come first\n",
-            o.reference != NULL ? o.reference : o.model);
-    fflush(session.out);
+    if (lm.budget > 0 && !o.eval && training_needs(method, &training) != 0)
+        return 1;
     run.refers = 1;
-    int failed = load_reference(&t) || make_plans(&t) || lm_execs(&t.run);
-    failed = failed || (!o.eval && refer_part(&t, &run.train, 0, &pairs)) ||
-             ((lm.eval_every > 0 || o.eval) && refer_part(&t, &run.valid, 1, &pairs));
-    run.refers = 0;
+    int failed = load_reference(&t, method) || make_plans(&t) || check_budget(&t.run, training);
     if (!failed)
+        fprintf(session.out, "reference %s: log-probabilities of all answers come first",
+                o.reference != NULL ? o.reference : o.model);
+    if (!failed && lm.plan)
+        fprintf(session.out, ", %zu bytes", lm_total(&t.run, &arena));
+    if (!failed)
+        fputc('\n', session.out);
+    fflush(session.out);
+    if (!failed && !lm.plan)
+        failed = lm_execs(&t.run) || (!o.eval && refer_part(&t, &run.train, 0, &pairs)) ||
+                 ((lm.eval_every > 0 || o.eval) && refer_part(&t, &run.valid, 1, &pairs));
+    run.refers = 0;
+    if (!failed && !lm.plan)
         fprintf(session.out, "reference %llu pair%s, %.1f s\n", (unsigned long long)pairs,
                 session_s((int64_t)pairs), session_now() - begin);
     free_tuning(&t);
@@ -1726,14 +1887,16 @@ static int load_saved(tuning *t)
     free_tuning(t);
     *t = fresh;
     fprintf(session.out, "note   %s of what was saved, not of the last step\n",
-            lm.sample == 0 ? "the merged model is" : "samples are");
+            lm.sample > 0     ? "samples are"
+            : o.merge != NULL ? "the merged model is"
+                              : "the GGUF is");
     return load_model(t, method, full ? folder : o.model, full ? NULL : folder);
 }
 
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
     tuning t = { .save = folder, .run = run.first };
-    int failed = keep_references() || load_model(&t, method, o.model, o.adapter) ||
+    int failed = keep_references(method) || load_model(&t, method, o.model, o.adapter) ||
                  (lm.resume != NULL && resume(&t, argc, argv));
     if (!failed)
         failed = session_keep(t.notes, &options, not_kept, argc, argv) ||
@@ -1742,6 +1905,8 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
                  note_base(&t, adapters_names[method]) ||
                  session_same_data(t.notes, "data", lm.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
+    if (!failed)
+        note_tying(&t);
     failed = failed || make_plans(&t);
     if (!failed)
         report_plan(&t, adapters_names[t.adapters.options.method]);
@@ -1762,9 +1927,13 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
         lm_free_execs(&t.run);
     }
     *result = t.result;
-    if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL) && !session.interrupted)
-        failed = load_saved(&t) || (lm.sample > 0 && sample(&t, " after")) ||
-                 (o.merge != NULL && merge(&t));
+    const int exports_now = o.gguf != NULL && !run.exported; /* a resumed run was no better */
+    if (!failed && !lm.plan && (lm.sample > 0 || o.merge != NULL || exports_now) &&
+        !session.interrupted)
+        failed = load_saved(&t) || (exports_now && export_gguf(&t)) ||
+                 (lm.sample > 0 && sample(&t, " after")) || (o.merge != NULL && merge(&t));
+    if (!failed && !lm.plan)
+        say_exported();
     free_tuning(&t);
     return failed;
 }
@@ -1801,8 +1970,9 @@ static int write_only(void)
 {
     tuning t = { .run = run.first };
     int failed = load_alone(&t);
-    if (!failed && o.gguf != NULL && gguf_adapter_save(&t.adapters, o.gguf) != 0)
-        failed = session_fail(1, "--export-gguf: %s", t.model.error);
+    failed = failed || (o.gguf != NULL && export_gguf(&t));
+    if (!failed)
+        say_exported();
     failed = failed || (o.merge != NULL && merge(&t));
     free_tuning(&t);
     return failed;
@@ -1813,8 +1983,9 @@ static int evaluate_only(void)
 {
     tuning t = { .run = run.first };
     double loss = 0, general = 0;
-    const int failed = keep_references() || load_alone(&t) || make_plans(&t) || lm_execs(&t.run) ||
-                       evaluate(&t, 0, &loss) || evaluate_general(&t, 0, &general);
+    const int failed = keep_references((adapters_method)o.method) || load_alone(&t) ||
+                       make_plans(&t) || lm_execs(&t.run) || evaluate(&t, 0, &loss) ||
+                       evaluate_general(&t, 0, &general);
     free_tuning(&t);
     return failed;
 }
@@ -1940,13 +2111,18 @@ static int restore_options(int argc, char **argv)
 static int try_outputs(void)
 {
     char path[MODEL_PATH];
-    const session_file own[] = { { "general", o.general, SESSION_READS, -1 },
-                                 { "model", gguf_is(o.model) ? o.model : NULL, SESSION_READS, -1 },
-                                 { "adapter",
-                                   o.adapter != NULL && gguf_is(o.adapter) ? o.adapter : NULL,
-                                   SESSION_READS, -1 },
-                                 { "picture", o.picture, SESSION_WRITES, -1 },
-                                 { "export-gguf", o.gguf, SESSION_SAVES, -1 } };
+    const session_file own[] = {
+        { "general", o.general, SESSION_READS, -1 },
+        { "model", gguf_is(o.model) ? o.model : NULL, SESSION_READS, -1 },
+        { "adapter", o.adapter != NULL && gguf_is(o.adapter) ? o.adapter : NULL, SESSION_READS,
+          -1 },
+        { "teacher", o.teacher != NULL && gguf_is(o.teacher) ? o.teacher : NULL, SESSION_READS,
+          -1 },
+        { "reference", o.reference != NULL && gguf_is(o.reference) ? o.reference : NULL,
+          SESSION_READS, -1 },
+        { "picture", o.picture, SESSION_WRITES, -1 },
+        { "export-gguf", o.gguf, SESSION_SAVES, -1 }
+    };
     struct stat model, is;
     if (o.merge != NULL && stat(o.model, &model) == 0 && stat(o.merge, &is) == 0 &&
         model.st_dev == is.st_dev && model.st_ino == is.st_ino)
@@ -1966,7 +2142,7 @@ static int try_outputs(void)
         if (session_try_save("save", path, stat(path, &is) == 0 ? &is : NULL) != 0)
             return 1;
     }
-    return lm_try_outputs(lm.data, own, 5);
+    return lm_try_outputs(lm.data, own, (int)(sizeof own / sizeof own[0]));
 }
 
 int main(int argc, char **argv)

@@ -224,6 +224,18 @@ static inline int gguf_adapter_save(adapters *a, const char *path)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
+/* 1: the path is of a GGUF that says it is an adapter. */
+static inline int gguf_is_adapter(const char *path)
+{
+    gguf g;
+    if (!gguf_is(path))
+        return 0;
+    const char *type = gguf_open(&g, path) == 0 ? gguf_text(&g, "general.type", NULL) : NULL;
+    const int is = type != NULL && strcmp(type, "adapter") == 0;
+    gguf_close(&g);
+    return is;
+}
+
 /* A tensor of a module's pair in the file; NULL: there is none. */
 static inline const gguf_tensor *gguf_lora_tensor(const gguf *g, const char *weight,
                                                   const char *end)
@@ -322,6 +334,8 @@ static inline int gguf_adapter_begin(gguf *g, const gguf_architecture *as, const
     const char *of = gguf_text(g, "general.architecture", NULL);
     if (g->error[0] != 0)
         return -1;
+    if (type == NULL ? kind == NULL : strcmp(type, "model") == 0)
+        return gguf_fail(g, "is a model; an adapter is expected (--model takes models)");
     if (type == NULL || strcmp(type, "adapter") != 0 || kind == NULL || strcmp(kind, "lora") != 0)
         return gguf_fail(g,
                          "keys general.type and adapter.type are %.40s and %.40s: adapter and "

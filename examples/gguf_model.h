@@ -106,17 +106,27 @@ static inline int gguf_skips(const char *tensor)
     return strcmp(tensor, "rope_freqs.weight") == 0 || strstr(tensor, ".attn_rot_embd") != NULL;
 }
 
-/* 1: the path is of a GGUF file: by its first bytes, or its name's end. */
+/* 1: the name is one of GGUF files. */
+static inline int gguf_is_name(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
+
+/* 1: the path is of a GGUF file: by its first bytes, or its name's end; a folder is none. */
 static inline int gguf_is(const char *path)
 {
     char magic[4] = { 0, 0, 0, 0 };
-    const size_t n = strlen(path);
+#if MODEL_MMAP
+    struct stat is;
+    if (stat(path, &is) == 0 && S_ISDIR(is.st_mode))
+        return 0;
+#endif
     FILE *f = fopen(path, "rb");
     const size_t read = f != NULL ? fread(magic, 1, 4, f) : 0;
     if (f != NULL)
         fclose(f);
-    return (read == 4 && memcmp(magic, "GGUF", 4) == 0) ||
-           (n > 5 && strcmp(path + n - 5, ".gguf") == 0);
+    return (read == 4 && memcmp(magic, "GGUF", 4) == 0) || gguf_is_name(path);
 }
 
 /* ---- keys as config.json --------------------------------------------------------------------- */

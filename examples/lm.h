@@ -225,33 +225,47 @@ static gckpt_plan_desc lm_desc(const lm_run *r, int purpose)
     return desc;
 }
 
-/* Plans `rows` at once of what `build` makes, for m. */
-static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64_t rows,
-                   const gckpt_plan_desc *desc)
+/* Plans `rows` at once of what `build` makes, for m. NULL, or what has the error. */
+static const void *lm_try_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64_t rows,
+                               const gckpt_plan_desc *desc)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
     memset(terms, 0, sizeof terms);
     m->graph = gckpt_graph_new(r->store, NULL);
     const int count = build(m->graph, rows, terms, m);
     m->plan = gckpt_plan_new(m->graph, terms, purpose != LM_SAMPLING ? count : 0, desc);
-    if (m->plan != NULL)
-        return 0;
-    return session_fail(1, "%s%s", gckpt_error_text(m->graph),
-                        gckpt_error(m->graph) == GCKPT_E_BUDGET && rows > 1
-                            ? "; --micro-batch auto finds the one that needs fewest"
-                            : "");
+    return m->plan != NULL ? NULL : m->graph;
 }
 
-/* The plan to train with, and --micro-batch auto; timed: trials, or NULL. */
-static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build build, gckpt_timed *timed)
+static int lm_plan(lm_run *r, lm_model *m, int purpose, gckpt_build build, int64_t rows,
+                   const gckpt_plan_desc *desc)
+{
+    const void *failed = lm_try_plan(r, m, purpose, build, rows, desc);
+    return failed != NULL ? session_fail(1, "%s", gckpt_error_text(failed)) : 0;
+}
+
+/* The plan to train with, and --micro-batch auto; timed: trials, or NULL. NULL, or what has the
+ * error. */
+static const void *lm_try_training(lm_run *r, lm_model *m, gckpt_build build, gckpt_timed *timed)
 {
     gckpt_plan_desc desc = lm_desc(r, LM_TRAINING);
     if (lm.micro_batch != OPTIONS_AUTO)
-        return lm_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
+        return lm_try_plan(r, m, LM_TRAINING, build, lm.micro_batch, &desc);
     desc.update_in_backward = lm.clip > 0 ? 0 : GCKPT_IF_USEFUL;
     m->plan = timed != NULL ? gckpt_fit_timed(r->store, build, m, lm.batch, &desc, NULL, timed)
                             : gckpt_fit(r->store, build, m, lm.batch, &desc, NULL);
-    return m->plan != NULL ? 0 : session_fail(1, "%s", gckpt_error_text(r->store));
+    return m->plan != NULL ? NULL : r->store;
+}
+
+static int lm_plan_training(lm_run *r, lm_model *m, gckpt_build build, gckpt_timed *timed)
+{
+    const void *failed = lm_try_training(r, m, build, timed);
+    if (failed == NULL)
+        return 0;
+    return session_fail(1, "%s%s", gckpt_error_text(failed),
+                        gckpt_error(failed) == GCKPT_E_BUDGET && lm.micro_batch > 1
+                            ? "; --micro-batch auto finds the one that needs fewest"
+                            : "");
 }
 
 /* All models, one after the other: those of the longest rows, then the others; NULL: no more. */
@@ -285,17 +299,26 @@ static size_t lm_bytes(lm_run *r)
     return bytes;
 }
 
-/* Executors of all that is planned, in one arena, as large as the greediest wants. */
-static int lm_execs(lm_run *r)
+/* Bytes of all that is planned, in one arena, as large as the greediest wants: *arena. */
+static size_t lm_total(lm_run *r, size_t *arena)
 {
     const gckpt_plan *training = r->models[LM_TRAINING].plan; /* or NULL: only evaluation is */
     const gckpt_plan *p = training != NULL ? training : r->models[LM_EVALUATION].plan;
-    size_t bytes = 0;
     lm_model *m;
+    *arena = 0;
     for (int i = 0; (m = lm_each(r, i)) != NULL; i++)
-        if (m->plan != NULL && gckpt_plan_arena(m->plan) > bytes)
-            bytes = gckpt_plan_arena(m->plan);
-    const size_t total = gckpt_plan_bytes(p) - gckpt_plan_arena(p) + bytes;
+        if (m->plan != NULL && gckpt_plan_arena(m->plan) > *arena)
+            *arena = gckpt_plan_arena(m->plan);
+    return gckpt_plan_bytes(p) - gckpt_plan_arena(p) + *arena;
+}
+
+/* Executors of all that is planned. */
+static int lm_execs(lm_run *r)
+{
+    const gckpt_plan *training = r->models[LM_TRAINING].plan;
+    size_t bytes;
+    lm_model *m;
+    const size_t total = lm_total(r, &bytes);
     if (lm.budget > 0 && total > (size_t)lm.budget)
         return session_fail(1, "--budget %lld: %sevaluation or sampling need %zu bytes%s",
                             (long long)lm.budget, training != NULL ? "training fits, but " : "",

@@ -33,6 +33,8 @@ typedef enum {
     OPTIONS_CHOICE, /* an int64_t: which of the row's choices */
     OPTIONS_TEXT,   /* a const char * */
     OPTIONS_FILE,   /* the same, not empty */
+    OPTIONS_FOLDER, /* the same, */
+    OPTIONS_PATH,   /* and of what may be a folder or a file */
     OPTIONS_FLAG    /* an int64_t: 1 when given; takes no value */
 } options_kind;
 enum { OPTIONS_AUTO = -1 };
@@ -58,6 +60,11 @@ typedef struct {
     const char *const
         *usual; /* of this program: names and what is initial, ended by NULL; or NULL */
 } options_table;
+
+static inline int options_is_text(options_kind kind)
+{
+    return kind >= OPTIONS_TEXT && kind < OPTIONS_FLAG;
+}
 
 static inline int options_count(const options_table *t) { return t->count + t->common_count; }
 
@@ -85,8 +92,11 @@ static void options_print_allowed(FILE *f, const options_row *p)
         fprintf(f, "a number from %g to %g", p->min, p->max);
     else if (p->kind == OPTIONS_BYTES)
         fprintf(f, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
-    else if (p->kind == OPTIONS_TEXT || p->kind == OPTIONS_FILE)
-        fprintf(f, p->kind == OPTIONS_TEXT ? "text" : "a file");
+    else if (options_is_text(p->kind))
+        fprintf(f, p->kind == OPTIONS_TEXT     ? "text"
+                   : p->kind == OPTIONS_FILE   ? "a file"
+                   : p->kind == OPTIONS_FOLDER ? "a folder"
+                                               : "a folder or a file");
     else
         for (int i = 0; p->choices[i] != NULL; i++)
             fprintf(f, "%s%s",
@@ -99,7 +109,8 @@ static void options_print_allowed(FILE *f, const options_row *p)
 /* The help: a line an option, and one more with what is allowed where that needs telling. */
 static void options_print(const options_table *t)
 {
-    const char *const value[] = { "N", "N", "X", "BYTES", t->choice, "TEXT", "FILE", "" };
+    const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice,
+                                  "TEXT", "FILE", "DIR", "PATH",  "" };
     for (int i = 0; i < options_count(t); i++) {
         const options_row *p = options_at(t, i);
         const char *initial = options_initial(t, p);
@@ -156,7 +167,7 @@ static int options_set(const options_row *p, const char *text)
 {
     if (p->kind == OPTIONS_FLAG)
         return *(int64_t *)p->where = 1, 1;
-    if (p->kind == OPTIONS_TEXT || p->kind == OPTIONS_FILE)
+    if (options_is_text(p->kind))
         return *(const char **)p->where = text, p->kind == OPTIONS_TEXT || *text != 0;
     if (p->kind == OPTIONS_WHOLE_OR_AUTO && strcmp(text, "auto") == 0)
         return *(int64_t *)p->where = OPTIONS_AUTO, 1;

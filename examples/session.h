@@ -23,9 +23,9 @@ static struct {
     FILE *out, *json;    /* people read out; NULL json: no events */
     const char *json_path;
     int terminal, complained;
-    double start;    /* session_now of the first step */
-    uint64_t first;  /* and its number */
-    char *texts[64]; /* of options that came from a file */
+    double start;     /* session_now of the first step */
+    uint64_t first;   /* and its number */
+    char *texts[128]; /* of options that came from a file */
     int text_count;
     const char *stdin_of; /* the option that reads standard input, or NULL */
     volatile sig_atomic_t interrupted;
@@ -329,7 +329,7 @@ static void session_event_options(const options_table *t, uint64_t step)
             (unsigned long long)step);
     for (int i = 0; i < options_count(t); i++) {
         const options_row *p = options_at(t, i);
-        const int text = p->kind == OPTIONS_TEXT || p->kind == OPTIONS_FILE;
+        const int text = options_is_text(p->kind);
         fprintf(f, ",\"%s\":", p->name);
         if (text && *(const char **)p->where == NULL)
             fputs("null", f);
@@ -465,10 +465,11 @@ static int session_restore(gckpt_store *store, const char *file, const options_t
             (note != NULL || gckpt_store_note(store, "data") != NULL) &&
             (was == NULL || strcmp(given, was) != 0))
             return session_fail(2,
-                                "--%s %s: %s was made with%s --%s %s; leave the option out, or "
+                                "--%s%s%s: %s was made with%s --%s%s%s; leave the option out, or "
                                 "train anew without --resume",
-                                p->name, given, file, was != NULL ? "" : "out", p->name,
-                                was != NULL ? was : "");
+                                p->name, *given != 0 ? " " : "", given, file,
+                                was != NULL ? "" : "out", p->name,
+                                was != NULL && *was != 0 ? " " : "", was != NULL ? was : "");
         if (given != NULL || note == NULL)
             continue;
         char *text = (char *)malloc(strlen(note) + 1);
@@ -492,7 +493,8 @@ static int session_keep(gckpt_store *store, const options_table *t, const char *
         const char *given = options_given(t, argc, argv, p->name);
         if (given == NULL || session_among(not_kept, p->name))
             continue;
-        char *whole = p->kind == OPTIONS_FILE ? realpath(given, NULL) : NULL;
+        char *whole =
+            options_is_text(p->kind) && p->kind != OPTIONS_TEXT ? realpath(given, NULL) : NULL;
         snprintf(key, sizeof key, "option.%s", p->name);
         gckpt_result result = gckpt_store_set_note(store, key, whole != NULL ? whole : given);
         free(whole);

@@ -26,6 +26,8 @@ text="$run --data $work/text --general $work/general --eval-iters 4"
 
 # ---- options and a new model -----------------------------------------------------------------------------
 check "--help" sh -c "build/finetune --help | grep -q 'fine-tunes a language model'"
+check "--help: what takes folders, and what both" sh -c "build/finetune --help > $work/log && grep -q -e '--save DIR' $work/log &&
+    grep -q -e '--model PATH ' $work/log && grep -q -e '--reference PATH .*FILE.gguf' $work/log"
 check "no model" fails_with 2 "a folder with a GPT-2" build/finetune --data "$work/text"
 check "--new" build/finetune --new 2x32x4x48 $model
 check "a new model has its files" test -s "$work/tiny/config.json" -a -s "$work/tiny/model.safetensors" -a \
@@ -226,6 +228,8 @@ check "--resume with another size than the usual one" fails_with 2 "was made wit
 check "or method" fails_with 2 "was made with --method lora" build/finetune --resume "$work/usual" --method bias
 check "or a flag that was not given" fails_with 2 "was made without --rslora" \
     build/finetune --resume "$work/usual" --rslora
+check "whose value is nothing" fails_with 2 "^finetune: --dora: [^ ]* was made without --dora; leave" \
+    build/finetune --resume "$work/usual" --dora
 check "--resume with what was not evaluated before" sh -c "build/finetune --resume $work/usual --steps 2 \
     --eval-every 1 > $work/stdout && grep -q '^loss   [0-9.]* after' $work/stdout"
 
@@ -365,6 +369,15 @@ check "--export-gguf: of a GGUF and of a folder the same" sh -c "
     build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $work/a.gguf &&
     build/finetune --model tests/golden/llama/gqa --adapter tests/golden/llama/lora --export-gguf $work/b.gguf &&
     cmp $work/a.gguf $work/b.gguf"
+check "--export-gguf says so" sh -c "build/finetune $model --adapter $work/lora.a --export-gguf $work/c.gguf |
+    grep -q '^exported $work/c.gguf: LoRA .*, [1-9][0-9]* bytes\$'"
+check "--export-gguf of a run that is done" sh -c "build/finetune --resume $work/lora.a --export-gguf $work/d.gguf > $work/stdout &&
+    grep -q '^exported $work/d.gguf' $work/stdout && cmp $work/c.gguf $work/d.gguf"
+check "a GGUF that is a model as --adapter" fails_with 1 "adapter: .*is a model; an adapter is expected" \
+    build/finetune --model tests/golden/llama/gqa --adapter $gguf/llama-q8_0.gguf --export-gguf "$work/x.gguf"
+check "a GGUF without a tokenizer that is known" fails_with 1 "folder in Hugging Face's format has a tokenizer" \
+    build/finetune --model $gguf/llama-q8_0.gguf --generate
+check "--save of a name of a file" fails_with 2 "save $work/x.gguf: a folder is written" build/finetune $text --save "$work/x.gguf"
 check "--export-gguf over the model" fails_with 2 "it is also --model" \
     build/finetune --model $gguf/llama-q8_0.gguf --adapter $gguf/lora.gguf --export-gguf $gguf/llama-q8_0.gguf
 check "--export-gguf of nothing" fails_with 2 "or --adapter without --data" build/finetune $model --export-gguf "$work/x"
@@ -396,6 +409,18 @@ check "--merge: the merged model's loss $(evaluated "$work/eval2.json")" sh -c "
     test '$(evaluated "$work/eval1.json")' != '$(evaluated "$work/eval.json")'"
 check "--merge of an adapter" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged2 &&
     cmp $work/merged/model.safetensors $work/merged2/model.safetensors && test -s $work/merged2/vocab.json"
+check "--merge of a name of a file" fails_with 2 "merge $work/x.gguf: a folder is written" build/finetune $model \
+    --adapter "$work/kept" --merge "$work/x.gguf"
+cp -r "$work/kept" "$work/kept.gguf"
+cp -r "$work/merged" "$work/merged.gguf"
+check "a folder of such a name is one" sh -c "build/finetune $model --adapter $work/kept.gguf --generate --sample 3 &&
+    build/finetune --model $work/merged.gguf --generate --sample 3"
+check "--model of a file" fails_with 2 "this is a file; expected is the folder with config.json" \
+    build/finetune --model "$work/tiny/model.safetensors" --generate
+check "--adapter of a file" fails_with 2 "this is a file; expected is the folder with adapter_config.json" \
+    build/finetune $model --adapter "$work/kept/adapter_model.safetensors" --generate
+check "--model of an adapter" fails_with 2 "has an adapter, .*: --adapter takes it" build/finetune --model "$work/kept" --generate
+check "--adapter of a model" fails_with 2 "has a whole model; --model takes it" build/finetune $model --adapter "$work/tiny" --generate
 check "--export bf16" sh -c "build/finetune $model --adapter $work/kept --merge $work/merged3 --export bf16 &&
     grep -aq BF16 $work/merged3/model.safetensors && build/finetune --model $work/merged3 --generate --sample 3"
 check "--export of an adapter" fails_with 2 "it needs --method full or --merge" build/finetune $text --export bf16
@@ -568,6 +593,8 @@ build/finetune $learns --modules-to-save embed_tokens --ensure-weight-tying --st
 check "--ensure-weight-tying: under both names" sh -c "grep -aq lm_head.weight $work/tied/adapter_model.safetensors &&
     grep -q '\"ensure_weight_tying\": true' $work/tied/adapter_config.json && build/finetune $llama --adapter $work/tied \
     --generate --threads 1 --sample 3"
+check "--ensure-weight-tying of what is not tied" sh -c "build/finetune $text --modules-to-save ln_f --ensure-weight-tying --plan 2>&1 |
+    grep -q '^note   --ensure-weight-tying changes nothing: --modules-to-save names neither lm_head nor wte'"
 check "--dora of another method" fails_with 2 "are of --method lora, not bias" build/finetune $text --method bias --dora
 check "--resume with --dora" fails_with 2 "was made without --dora" build/finetune --resume "$work/usual" --dora
 check "--layers of lora" fails_with 2 "--layers-to-transform 4-7 says" build/finetune $text --layers 2

@@ -689,7 +689,7 @@ static void test_other_adapters(void)
         { "tests/golden/llama/gemma", "tests/golden/gguf/lora.gguf", "the model is a gemma" },
         { "tests/golden/llama/mha", "tests/golden/gguf/lora.gguf", "the model takes" },
         { "tests/golden/llama/gqa", "tests/golden/gguf/llama-q8_0.gguf",
-          "adapter and lora are expected" },
+          "is a model; an adapter is expected" },
         { "tests/golden/llama/gqa", "tests/golden/gguf/none.gguf", "cannot open it" },
     };
     for (int i = 0; i < 2; i++) {

@@ -46,7 +46,11 @@ done
 check "--resume with another objective" fails_with 2 "was made with --objective dpo" build/finetune --resume "$work/lora.a" \
     --objective plain
 build/finetune $dpo --epochs 0 --steps 1 --budget 1 > "$work/stdout" 2> "$work/stderr"
-check "a budget too small names what is needed" grep -q "needs* [1-9][0-9]* bytes" "$work/stderr"
+check "a budget too small names what is needed" grep -q 'at least [1-9][0-9]* bytes are needed: training [0-9]*, its reference [0-9]*' "$work/stderr"
+least=$(sed -n 's/.*at least \([0-9]*\) bytes are needed.*/\1/p' "$work/stderr")
+check "and the least that is enough for all: $least" build/finetune $dpo --epochs 0 --steps 1 --budget "${least:-1}"
+check "a byte less is not" fails_with 1 "at least $least bytes" build/finetune $dpo --budget $((least - 1))
+check "--plan says the same" fails_with 1 "at least $least bytes" build/finetune $dpo --budget 1 --plan
 hash=$(field "$work/lora.a.json" end weights_hash)
 build/finetune $dpo --budget 500K --threads 2 > "$work/budget.json" 2> "$work/stderr"
 check "dpo in half a megabyte: the same bits" test "$(field "$work/budget.json" end weights_hash)" = "$hash"
@@ -63,6 +67,13 @@ build/finetune $evaluate --adapter "$work/lora.a" > "$work/eval.json" 2> "$work/
 check "--eval of an adapter, beside the model without it" less 0.1 "$(field "$work/eval.json" eval rewards\\/margins)"
 build/finetune $evaluate --adapter "$work/lora.a" --reference "$work/lora.a" > "$work/eval.json" 2> "$work/stderr"
 check "--reference may be an adapter" test "$(field "$work/eval.json" eval val_loss)" = 0.693147182
+build/finetune $small --adapter "$work/lora.a" --export-gguf "$work/lora.gguf" > "$work/stdout"
+build/finetune $evaluate --adapter "$work/lora.a" --reference "$work/lora.gguf" > "$work/eval.json" 2> "$work/stderr"
+check "also as a GGUF" test "$(field "$work/eval.json" eval val_loss)" = 0.693147182
+check "--plan: no such reference" fails_with 1 "reference: .*none/config.json: cannot open it" build/finetune $dpo --plan \
+    --reference "$work/none"
+check "--plan: the reference's bytes" sh -c "build/finetune $dpo --plan --reference $work/lora.gguf 2>&1 |
+    grep -q '^reference .*lora.gguf: .*, [1-9][0-9]* bytes'"
 build/finetune $evaluate --reference "$work/full.a" > "$work/eval.json" 2> "$work/stderr"
 check "or a model" less "$(field "$work/eval.json" eval rewards\\/margins)" -0.1
 build/finetune $dpo --adapter "$work/lora.a" --epochs 0 --steps 0 > "$work/again.json" 2> "$work/stderr"
@@ -116,5 +127,7 @@ check "a teacher of other tokens" fails_with 1 'token 98 is "c" there, and "b" i
 rm "$work/others/vocab.json"
 check "a teacher without a tokenizer" build/finetune $distill --teacher "$work/others" --steps 1 --eval-every 0
 check "no teacher there" fails_with 1 "teacher: .*none.*config.json" build/finetune $distill --teacher "$work/none"
+check "--export-gguf over the teacher" fails_with 2 "it is also --teacher" build/finetune $distill --save "$work/x" \
+    --teacher tests/golden/gguf/llama-q8_0.gguf --export-gguf tests/golden/gguf/llama-q8_0.gguf
 check "--save over the teacher" fails_with 2 "it is also --teacher" build/finetune $distill --save "$work/big"
 report objectives

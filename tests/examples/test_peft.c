@@ -321,7 +321,11 @@ static void test_wrong(void)
         { "llama_dora", config, "[\n    0\n  ]", "[99999999]", "expected a number from 0 on", 0 },
         { "llama_dora", config, "[\n    0\n  ]", "[0, 1]", "no tensor for \"layers.1", 0 },
         { "llama_dora", config, "[\n    0\n  ]", "[1]", "layers.0.", 0 },
-        { "llama_saved", config, "\"norm\"", "\"nurm\"", "norm.weight\" is none of what", 0 },
+        { "llama_dora", config, "[\n    0\n  ]", "[5, 7]",
+          "layers_to_transform \"5,7\": the model has 0 to 1", 0 },
+        { "llama_dora", config, "\"modules_to_save\": null", "\"modules_to_save\": [\"score\"]",
+          "modules_to_save: \"score\" is no module; there are", 0 },
+        { "llama_saved", config, "\"norm\"", "\"nurm\"", "\"nurm\" is no module; there are", 0 },
         { "llama_saved", config, "\"norm\"", "\"norm\", \"up_proj\"",
           "no tensor for \"layers.0.mlp", 0 },
         { "llama_saved", config, "\"norm\"", "7", "expected a string", 0 },
@@ -349,8 +353,6 @@ static void test_wrong(void)
           0 },
         { "llama_dora", config, "\"layers_pattern\": \"layers\"",
           "\"layers_pattern\": [\"h\", \"model.layers\"]", NULL, 0 },
-        { "llama_dora", config, "\"modules_to_save\": null", "\"modules_to_save\": [\"score\"]",
-          NULL, 0 },
     };
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
         tuned t;
