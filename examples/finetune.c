@@ -193,8 +193,8 @@ static const options_table options = { "finetune", allowed, sizeof allowed / siz
 static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store dora modules-to-save "
     "ensure-weight-tying layers-to-transform objective";
-static const char other_notes[] = "data base skipped position best before general cut.step cut.row "
-                                  "rows.validation rows.general";
+static const char other_notes[] = "data base model skipped position best before general cut.step "
+                                  "cut.row rows.validation rows.general";
 static const char not_kept[] =
     "resume save new json timeline picture plan help eval generate merge export-gguf";
 
@@ -387,6 +387,8 @@ static int check_options(void)
             2,
             "--model DIR is missing: a folder with a GPT-2 or a Llama-like "
             "model, such as huggingface.co/gpt2, or a FILE.gguf; --new 4x128x4x128 --model DIR makes a small one");
+    if (o.new_model != NULL && lm.resume != NULL)
+        return session_fail(2, "--new makes a model, and --resume goes on with one: leave one out");
     if (o.generate && lm.sample == 0)
         lm.sample = 200;
     if (lm.data == NULL && !o.generate && o.merge == NULL && o.gguf == NULL &&
@@ -765,7 +767,8 @@ static int open_model(model_any *m)
     struct stat is;
     if (model_read_config(m, o.model) != 0)
         return session_fail(1, "--model: %s%s", m->error,
-                            stat(o.model, &is) == 0 || o.model[0] == '/' || o.model[0] == '.'
+                            stat(o.model, &is) == 0 || o.model[0] == '/' || o.model[0] == '.' ||
+                                    gguf_is_name(o.model)
                                 ? ""
                                 : "; a folder is expected: hf download NAME --local-dir DIR makes "
                                   "one of a model on Hugging Face");
@@ -1767,25 +1770,89 @@ static int is_other(tuning *t, const char *key, uint64_t hash, const char *optio
     return other;
 }
 
+/* Number i of a parameter's values, as they are stored. */
+static uint32_t stored_at(const gckpt_parameter *p, int64_t i)
+{
+    const uint16_t *halves = (const uint16_t *)p->packed;
+    uint32_t bits = 0;
+    float x;
+    if (p->values != NULL) {
+        x = p->values[i];
+    } else if (p->storage == GCKPT_STORED_F16) {
+        const unsigned char half[] = { (unsigned char)(halves[i] & 255),
+                                       (unsigned char)(halves[i] >> 8) };
+        x = gguf_half(half);
+    } else if (p->storage == GCKPT_STORED_BF16) {
+        x = gguf_from_bits((uint32_t)halves[i] << 16);
+    } else {
+        return ((const unsigned char *)p->packed)[p->storage == GCKPT_STORED_I4 ? i / 2 : i];
+    }
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* What is frozen of the model, 64 values of each parameter: first how it is stored, as other ways to
+ * store it have other values. */
+static const char *model_note(const tuning *t, char *text, size_t size)
+{
+    uint64_t how = 14695981039346656037u, values = how;
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_peek(t->run.store, i, &p) == GCKPT_OK; i++) {
+        if (!p.frozen || strncmp(p.name, TEACHER_PREFIX, strlen(TEACHER_PREFIX)) == 0)
+            continue;
+        const int stored = p.storage == GCKPT_STORED_I8 || p.storage == GCKPT_STORED_I4
+                               ? (int)p.storage
+                               : (int)GCKPT_STORED_F32;
+        how = session_hash(how, &stored, sizeof stored);
+        for (int64_t k = 0; k < 64 && (p.values != NULL || p.packed != NULL); k++) {
+            const uint32_t bits = stored_at(&p, k * p.elements / 64);
+            values = session_hash(values, &bits, sizeof bits);
+        }
+    }
+    snprintf(text, size, "%016llx%016llx", (unsigned long long)how, (unsigned long long)values);
+    return text;
+}
+
+/* 1: the model is not what the run began with; -1: nor is it given now. */
+static int is_other_model(const tuning *t, int argc, char **argv)
+{
+    char now[40];
+    const char *note = gckpt_store_note(t->notes, "model");
+    model_note(t, now, sizeof now);
+    if (note == NULL || strncmp(note, now, 16) != 0 || strcmp(note, now) == 0)
+        return 0;
+    if (options_given(&options, argc, argv, "model") != NULL)
+        return 1;
+    session_fail(1,
+                 "--resume %s: %s no longer has the weights that the run began with; give --model "
+                 "%s to go on with it as it is now",
+                 lm.resume, o.model, o.model);
+    return -1;
+}
+
 /* Losses that can still be compared with. */
-static void restore_losses(tuning *t, int argc, char **argv)
+static int restore_losses(tuning *t, int argc, char **argv)
 {
     outcome *r = &t->result;
+    const int other = is_other_model(t, argc, argv);
+    if (other < 0)
+        return 1;
     if (t->save != NULL && file_bytes(t->save, saved_name(t)) > 0) /* else the best is elsewhere */
         r->best = noted_real(t, "best");
     r->before = noted_real(t, "before");
     r->general_before = noted_real(t, "general");
-    if (is_other(t, "rows.general", part_hash(&run.other), "general context eval-iters batch bf16",
-                 argc, argv))
+    if (other || is_other(t, "rows.general", part_hash(&run.other),
+                          "general context eval-iters batch bf16", argc, argv))
         r->general_before = 0;
-    if (!is_other(t, "rows.validation", part_hash(&run.valid),
-                  "data validation context eval-iters batch bf16", argc, argv))
-        return;
+    if (!other && !is_other(t, "rows.validation", part_hash(&run.valid),
+                            "data validation context eval-iters batch bf16", argc, argv))
+        return 0;
     if (r->best > 0)
         fprintf(session.out,
-                "note   what validates has changed: the best so far, loss %.4f, no longer counts\n",
-                r->best);
+                "note   %s has changed: the best so far, loss %.4f, no longer counts\n",
+                other ? "--model" : "what validates", r->best);
     r->best = r->before = 0;
+    return 0;
 }
 
 static int resume(tuning *t, int argc, char **argv)
@@ -1801,8 +1868,7 @@ static int resume(tuning *t, int argc, char **argv)
         return 1;
     t->run.skipped = session_noted(t->notes, "skipped", 0);
     t->run.position = session_noted(t->notes, "position", 0);
-    restore_losses(t, argc, argv);
-    return 0;
+    return restore_losses(t, argc, argv);
 }
 
 /* What there was before the first step. */
@@ -1866,8 +1932,10 @@ static int end(tuning *t, const char *method)
  * not as they were given where all methods are compared; what losses are of. */
 static int note_base(tuning *t, const char *method)
 {
+    char model[40];
     if ((gckpt_store_note(t->notes, "base") != NULL ||
          gckpt_store_set_note(t->notes, "base", o.model) == GCKPT_OK) &&
+        gckpt_store_set_note(t->notes, "model", model_note(t, model, sizeof model)) == GCKPT_OK &&
         gckpt_store_set_note(t->notes, "option.method", method) == GCKPT_OK)
         return session_note_number(t->notes, "option.context", (uint64_t)run.first.T) ||
                session_same_data(t->notes, "rows.validation", NULL, part_hash(&run.valid), 1) ||
@@ -1915,6 +1983,9 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
             session.out,
             "note   %lld steps are done, and %lld are asked for: more --steps or --epochs go on\n",
             (long long)run.resumed_at, (long long)lm.steps);
+    if (!failed && !lm.plan && folder == NULL && o.merge == NULL)
+        fprintf(session.out,
+                "note   nothing is kept: --save DIR, a folder, keeps what is learned\n");
     if (!failed && lm.timeline != NULL)
         failed = lm_draw_plan(t.run.models[LM_TRAINING].plan);
     if (!failed && !lm.plan) {
@@ -2095,6 +2166,17 @@ static int restore_options(int argc, char **argv)
     int status = result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT
                      ? session_restore(store, lm.resume, &options, fixed, argc, argv)
                      : session_fail(1, "--resume %s: %s", lm.resume, gckpt_error_text(store));
+    if (status == 0 && gckpt_store_note(store, "option.model") == NULL && o.model == NULL)
+        status = session_fail(1,
+                              "--resume %s: the file is of no training: expected is the "
+                              "training.safetensors of a folder that --save made",
+                              lm.resume);
+    if (status == 0 && gckpt_store_note(store, "option.adapter") == NULL &&
+        options_given(&options, argc, argv, "adapter") != NULL)
+        status = session_fail(2,
+                              "--adapter %s: %s was made without --adapter, and has what it goes "
+                              "on with; leave the option out",
+                              o.adapter, lm.resume);
     run.resumed_at = gckpt_store_step(store);
     restore_cut(store, argc, argv);
     gckpt_store_free(store);

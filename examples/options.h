@@ -153,6 +153,7 @@ static int options_set_number(const options_row *p, const char *text)
     const int empty = end == text || factor == 0;
     x *= factor;
     if (empty || !(x >= p->min && x <= p->max) ||
+        (p->kind == OPTIONS_BYTES && x > 0 && x < 1) || /* such as 0.5 of something */
         (p->kind <= OPTIONS_WHOLE_OR_AUTO && (double)(int64_t)x != x))
         return 0;
     if (p->kind == OPTIONS_REAL)

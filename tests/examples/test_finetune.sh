@@ -45,6 +45,8 @@ check "an unknown method" fails_with 2 "llama, prefix, prompt or all" build/fine
 check "more context than the model has" fails_with 2 "allowed is 1 to 48" build/finetune $text --context 49
 check "prefix tuning leaves less" fails_with 2 "allowed is 1 to 38: the model has 48 positions, and the method" \
     build/finetune $text --context 39 --method prefix
+check "half a byte" fails_with 2 "budget 0.5: allowed is bytes" build/finetune $model --data "$work/text" --budget 0.5
+check "nothing is saved: it says so" sh -c "build/finetune $text --steps 1 2>&1 | grep -q '^note   nothing is kept: --save DIR'"
 check "too little data" fails_with 1 "too few to learn from" sh -c "printf abc > $work/abc &&
     build/finetune $model --data $work/abc"
 check "a target that does not exist" fails_with 1 'target "c_x" matches no layer; there are attn.c_attn,' \
@@ -230,6 +232,20 @@ check "or a flag that was not given" fails_with 2 "was made without --rslora" \
     build/finetune --resume "$work/usual" --rslora
 check "whose value is nothing" fails_with 2 "^finetune: --dora: [^ ]* was made without --dora; leave" \
     build/finetune --resume "$work/usual" --dora
+check "nor with an adapter" fails_with 2 "was made without --adapter, and has what it goes on with" \
+    build/finetune --resume "$work/usual" --adapter "$work/lora.a"
+check "nor with a new model" fails_with 2 "leave one out" build/finetune --resume "$work/usual" --new 2x32x4x48 --model "$work/x"
+check "--resume of an adapter's weights" fails_with 1 "the file is of no training: expected is the training.safetensors" \
+    build/finetune --resume "$work/usual/adapter_model.safetensors"
+cp -r "$work/tiny" "$work/base"
+build/finetune $text --model "$work/base" --eval-every 2 --steps 2 --save "$work/based" > "$work/stdout" 2>&1
+check "--resume of the same base" build/finetune --resume "$work/based" --steps 3
+cp "$work/full.a/model.safetensors" "$work/base"
+check "of another one with its sizes" fails_with 1 "/base no longer has the weights that the run began with; give --model" \
+    build/finetune --resume "$work/based" --steps 4
+check "which is meant: losses of before do not count" sh -c "build/finetune --resume $work/based --steps 4 --model $work/base \
+    > $work/stdout && grep -q '^note   --model has changed: the best so far, loss [0-9.]*, no longer' $work/stdout &&
+    ! grep -q '^loss .* before' $work/stdout && build/finetune --resume $work/based --steps 5"
 check "--resume with what was not evaluated before" sh -c "build/finetune --resume $work/usual --steps 2 \
     --eval-every 1 > $work/stdout && grep -q '^loss   [0-9.]* after' $work/stdout"
 
