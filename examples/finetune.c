@@ -285,6 +285,11 @@ static int check_modes(void)
                             o.gguf);
     if (o.gguf != NULL && !gguf_is(o.gguf) && !gguf_is_name(o.gguf))
         return session_fail(2, "--export-gguf %s: its name must end in .gguf", o.gguf);
+    if (o.gguf != NULL && (o.dora || o.modules_to_save != NULL || o.bias != 0))
+        return session_fail(2,
+                            "--export-gguf %s: a GGUF has a place for LoRA's A and B alone: leave "
+                            "--dora, --modules-to-save and --bias out, or save a folder alone",
+                            o.gguf);
     if (o.export_as != 0 && o.method != ADAPTERS_FULL && o.merge == NULL)
         return session_fail(
             2,
@@ -884,15 +889,15 @@ static uint64_t part_hash(const part *p)
 {
     const lm_run *r = &run.first;
     const size_t bytes = (size_t)(row_width() * r->T) * sizeof(int32_t);
-    const char *other = o.objective == OBJECTIVE_DPO       ? o.reference
-                        : o.objective == OBJECTIVE_DISTILL ? o.teacher
-                                                           : NULL;
-    const double by[] = { o.beta, o.label_smoothing, o.distill_temperature, o.distill_alpha };
+    const double by[] = { o.beta, o.label_smoothing };
+    const int pairs = o.objective == OBJECTIVE_DPO; /* a teacher is no part of an evaluation */
+    char *whole = pairs && o.reference != NULL ? realpath(o.reference, NULL) : NULL;
     uint64_t h = session_hash(14695981039346656037u, &lm.precision, sizeof lm.precision);
-    if (o.objective != OBJECTIVE_PLAIN)
+    if (pairs)
         h = session_hash(h, by, sizeof by);
-    if (other != NULL)
-        h = session_hash(h, other, strlen(other));
+    if (whole != NULL)
+        h = session_hash(h, whole, strlen(whole));
+    free(whole);
     for (uint64_t i = 0; i < part_used(p); i++) {
         dataset_row(p->data, part_place(p, i), r->T, r->tokens, r->targets);
         h = session_hash(session_hash(h, r->tokens, bytes), r->targets, bytes);
@@ -1705,11 +1710,9 @@ static int check_budget(lm_run *r, size_t training)
     const char *hint =
         lm.micro_batch > 1 ? "; --micro-batch auto finds the one that needs fewest" : "";
     if (training == 0)
-        return session_fail(
-            1,
-            "--budget %zu is too small: the reference needs at least %zu bytes; the "
-            "training fits",
-            budget, reference);
+        return session_fail(1,
+                            "--budget %zu is too small: the reference needs at least %zu bytes%s",
+                            budget, reference, o.eval ? "" : "; the training fits");
     return session_fail(1,
                         "--budget %zu is too small: at least %zu bytes are needed: training %zu, "
                         "%s%zu%s",

@@ -399,7 +399,7 @@ check "--export-gguf over the model" fails_with 2 "it is also --model" \
 check "--export-gguf of nothing" fails_with 2 "or --adapter without --data" build/finetune $model --export-gguf "$work/x"
 check "--export-gguf of another method" fails_with 2 "what --method lora saves" \
     build/finetune $text --save "$work/x" --export-gguf "$work/x.gguf" --method bias
-check "--export-gguf of biases" fails_with 1 "is trained, too, and a GGUF has a place" \
+check "--export-gguf of biases" fails_with 2 "a GGUF has a place for LoRA's A and B alone: leave" \
     build/finetune $text --bias all --save "$work/x" --export-gguf "$work/x.gguf"
 check "--map of a GGUF" fails_with 2 "leave it out" build/finetune --model $gguf/llama-q8_0.gguf --map --generate
 

@@ -92,6 +92,7 @@ for method in lora full; do
     build/finetune --resume "$b" --steps 16 --json - > "$b.json" 2> "$work/stderr"
     check "distill, $method: resumed to the same bits" test "$(field "$b.json" end weights_hash)" = \
         "$(field "$a.json" end weights_hash)"
+    check "distill, $method: and the losses of before count" test "$(field "$b.json" end before)" = "$(field "$a.json" end before)"
     check "distill, $method: the teacher is not saved" sh -c "! grep -aq teacher[.]l $a/*.safetensors"
 done
 check "the teacher is said, and not counted with what learns" sh -c "build/finetune $distill --plan --json - > $work/json \
