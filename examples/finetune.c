@@ -187,7 +187,7 @@ static const options_row allowed[] = {
 };
 static const char *const usual[] = { "top-k", "40", NULL };
 static const options_table options = { "finetune", allowed, sizeof allowed / sizeof allowed[0],
-                                       16,         "WHICH", lm_rows,
+                                       24,         "WHICH", lm_rows,
                                        LM_ROWS,    usual };
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
@@ -631,7 +631,7 @@ static int open_chat(void)
                             "say what any other is",
                             o.chat, chat_names(names, sizeof names));
     if (none)
-        memset(&run.chat.format, 0, sizeof run.chat.format);
+        memset(&run.chat.format, 0, sizeof run.chat.format), run.chat.found[0] = 0;
     for (int i = 0; i < CHAT_ROLES; i++)
         if (o.turns[i] != NULL && chat_turns(&run.chat, (chat_role)i, o.turns[i]) != 0)
             return session_fail(2, "--%s-turn: %s", chat_roles[i], run.chat.error);

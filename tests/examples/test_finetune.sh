@@ -329,6 +329,8 @@ check "the folder's template is known" grep -q "^chats  chatml, by the model's c
 echo x >> "$work/chatty/chat_template.jinja"
 check "another one is not" fails_with 1 "the model's chat_template.jinja is none that is known here; --chat" \
     build/finetune $chats --model "$work/chatty"
+check "--chat none of chats" fails_with 1 "chats.jsonl:1: a chat, but the model has no template; --chat NAME" \
+    build/finetune $chats --model "$work/chatty" --chat none
 check "--chat names one" sh -c "build/finetune $chats --model $work/chatty --chat llama3 --plan 2>&1 | grep -q '^chats  llama3; no token'"
 check "--chat of nonsense" fails_with 2 "klingon: allowed is chatml, .*; or none" build/finetune $chats --chat klingon
 check "--user-turn alone" fails_with 2 "make a template together" build/finetune $chats --user-turn '{}'
