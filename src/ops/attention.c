@@ -22,7 +22,7 @@ GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
-    if (o->causal > 1) /* else they are all of this call, or the cache has room for one */
+    if (gckpti_attention_moves(o)) /* else all are of this call, or the cache has room for one */
         sight.keys -= o->causal - 1 - call->position;
     sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
     return sight;
@@ -394,6 +394,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     if (g && !k->capacity && (q->capacity || v->capacity))
         return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
                                   v->capacity ? v : q);
+    o.more += g && k->window && k->shape.d[1] == g->news;
     if (g && k->capacity)
         o.causal += (int)((k->window ? k->shape.d[1] : g->cached) - g->news);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,
