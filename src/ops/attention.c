@@ -343,16 +343,18 @@ static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc
 {
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
+    const float by = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
     if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
-    else if (!(desc->cap >= 0.0f && desc->cap < GCKPTI_INFINITY) ||
-             !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+    else if (!gckpti_is_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
+             (desc->cap > 0.0f && desc->scale > 0.0f &&
+              !(by >= FLT_MIN && by < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: cap %g, scale %g; each must be a number above 0, or 0 (no cap; "
-                    "1 / sqrt(D))",
+                    "attention: cap %g, scale %g; a cap must be 1e-30 to 1e30, or 0: none; a scale "
+                    "a number above 0, or 0: 1 / sqrt(D); and scale / cap one with all digits",
                     (double)desc->cap, (double)desc->scale);
     else if (k->window && (!desc->window || desc->window > k->window))
         gckpti_fail(g, GCKPT_E_ARG,

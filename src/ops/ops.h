@@ -448,6 +448,12 @@ static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
     return (j % h->s) * h->kc;
 }
 
+/* Of a cap, inverse and results keep their digits. */
+static inline int gckpti_is_cap(float cap)
+{
+    return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
+}
+
 /* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */
 GCKPTI_INLINE float gckpti_capped(float x, float times, float cap)
 {

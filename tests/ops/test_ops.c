@@ -839,14 +839,15 @@ static void build_attention_with(net *n, const int *a)
     pair v = a[7] ? k : batched(n, "v", a[1], keys, 0);
     finish(n, attention_with(q, k, v, a[2], a[3], a[5], lengths), 1);
 }
-/* T, S, heads, key_heads, D, window, cap and scale in hundredths; from T = S = 10 on with lengths */
+/* T, S, heads, key_heads, D, window (below 0: and lengths), cap and scale in hundredths */
 static void build_attention_more(net *n, const int *a)
 {
     const int keys = (a[3] ? a[3] : a[2]) * a[4];
-    pair lengths = a[0] == a[1] && a[0] > 9 ? indices(n, "lengths", 0, a[1] + 1, 0) : none;
+    const int more[3] = { a[5] < 0 ? -a[5] : a[5], a[6], a[7] };
+    pair lengths = a[5] < 0 ? indices(n, "lengths", 0, a[1] + 1, 0) : none;
     pair q = batched(n, "q", a[0], a[2] * a[4], 0);
     pair k = batched(n, "k", a[1], keys, 0), v = batched(n, "v", a[1], keys, 0);
-    finish(n, attention_more(q, k, v, a[2], a[3], lengths, a + 5), 1);
+    finish(n, attention_more(q, k, v, a[2], a[3], lengths, more), 1);
 }
 static void build_attention_free(net *n, const int *a)
 {
@@ -1377,13 +1378,13 @@ static const test_case cases[] = {
     { "attention, window of 64", build_attention_more, { 66, 130, 2, 1, 2, 64, 0, 0 }, 2, 0, 16, 0 },
     { "attention, window of 65", build_attention_more, { 70, 129, 1, 0, 3, 65, 0, 0 }, 2, 0, 16, 0 },
     { "attention, window of 127", build_attention_more, { 5, 200, 2, 0, 2, 127, 0, 0 }, 2, 0, 24, 0 },
-    { "attention, window, lengths", build_attention_more, { 66, 66, 2, 1, 2, 9, 0, 0 }, 3, 0, 0, 0 },
+    { "attention, window, lengths", build_attention_more, { 66, 130, 2, 1, 2, -9, 0, 0 }, 3, 0, 0, 0 },
     { "attention, cap", build_attention_more, { 5, 7, 2, 0, 3, 0, 50, 0 }, 3, 0, 0, 0 },
     { "attention, small cap", build_attention_more, { 5, 5, 2, 0, 3, 0, 1, 0 }, 3, 0, 0, 160 },
     { "attention, great cap", build_attention_more, { 5, 5, 2, 0, 3, 0, 1000000, 0 }, 3, 0, 40, 80 },
     { "attention, scale", build_attention_more, { 5, 5, 4, 2, 3, 0, 0, 150 }, 3, 0, 0, 0 },
     { "attention, window, cap, scale", build_attention_more, { 66, 90, 4, 2, 2, 20, 150, 125 }, 2, 0, 0, 0 },
-    { "attention, cap, scale, lengths", build_attention_more, { 12, 12, 2, 0, 3, 5, 80, 250 }, 4, 0, 0, 0 },
+    { "attention, cap, scale, lengths", build_attention_more, { 12, 12, 2, 0, 3, -5, 80, 250 }, 4, 0, 0, 0 },
     { "attention, shared k = v", build_attention_with, { 5, 5, 4, 2, 3, 1, 5, 1 }, 3, 0, 0, 0 },
     { "attention, shared q = k = v", build_attention_with, { 5, 5, 4, 2, 3, 1, 5, 2 }, 3, 0, 0, 0 },
     { "rotary", build_rotary, { 5, 8, 2, 0 }, 3, 0, 0, 0 },
