@@ -382,7 +382,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
-    if (g && !gckpti_attention_more(&o, desc, k))
+    if (g && k->graph == g && !gckpti_attention_more(&o, desc, k))
         return NULL;
     if (g && k->capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
