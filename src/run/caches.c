@@ -50,7 +50,9 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
+        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k].shape) &&
+                     !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
+        k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.news = p->nodes[node->in[0]].shape.d[1];
         void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
@@ -60,8 +62,8 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
                               "exec: desc.caches_of has other caches than this plan: both need the "
-                              "same backend, store and rows, and caches of the same shapes in the "
-                              "same order");
+                              "same backend, store and rows, and caches of the same kinds and shapes "
+                              "in the same order");
 }
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)

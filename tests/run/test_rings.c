@@ -210,7 +210,11 @@ static void limits(void)
         CHECK(gckpt_forward(whole.e, &feed, 1, 1, NULL) == GCKPT_OK && gckpt_forward(own.e, &feed, 1, 1, NULL) == GCKPT_OK);
     CHECK_MSG(gckpt_rewind(whole.e, 1) == GCKPT_OK, "%s", gckpt_error_text(whole.e));
     CHECK(gckpt_rewind(own.e, 71) == GCKPT_E_ARG && gckpt_rewind(own.e, 100) == GCKPT_OK);
-    x.caches_of = own.e; /* attention that looks further back than the one which went back */
+    const model short_one = { 1, 128, 0, { 1, 1 }, { 0, 0 }, 2, 2, 8, 1, 0, 0 };
+    x.caches_of = own.e; /* as many rows, but of no ring */
+    runner same = start(s, &short_one, 5, &d, &x);
+    CHECK(same.p && !same.e && strstr(gckpt_error_text(s), "has other caches"));
+    /* attention that looks further back than that which went there */
     runner far = start(s, &more, 5, &d, &x), near = start(s, &one, 5, &d, &x);
     feed.input = gckpt_id(far.in);
     CHECK(gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_E_ARG);
@@ -218,7 +222,7 @@ static void limits(void)
                                               "that 136 is the first one"), "%s", gckpt_error_text(far.e));
     CHECK(gckpt_position(far.e) == 100 && gckpt_forward(near.e, &feed, 1, 1, NULL) == GCKPT_OK);
     CHECK(gckpt_rewind(far.e, 0) == GCKPT_OK && gckpt_forward(far.e, &feed, 1, 1, NULL) == GCKPT_OK);
-    end(&none), end(&near), end(&far), end(&whole), end(&own);
+    end(&none), end(&same), end(&near), end(&far), end(&whole), end(&own);
     gckpt_store_free(s);
 }
 
