@@ -62,8 +62,8 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
                               "exec: desc.caches_of has other caches than this plan: both need the "
-                              "same backend, store and rows, and caches of the same kinds and shapes "
-                              "in the same order");
+                              "same backend, store and rows, and caches of the same kinds and "
+                              "shapes in the same order");
 }
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
