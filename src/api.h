@@ -438,9 +438,9 @@ typedef struct {
     int key_heads; /* 0: heads; it divides heads: neighbours, heads / key_heads, share one */
     int causal;
     gckpt_tensor *lengths; /* NULL, or i32 (B), 0..S (else a step is E_DATA): keys of each row */
-    int64_t window;        /* causal: of these keys a query sees the last so many, its own included
-                            * (transformers' sliding_window); 0, or S and more: all */
-    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2); 0: they do not */
+    int64_t window;        /* causal: of keys 0..S-T+t a query sees the last so many, its own one
+                            * included (transformers' sliding_window); 0, or S and more: all */
+    float cap;             /* scores s become cap * tanh(s / cap) (Gemma 2): 1e-30..1e30; 0: not */
     float scale;           /* of scores, which are q k' times it; 0: 1 / sqrt(D) */
 } gckpt_attention_desc;
 /* The same of k and v (B,S,key_heads D), D = C/heads, never repeated in memory (Ainslie 2023). A
@@ -578,7 +578,7 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
 typedef struct {
-    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2); 0: they do not */
+    float cap; /* logits z become cap * tanh(z / cap) (Gemma 2), 1e-30 to 1e30; 0: none */
 } gckpt_linear_loss_desc;
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_tensor *w,
                                                         gckpt_tensor *targets,
@@ -1396,8 +1396,9 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
 /* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when
  * that is more than they have room for, or when it has more rows than the one before. rewind
  * forgets those from `position` on (0: all, and then any rows may come); E_ARG: there are not as
- * many, or a gckpt_cache_window has let go of what attention needs there: one may go back from the
- * last position that calls came to by rows - window + 1, its rows and attention's window. */
+ * many, or a gckpt_cache_window has let go of what this executor's attention needs there: one may
+ * go back from the last position that calls came to by rows - window + 1, its rows and attention's
+ * window (less of another executor's, which is asked again by its gckpt_forward). */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 #endif

@@ -22,7 +22,7 @@ GCKPTI_FN gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
-    if (o->causal > 1) /* else they are all of this call, or the cache has room for one */
+    if (gckpti_attention_moves(o)) /* else all are of this call, or the cache has room for one */
         sight.keys -= o->causal - 1 - call->position;
     sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
     return sight;
@@ -343,16 +343,18 @@ static int gckpti_attention_more(gckpti_attention *o, const gckpt_attention_desc
 {
     gckpt_graph *g = k->graph;
     const int64_t keys = k->shape.n == 3 ? k->shape.d[1] : 0;
+    const float by = desc->cap > 0.0f ? desc->scale / desc->cap : 0.0f;
     if (desc->window < 0 || desc->window > INT32_MAX || (desc->window && !desc->causal))
         gckpti_fail(g, GCKPT_E_ARG,
                     "attention: a window of %I keys%s; causal attention can have one, of 1 to %i "
                     "keys (0: none)",
                     desc->window, desc->causal ? "" : " without causal", INT32_MAX);
-    else if (!(desc->cap >= 0.0f && desc->cap < GCKPTI_INFINITY) ||
-             !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY))
+    else if (!gckpti_is_cap(desc->cap) || !(desc->scale >= 0.0f && desc->scale < GCKPTI_INFINITY) ||
+             (desc->cap > 0.0f && desc->scale > 0.0f &&
+              !(by >= FLT_MIN && by < GCKPTI_INFINITY)))
         gckpti_fail(g, GCKPT_E_ARG,
-                    "attention: cap %g, scale %g; each must be a number above 0, or 0 (no cap; "
-                    "1 / sqrt(D))",
+                    "attention: cap %g, scale %g; a cap must be 1e-30 to 1e30, or 0: none; a scale "
+                    "a number above 0, or 0: 1 / sqrt(D); and scale / cap one with all digits",
                     (double)desc->cap, (double)desc->scale);
     else if (k->window && (!desc->window || desc->window > k->window))
         gckpti_fail(g, GCKPT_E_ARG,
@@ -380,7 +382,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     gckpti_attention o = { desc->heads, desc->causal != 0, desc->key_heads, 0, 0, 0.0f, 0.0f };
     if (o.key_heads == o.heads)
         o.key_heads = 0;
-    if (g && !gckpti_attention_more(&o, desc, k))
+    if (g && k->graph == g && !gckpti_attention_more(&o, desc, k))
         return NULL;
     if (g && k->capacity && desc->lengths)
         return gckpti_fail(g, GCKPT_E_ARG,
@@ -394,6 +396,7 @@ GCKPT_API gckpt_tensor *gckpt_attention_with(gckpt_tensor *q, gckpt_tensor *k, g
     if (g && !k->capacity && (q->capacity || v->capacity))
         return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
                                   v->capacity ? v : q);
+    o.more += g && k->window && k->shape.d[1] == g->news;
     if (g && k->capacity)
         o.causal += (int)((k->window ? k->shape.d[1] : g->cached) - g->news);
     return gckpt_apply(&gckpti_op_attention, in, desc->lengths ? 4 : 3, &o,

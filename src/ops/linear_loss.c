@@ -195,9 +195,9 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy_with(gckpt_tensor *x, gckpt_t
 {
     gckpt_tensor *in[3] = { x, w, targets };
     const gckpti_head o = { 0, desc ? desc->cap : 0.0f };
-    if (x && !(o.cap >= 0.0f && o.cap < GCKPTI_INFINITY))
+    if (x && !gckpti_is_cap(o.cap))
         return gckpti_fail(x->graph, GCKPT_E_ARG,
-                           "linear_cross_entropy: a cap of %g; it must be a number above 0, or 0: "
+                           "linear_cross_entropy: a cap of %g; it must be 1e-30 to 1e30, or 0: "
                            "none",
                            (double)o.cap);
     if (x && w && targets && !w->batchless)

@@ -394,7 +394,7 @@ typedef struct {
     int heads;
     int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
     int key_heads; /* 0: as many as heads; then left out, as in a slice, and all that follows */
-    int more;      /* 0: what follows is 0, and left out */
+    int more;      /* 0: what follows is 0, and left out; 2: keys of a ring that a call fills */
     int window;    /* keys that a query sees at most; 0: all */
     float cap, scale;
 } gckpti_attention;
@@ -403,6 +403,12 @@ typedef struct {
 typedef struct {
     int64_t keys, ahead;
 } gckpti_sight;
+
+/* Whether the position changes what is there. */
+static inline int gckpti_attention_moves(const gckpti_attention *o)
+{
+    return o->causal > 1 || o->more > 1;
+}
 
 /* The attributes, whole, with the scale that is meant. */
 GCKPTI_FN gckpti_attention gckpti_attention_of(const gckpt_call *call);
@@ -440,6 +446,12 @@ static inline int64_t gckpti_heads_unseen(const gckpti_heads *h, int64_t i, int6
 static inline int64_t gckpti_heads_row(const gckpti_heads *h, int64_t j)
 {
     return (j % h->s) * h->kc;
+}
+
+/* Of a cap, inverse and results keep their digits. */
+static inline int gckpti_is_cap(float cap)
+{
+    return cap >= 1e-30f ? cap <= 1e30f : cap >= 0.0f && cap <= 0.0f;
 }
 
 /* cap tanh(x times), and its slope; a score from q k; ds, from p and dp - delta. */

@@ -11,22 +11,23 @@ static int gckpti_cache_window(const gckpt_plan *p, const gckpti_node *node)
                                      : 0;
 }
 
-/* How far back attention, which alone reads such caches, can begin again. */
-static void gckpti_cache_windows(gckpt_exec *e)
+/* The first position from which attention, which alone reads such caches, can go on: they have let
+ * go of what it needs before. */
+static int64_t gckpti_windows_from(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_exec *of = e->caches.of;
-    if (of == e)
-        e->caches.kept = e->caches.back = INT64_MAX;
+    const int64_t written = e->caches.of->caches.written;
+    int64_t from = 0;
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *node = &p->nodes[i];
         const gckpti_node *keys = node->inputs > 1 ? &p->nodes[p->nodes[node->in[1]].base] : node;
         const gckpti_attention *o = (const gckpti_attention *)(p->words + node->attributes);
-        if (keys == node || !gckpti_cache_window(p, keys))
+        const int64_t rows = keys->shape.d[1];
+        if (keys == node || !gckpti_cache_window(p, keys) || written <= rows)
             continue;
-        of->caches.kept = gckpti_min(of->caches.kept, keys->shape.d[1]);
-        of->caches.back = gckpti_min(of->caches.back, keys->shape.d[1] - o->window + 1);
+        from = written - rows + o->window - 1 > from ? written - rows + o->window - 1 : from;
     }
+    return from;
 }
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
@@ -42,7 +43,6 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     if (e->caches.of == e && bytes && e->blocks.caches)
         gckpti_fill(e, e->blocks.caches, gckpti_debug(e) & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0,
                     bytes);
-    gckpti_cache_windows(e);
     gckpti_block caches = { e->caches.of->blocks.caches, 0 };
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -50,7 +50,9 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
             continue;
         while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
             k++;
-        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k++].shape));
+        fit = !q || (k < q->node_count && gckpti_same_shape(&node->shape, &q->nodes[k].shape) &&
+                     !gckpti_cache_window(p, node) == !gckpti_cache_window(q, &q->nodes[k]));
+        k++;
         e->caches.capacity = ((const gckpti_cache *)(p->words + node->attributes))->capacity;
         e->caches.news = p->nodes[node->in[0]].shape.d[1];
         void *data = gckpti_carve(&caches, gckpti_node_bytes(node), 1);
@@ -60,8 +62,8 @@ GCKPTI_FN gckpt_result gckpti_bind_caches(gckpt_exec *e)
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
                               "exec: desc.caches_of has other caches than this plan: both need the "
-                              "same backend, store and rows, and caches of the same shapes in the "
-                              "same order");
+                              "same backend, store and rows, and caches of the same kinds and "
+                              "shapes in the same order");
 }
 
 GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
@@ -86,8 +88,11 @@ GCKPTI_FN gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
             "forward: it adds %I positions to the %I that the caches hold; there is "
             "room for %I in all (gckpt_rewind makes room)",
             e->caches.news, position, e->caches.capacity);
-    if (e->caches.of->caches.written < position + e->caches.news)
-        e->caches.of->caches.written = position + e->caches.news;
+    if (position > 0 && position < gckpti_windows_from(e))
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: at position %I; calls went up to %I, and windows keep so "
+                            "much that %I is the first one from which attention can go on",
+                            position, e->caches.of->caches.written, gckpti_windows_from(e));
     return GCKPT_OK;
 }
 
@@ -111,12 +116,11 @@ GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
     if (position < 0 || position > exec->caches.of->caches.position)
         return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
                             position, exec->caches.of->caches.position);
-    const int64_t written = exec->caches.of->caches.written, back = exec->caches.of->caches.back;
-    if (position > 0 && written > exec->caches.of->caches.kept && written - position > back)
+    if (position > 0 && position < gckpti_windows_from(exec))
         return gckpti_error(exec, GCKPT_E_ARG,
                             "rewind: to position %I; calls went up to %I, and windows keep so much "
                             "that %I is the first one from which attention can go on (or 0)",
-                            position, written, written - back);
+                            position, exec->caches.of->caches.written, gckpti_windows_from(exec));
     exec->caches.of->caches.position = position;
     if (position == 0)
         exec->caches.of->caches.written = 0;

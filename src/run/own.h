@@ -237,12 +237,21 @@ static inline int64_t gckpti_position(const gckpt_exec *e)
     return e->caches.of ? e->caches.of->caches.position : 0;
 }
 
+/* Nothing refuses a forward any more: what it adds is written over what windows let go. */
+static inline void gckpti_reach_positions(const gckpt_exec *e)
+{
+    const int64_t end = gckpti_position(e) + e->caches.news;
+    if (e->caches.of->caches.written < end)
+        e->caches.of->caches.written = end;
+}
+
 /* A forward of so many rows has succeeded. */
 GCKPTI_FN void gckpti_add_positions(gckpt_exec *e, int64_t rows);
 #else
 static inline gckpt_result gckpti_bind_caches(gckpt_exec *e) { return (void)e, GCKPT_OK; }
 #define gckpti_check_caches(...) GCKPT_OK
 static inline int64_t gckpti_position(const gckpt_exec *e) { return (void)e, 0; }
+static inline void gckpti_reach_positions(const gckpt_exec *e) { (void)e; }
 static inline void gckpti_add_positions(gckpt_exec *e, int64_t rows) { (void)e, (void)rows; }
 #endif
 

@@ -179,7 +179,6 @@ struct gckpt_exec {
         int64_t capacity, news; /* positions of each; those that a call adds */
         int64_t position, rows; /* what they hold: positions, of so many rows of the batch */
         int64_t written;        /* calls came as far since position 0 */
-        int64_t kept, back;     /* windows: rows of the least; by how many one can go back */
     } caches;
 #endif
 #ifndef GCKPT_NO_DEBUG

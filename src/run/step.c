@@ -181,6 +181,7 @@ GCKPTI_FN gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, in
         return result;
     /* nothing can refuse the step any more */
     gckpti_measure_start(e);
+    gckpti_reach_positions(e);
     e->step.pc = e->step.finished = 0;
     e->update.cleared = 0;
     gckpti_fill(e, e->losses.totals, 0,

@@ -340,7 +340,8 @@ GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const cha
         problem = "storage must be BF16, F16, I8 or I4; for floats there is gckpt_store_external";
     else if (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2))
         problem = "I8 needs two axes or more, and a scale for each row";
-    else if (storage == GCKPT_STORED_I4 && (scales || !gckpti_can_store(storage, &shape)))
+    else if (storage == GCKPT_STORED_I4 &&
+             (scales || (gckpti_shape_fits(&shape) && !gckpti_can_store(storage, &shape))))
         problem = "I4 needs two axes or more, the last a multiple of 32, and no scales but those "
                   "of its blocks";
     else if ((uintptr_t)values % (unsigned)gckpti_storages[storage].bytes ||

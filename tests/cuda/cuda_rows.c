@@ -263,7 +263,7 @@ static void attention(void)
     if (o.window && !few && o.causal == 1 && chance(50)) { /* a ring of rows, which may be full */
         s = (o.window + t + 62) / 64 * 64, c.position = (int64_t)below(300);
         missing = c.position + t < s ? s - c.position - t : 0;
-        o.causal = 1 + (int)(s - t);
+        o.causal = 1 + (int)(s - t), o.more += s == t;
     }
     if (d > 32)
         o.heads = 1 + (o.heads > 2), rows = 1 + few;
@@ -298,7 +298,7 @@ static void attention(void)
     c.out = chance(90) ? piece(n, chance(70) ? 4 : 1) : NULL;
     c.aux = c.out && chance(20) ? NULL : piece((int64_t)c.aux_bytes / 4, 1);
     both(op, GCKPT_FORWARD, &c);
-    if (!c.out || !c.aux || o.causal > 1)
+    if (!c.out || !c.aux || o.causal > 1 || o.more > 1)
         return;
     float *g = piece(n, chance(70) ? 4 : 1);
     for (int64_t i = 0; unseen && i < all; i++)

@@ -422,33 +422,45 @@ ref_value *ref_log_softmax(const ref_value *x)
 
 /* q (B,T,C), k and v (B,S,K); head h owns columns h*D .. h*D + D-1, of k and v those of the head it
  * shares. causal: the last query sees all that its row has. */
-ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
-                         int key_heads, int causal, const ref_value *lengths)
+static double capped(double x, double cap) { return cap > 0 ? cap * tanh(x / cap) : x; }
+
+ref_value *ref_cap(const ref_value *x, double cap)
+{
+    ref_value *y = x ? ref_new(x->n, x->d) : NULL;
+    for (long i = 0; x && i < ref_elements(x); i++)
+        y->v[i] = capped(x->v[i], cap);
+    return y;
+}
+
+ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, const ref_sight *o)
 {
     ref_value *y, *s;
     long T, S, C, D, K;
     if (!q || !k || !v)
         return NULL;
-    T = q->d[1], S = k->d[1], C = q->d[2], D = C / heads, K = k->d[2];
+    T = q->d[1], S = k->d[1], C = q->d[2], D = C / o->heads, K = k->d[2];
+    const double scale = o->scale > 0 ? o->scale : 1 / sqrt((double)D);
     y = ref_new(q->n, q->d);
     s = ref_new(1, &S);
     for (long b = 0; b < q->d[0]; b++)
         for (long t = 0; t < T; t++)
-            for (long h = 0; h < heads; h++) {
+            for (long h = 0; h < o->heads; h++) {
                 const double *query = q->v + (b * T + t) * C + h * D;
                 double *out = y->v + (b * T + t) * C + h * D;
-                long keys = causal ? S - T + t + 1 : S, shared = h * key_heads / heads * D;
-                if (lengths && lengths->v[b] < (double)keys)
-                    keys = (long)lengths->v[b];
-                if (keys == 0)
+                const long shared = h * (o->key_heads ? o->key_heads : o->heads) / o->heads * D;
+                long end = o->causal ? S - T + t + 1 : S, first = o->window && o->window < end ? end - o->window : 0;
+                if (o->lengths && o->lengths->v[b] < (double)end)
+                    end = (long)o->lengths->v[b];
+                if (first >= end)
                     continue;
-                for (long i = 0; i < keys; i++) {
+                for (long i = first; i < end; i++) {
                     s->v[i] = 0;
                     for (long j = 0; j < D; j++)
-                        s->v[i] += query[j] * k->v[(b * S + i) * K + shared + j] / sqrt((double)D);
+                        s->v[i] += query[j] * k->v[(b * S + i) * K + shared + j] * scale;
+                    s->v[i] = capped(s->v[i], o->cap);
                 }
-                softmax(s->v, s->v, keys);
-                for (long i = 0; i < keys; i++)
+                softmax(s->v + first, s->v + first, end - first);
+                for (long i = first; i < end; i++)
                     for (long j = 0; j < D; j++)
                         out[j] += s->v[i] * v->v[(b * S + i) * K + shared + j];
             }

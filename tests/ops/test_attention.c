@@ -342,6 +342,9 @@ static void refusals(void)
     CHECK(same_file(&one, &two));
     free(one.bytes), free(two.bytes);
     gckpt_plan_free(q);
+    desc.cap = -1; /* of two mistakes q's graph is told that which is its own */
+    CHECK(!gckpt_attention_with(in2, in, in, &desc) && gckpt_error(old) == GCKPT_OK);
+    CHECK(gckpt_error(g) == GCKPT_E_ARG && strstr(gckpt_error_text(g), "belongs to another graph"));
     rig_free(NULL, same, g, NULL);
     rig_free(NULL, NULL, old, s);
 }

@@ -31,7 +31,8 @@ enum { MIXES = 1,               /* rows are mixed: micro-batches are not exact *
 
 /* Justification: an elementwise op rounds a few times; a chain of n fma loses about sqrt(n) to n/2
  * units of the sum of magnitudes. The cases keep n near 64, and set more where a factor (scores of
- * 200, a tower of ops) asks for it. Most need a tenth (-v). Wrong formulas show as thousands. */
+ * 200, a tower of ops, caps whose slopes 1 - y y cancel) asks for it. Most need a tenth (-v). Wrong
+ * formulas show as thousands. */
 #define DEFAULT_ULPS 8.0
 #define DEFAULT_GRAD_ULPS 24.0
 
@@ -301,14 +302,21 @@ static pair pool(pair x, const gckpt_window *w, int average)
 }
 static pair attention(pair q, pair k, pair v, int heads, int causal)
 {
-    return both(gckpt_attention(q.t, k.t, v.t, heads, causal),
-                ref_attention(q.r, k.r, v.r, heads, heads, causal, NULL));
+    const ref_sight o = { heads, heads, causal, NULL, 0, 0, 0 };
+    return both(gckpt_attention(q.t, k.t, v.t, heads, causal), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair attention_with(pair q, pair k, pair v, int heads, int key_heads, int causal, pair lengths)
 {
     const gckpt_attention_desc desc = { heads, key_heads, causal, lengths.t, 0, 0, 0 };
-    return both(gckpt_attention_with(q.t, k.t, v.t, &desc),
-                ref_attention(q.r, k.r, v.r, heads, key_heads ? key_heads : heads, causal, lengths.r));
+    const ref_sight o = { heads, key_heads, causal, lengths.r, 0, 0, 0 };
+    return both(gckpt_attention_with(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
+}
+/* Causal, with a window (0: none), a cap and a scale in hundredths (0: none, usual). */
+static pair attention_more(pair q, pair k, pair v, int heads, int key_heads, pair lengths, const int *a)
+{
+    const gckpt_attention_desc desc = { heads, key_heads, 1, lengths.t, a[0], (float)a[1] / 100, (float)a[2] / 100 };
+    const ref_sight o = { heads, key_heads, 1, lengths.r, a[0], (double)desc.cap, (double)desc.scale };
+    return both(gckpt_attention_with(q.t, k.t, v.t, &desc), ref_attention(q.r, k.r, v.r, &o));
 }
 static pair rotary(pair x, int heads, double base, int first)
 {
@@ -362,6 +370,12 @@ static pair linear_cross_entropy(pair x, pair w, pair targets)
 {
     return both(gckpt_linear_cross_entropy(x.t, w.t, targets.t),
                 ref_cross_entropy(ref_linear(x.r, w.r, NULL, 1), targets.r));
+}
+static pair capped_head(pair x, pair w, pair targets, double cap)
+{
+    const gckpt_linear_loss_desc desc = { (float)cap };
+    return both(gckpt_linear_cross_entropy_with(x.t, w.t, targets.t, &desc),
+                ref_cross_entropy(ref_cap(ref_linear(x.r, w.r, NULL, 1), cap), targets.r));
 }
 static pair mean_squared_error(pair p, pair t)
 {
@@ -825,6 +839,16 @@ static void build_attention_with(net *n, const int *a)
     pair v = a[7] ? k : batched(n, "v", a[1], keys, 0);
     finish(n, attention_with(q, k, v, a[2], a[3], a[5], lengths), 1);
 }
+/* T, S, heads, key_heads, D, window (below 0: and lengths), cap and scale in hundredths */
+static void build_attention_more(net *n, const int *a)
+{
+    const int keys = (a[3] ? a[3] : a[2]) * a[4];
+    const int more[3] = { a[5] < 0 ? -a[5] : a[5], a[6], a[7] };
+    pair lengths = a[5] < 0 ? indices(n, "lengths", 0, a[1] + 1, 0) : none;
+    pair q = batched(n, "q", a[0], a[2] * a[4], 0);
+    pair k = batched(n, "k", a[1], keys, 0), v = batched(n, "v", a[1], keys, 0);
+    finish(n, attention_more(q, k, v, a[2], a[3], lengths, more), 1);
+}
 static void build_attention_free(net *n, const int *a)
 {
     pair k = param(n, "k", 1, 2, 5, 4);
@@ -928,13 +952,15 @@ static void build_cross_entropy(net *n, const int *a)
     n->out = scale(x, a[2]);
     term(n, cross_entropy(n->out, indices(n, "targets", a[0], a[1], a[3])), 1, 0);
 }
-/* T, C, V, factor, one in so many ignored, fused */
+/* T, C, V, factor, one in so many ignored, fused, then cap in hundredths (0: none) */
 static void build_head(net *n, const int *a)
 {
     pair x = scale(batched(n, "x", a[0], a[1], 0), a[3]), w = param(n, "w", 0.5, a[2], a[1], 0);
     pair targets = indices(n, "targets", a[0], a[2], a[4]);
     n->out = x;
-    if (a[5])
+    if (a[6])
+        term(n, capped_head(x, w, targets, a[6] / 100.0), 1, 0);
+    else if (a[5])
         term(n, linear_cross_entropy(x, w, targets), 1, 0);
     else
         term(n, cross_entropy(linear(x, w, none, 1), targets), 1, 0);
@@ -1343,6 +1369,22 @@ static const test_case cases[] = {
     { "attention, lengths to 1", build_attention_with, { 4, 4, 2, 1, 3, 0, 1 }, 4, FLAT, 0, 0 },
     { "attention, lengths, shared", build_attention_with, { 5, 9, 4, 2, 2, 0, 9 }, 4, 0, 0, 0 },
     { "attention, lengths, shared, T = 70", build_attention_with, { 70, 70, 3, 1, 3, 1, 70 }, 3, 0, 0, 0 },
+    { "attention, window", build_attention_more, { 5, 5, 2, 0, 3, 2, 0, 0 }, 3, 0, 0, 0 },
+    { "attention, window of 1", build_attention_more, { 4, 7, 2, 1, 3, 1, 0, 0 }, 3, FLAT, 0, 0 },
+    { "attention, window of S", build_attention_more, { 5, 7, 2, 0, 3, 7, 0, 0 }, 3, 0, 0, 0 },
+    { "attention, window of S - 1", build_attention_more, { 5, 7, 4, 2, 2, 6, 0, 0 }, 3, 0, 0, 0 },
+    { "attention, window, T = 1", build_attention_more, { 1, 130, 4, 2, 2, 65, 0, 0 }, 3, 0, 16, 0 },
+    { "attention, window of 63", build_attention_more, { 67, 131, 2, 0, 2, 63, 0, 0 }, 2, 0, 0, 0 },
+    { "attention, window of 64", build_attention_more, { 66, 130, 2, 1, 2, 64, 0, 0 }, 2, 0, 16, 0 },
+    { "attention, window of 65", build_attention_more, { 70, 129, 1, 0, 3, 65, 0, 0 }, 2, 0, 16, 0 },
+    { "attention, window of 127", build_attention_more, { 5, 200, 2, 0, 2, 127, 0, 0 }, 2, 0, 24, 0 },
+    { "attention, window, lengths", build_attention_more, { 66, 130, 2, 1, 2, -9, 0, 0 }, 3, 0, 0, 0 },
+    { "attention, cap", build_attention_more, { 5, 7, 2, 0, 3, 0, 50, 0 }, 3, 0, 0, 0 },
+    { "attention, small cap", build_attention_more, { 5, 5, 2, 0, 3, 0, 1, 0 }, 3, 0, 0, 160 },
+    { "attention, great cap", build_attention_more, { 5, 5, 2, 0, 3, 0, 1000000, 0 }, 3, 0, 40, 80 },
+    { "attention, scale", build_attention_more, { 5, 5, 4, 2, 3, 0, 0, 150 }, 3, 0, 0, 0 },
+    { "attention, window, cap, scale", build_attention_more, { 66, 90, 4, 2, 2, 20, 150, 125 }, 2, 0, 0, 0 },
+    { "attention, cap, scale, lengths", build_attention_more, { 12, 12, 2, 0, 3, -5, 80, 250 }, 4, 0, 0, 0 },
     { "attention, shared k = v", build_attention_with, { 5, 5, 4, 2, 3, 1, 5, 1 }, 3, 0, 0, 0 },
     { "attention, shared q = k = v", build_attention_with, { 5, 5, 4, 2, 3, 1, 5, 2 }, 3, 0, 0, 0 },
     { "rotary", build_rotary, { 5, 8, 2, 0 }, 3, 0, 0, 0 },
@@ -1399,6 +1441,11 @@ static const test_case cases[] = {
     { "linear_cross_entropy, V = 1100", build_head, { 3, 6, 1100, 1, 3, 1 }, 2, 0, 0, 0 },
     { "linear_cross_entropy, V = 2050", build_head, { 9, 3, 2050, 2, 0, 1 }, 2, 0, 0, 0 },
     { "linear_cross_entropy at 1e4", build_head, { 3, 5, 11, 10000, 0, 1 }, 3, 0, 0, 0 },
+    { "linear_cross_entropy, cap", build_head, { 5, 5, 11, 1, 2, 1, 150 }, 4, 0, 0, 0 },
+    { "linear_cross_entropy, small cap", build_head, { 3, 5, 11, 2, 0, 1, 2 }, 3, 0, 0, 160 },
+    { "linear_cross_entropy, great cap", build_head, { 3, 5, 11, 1, 3, 1, 1000000 }, 3, 0, 40, 80 },
+    { "linear_cross_entropy, cap, V = 2050", build_head, { 9, 3, 2050, 2, 0, 1, 300 }, 2, 0, 0, 0 },
+    { "linear_cross_entropy, cap, V = 1100", build_head, { 3, 6, 1100, 1, 3, 1, 50 }, 2, 0, 0, 0 },
     { "linear_cross_entropy, tied", build_tied_head, { 3 }, 3, 0, 0, 0 },
     { "mean_squared_error", build_mean_squared_error, { 0 }, 3, 0, 0, 0 },
     { "mean_squared_error, both sides", build_mean_squared_error, { 1 }, 3, 0, 0, 0 },

@@ -100,7 +100,7 @@ static void watch(void)
 static heap mem;
 
 /* ---- a model: of less than a block, of one, of some; trained, frozen, packed ---- */
-enum { MODEL = 9, FIRST_FROZEN = 5 };
+enum { MODEL = 10, FIRST_FROZEN = 5 };
 static int begin, end = MODEL; /* those that a store has */
 static const struct {
     const char *name;
@@ -116,7 +116,8 @@ static const struct {
                    { "frozen", 1, { 20481, 0 }, 0, GCKPT_STORED_F32 },
                    { "half", 2, { 7, 1500 }, 0, GCKPT_STORED_F16 },
                    { "brain", 2, { 9001, 1 }, 0, GCKPT_STORED_BF16 },
-                   { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 } };
+                   { "bytes", 2, { 30, 501 }, 0, GCKPT_STORED_I8 },
+                   { "nibbles", 2, { 170, 96 }, 0, GCKPT_STORED_I4 } };
 
 static gckpt_shape shape_of(int i)
 {
@@ -155,6 +156,8 @@ static float value_of(int i, int slot, int64_t at, unsigned salt)
 {
     uint64_t state = (uint64_t)at * 64 + (uint64_t)(i * 6 + slot + 1) + ((uint64_t)salt << 40);
     uint32_t u = (uint32_t)next_random(&state) & 0xff7fffffu; /* no NaN */
+    if (slot < 0 && model[i].storage == GCKPT_STORED_I4) /* what a block's scale gives exactly */
+        return (at % 32 ? (float)(u % 16) - 8 : -8) * (at / 32 % 3 ? 1 : 0.25f);
     return slot < 0 && i >= FIRST_FROZEN ? (float)(int)(u % 255) - 127 : float_of(u);
 }
 
@@ -196,7 +199,13 @@ static void fill(gckpt_store *s, unsigned salt)
             void *to = gckpti_values_block(q);
             if (p.storage == GCKPT_STORED_I8)
                 ((float *)to)[k / model[i].d[1]] = scale_of(i, k);
-            CHECK(p.storage == GCKPT_STORED_I8 || gckpti_pack_row(q, k, 1, &x));
+            float block[32];
+            for (int j = 0; j < 32; j++)
+                block[j] = value_of(i, -1, k + j, salt);
+            if (p.storage == GCKPT_STORED_I4)
+                CHECK(k % 32 || gckpti_pack_row(q, k, 32, block));
+            else
+                CHECK(p.storage == GCKPT_STORED_I8 || gckpti_pack_row(q, k, 1, &x));
             if (p.storage == GCKPT_STORED_I8)
                 ((signed char *)to)[gckpti_scale_bytes(&q->p) + (size_t)k] = (signed char)x;
         }

@@ -331,6 +331,9 @@ static void test_blocks(void)
           strstr(gckpt_error_text(s), "multiple of 32"));
     CHECK(gckpt_store_external_packed(s, "w", gckpt_shape1(64), GCKPT_STORED_I4, want, NULL) == GCKPT_E_ARG);
     CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 64), GCKPT_STORED_I4, want, x) == GCKPT_E_ARG);
+    gckpt_shape many = gckpt_shape2(2, 64);
+    many.n = INT32_MAX; /* nothing behind its axes is read */
+    CHECK(gckpt_store_external_packed(s, "w", many, GCKPT_STORED_I4, want, NULL) == GCKPT_E_SHAPE && strstr(gckpt_error_text(s), "axes"));
     memmove(want + 1, want, BYTES - 1);
     CHECK(gckpt_store_external_packed(s, "w", gckpt_shape2(2, 64), GCKPT_STORED_I4, want + 1, NULL) == GCKPT_OK);
     CHECK(s->params[1].p.packed == want + 1 && s->params[1].p.frozen);

@@ -257,14 +257,19 @@ static void layers(void)
     static const gckpt_attention_desc odd[] = { { 2, 0, 0, NULL, 3, 0, 0 }, { 2, 0, 1, NULL, -1, 0, 0 },
                                                 { 2, 0, 1, NULL, INT64_C(2147483648), 0, 0 }, { 2, 0, 1, NULL, 0, -1, 0 },
                                                 { 2, 0, 1, NULL, 0, NAN, 0 }, { 2, 0, 1, NULL, 0, INFINITY, 0 },
-                                                { 2, 0, 1, NULL, 0, 0, -0.5f }, { 2, 0, 1, NULL, 0, 0, NAN } };
+                                                { 2, 0, 1, NULL, 0, 0, -0.5f }, { 2, 0, 1, NULL, 0, 0, NAN },
+                                                { 2, 0, 1, NULL, 0, 1e-31f, 0 }, { 2, 0, 1, NULL, 0, 1e31f, 0 },
+                                                { 2, 0, 1, NULL, 0, 1e-30f, 1e9f }, { 2, 0, 1, NULL, 0, 1e30f, 1e-9f } };
     static const char *const why[] = { "a window of 3 keys without causal", "a window of -1 keys;", "2147483648 keys;", "cap -1,",
-                                       "cap nan", "cap inf", "scale -0.5;", "scale nan;" };
+                                       "cap nan", "cap inf", "scale -0.5;", "scale nan;", "1e-30 to 1e30, or 0: none", "cap 1e31,",
+                                       "scale / cap one with all digits", "scale 1e-9;" };
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
         REFUSED(E_A, why[i], gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &odd[i]));
-    static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e30f };
+    static const gckpt_attention_desc good = { 2, 0, 1, NULL, 2147483647, 1e-30f, 1e8f };
     TAKEN(gckpt_attention_with(f3(2, 3, 8), f3(2, 5, 8), f3(2, 5, 8), &good));
-    static const gckpt_linear_loss_desc below = { -1 }, nan = { NAN }, capped = { 30 };
+    static const gckpt_linear_loss_desc below = { -1 }, nan = { NAN }, capped = { 30 }, tiny = { 1e-39f }, huge = { 2e38f };
+    REFUSED(E_A, "a cap of 1e-39; it must be 1e-30 to 1e30, or 0", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &tiny));
+    REFUSED(E_A, "a cap of 2e38;", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &huge));
     REFUSED(E_A, "linear_cross_entropy: a cap of -1;", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &below));
     REFUSED(E_A, "a cap of nan;", gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &nan));
     TAKEN(gckpt_linear_cross_entropy_with(f2(2, 3), f2(5, 3), i1(2), &capped));

@@ -5,7 +5,7 @@
 __device__ __forceinline__ float online_row(float (&x)[4], const Attention &a, int keys, int end,
                                             bool first, float *max, float *sum)
 {
-    const int from = end - a.window;
+    const int from = (end > 0 ? end : 0) - a.window;
     float top = -INFINITY;
     keys = min(keys, end);
 #pragma unroll
