@@ -62,6 +62,59 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
     return 1;
 }
 
+static int gckpti_load_differs(gckpti_loader *l, const gckpti_saved *e)
+{
+    return gckpti_refuse(l, GCKPT_E_DATA, e,
+                         "is external, not writable, and not what the file has; bind it as "
+                         "writable, or leave it out");
+}
+
+static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_storage storage)
+{
+    return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                         gckpti_storage_name(storage),
+                         storage == GCKPT_STORED_I8   ? "not finite"
+                         : storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
+                                                      : "beyond 65504");
+}
+
+/* Values or a state whose axes stand in another order: each element to where it belongs, or to be
+ * compared; of what is cut those of its own share. */
+static int gckpti_load_turned(gckpti_loader *l, const gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    const gckpti_share own = gckpti_array_share(l->store, q, e->slot);
+    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
+    const size_t size = (size_t)gckpti_storages[stored].bytes;
+    const int alike = e->type == (int)stored;
+    const int64_t count = gckpti_elements(&e->shape);
+    float room[GCKPTI_DRAWN];
+    gckpti_param to = *q;
+    if (e->to && e->slot < 0)
+        gckpti_set_block(&to, e->to);
+    const unsigned char *have = gckpti_values_block(&to);
+    int fits = e->to || alike;
+    for (int64_t at = 0, n; at < count && fits; at += n) {
+        n = gckpti_min(count - at, GCKPTI_DRAWN);
+        if (alike ? !gckpti_load_elements(l, room, n, (int)size)
+                  : !gckpti_load_floats(l, e->type, room, n))
+            return 0;
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t k = gckpti_turn_place(&e->turn, &q->p.shape, at + i) - own.first;
+            const void *from = (const unsigned char *)room + (size_t)i * size;
+            if (k < 0 || k >= own.count)
+                continue;
+            if (!e->to)
+                fits &= !memcmp(have + (size_t)k * size, from, size);
+            else if (alike || stored == GCKPT_STORED_F32)
+                memcpy(e->to + (size_t)k * size, from, size);
+            else
+                fits &= gckpti_pack_row(&to, k, 1, &room[i]);
+        }
+    }
+    return fits || (e->to ? gckpti_load_unfit(l, e, stored) : gckpti_load_differs(l, e));
+}
+
 /* Values that are not the store's to change: are they the file's? */
 static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
@@ -78,9 +131,7 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
             return 0;
         same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
     }
-    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and not what the file has; bind it as "
-                                 "writable, or leave it out");
+    return same || gckpti_load_differs(l, e);
 }
 
 static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
@@ -89,6 +140,8 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), 0, 1);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
+    if (e->turn.turned)
+        return gckpti_load_turned(l, e);
     if (!e->to)
         return gckpti_load_compare(l, e, q);
     if (e->slot != GCKPTI_SCALE)
@@ -111,11 +164,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
         if (!gckpti_pack_row(&to, at, n, x))
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                                 gckpti_storage_name(to.p.storage),
-                                 scaled                            ? "not finite"
-                                 : to.p.storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
-                                                                   : "beyond 65504");
+            return gckpti_load_unfit(l, e, to.p.storage);
     }
     return 1;
 }
@@ -164,7 +213,7 @@ static void gckpti_load_commit(gckpti_loader *l)
             continue;
         q->raw = 0;
         if (GCKPTI_ASKS_AXES)
-            q->unsaid = l->unsaid;
+            q->unsaid = e->unsaid;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
         if (!values_only) {
@@ -234,12 +283,14 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t 
         return store->object.sticky;
     l->store = store;
     l->desc = desc ? desc : &gckpti_file_plain;
-    l->unsaid = GCKPTI_ASKS_AXES && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    l->unsaid = GCKPTI_ASKS_AXES;
     l->had = store->count;
     l->notes = store->note_count;
     if (GCKPTI_ASKS_AXES && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
         return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
                             (int)l->desc->convolutions);
+    if (!GCKPTI_ASKS_AXES && l->desc->axes)
+        return gckpti_error(store, GCKPT_E_ARG, GCKPTI_TURN_NONE);
     if (l->source)
         return gckpti_load_text(l, size);
     if (!gckpti_load_bytes(l, first, size < 8 ? size : 8))

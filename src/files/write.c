@@ -8,7 +8,7 @@ GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
 /* What is asked for where no desc is given. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
+    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID, NULL
 };
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
@@ -63,6 +63,7 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
+    gckpti_turn turn;     /* of q */
     int64_t first, count; /* its elements, as the file has them */
     uint64_t *sum;        /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_outgoing;
@@ -74,18 +75,22 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
     const gckpt_store *s = v->store;
     const gckpt_file_desc *d = v->desc;
+    int wrong[3]; /* was refused */
     while (w->next < s->count * sizeof slots) {
         const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
         w->slot = slots[w->next++ % sizeof slots];
-        if (w->slot == GCKPTI_VALUES)
+        if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
+            gckpti_turn_ask(&w->turn, d, q->p.name, &q->p.shape, wrong);
+        }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
         w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
-        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        w->shape =
+            scale ? gckpti_scale_shape(&q->p.shape) : gckpti_turned_shape(&w->turn, q->p.shape, 1);
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
         const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
@@ -119,10 +124,15 @@ static void gckpti_sink_shares(gckpti_sink *k, const gckpti_saving *v)
 static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
 {
     const gckpt_store *s = v->store;
-    int unsaid = 0, weights = 0;
+    int unsaid = 0, weights = 0, wrong[3];
+    gckpti_turn turn;
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
-        if ((!q->convolution && q->p.shape.n < 3) || !gckpti_renamed(v->desc, q->p.name))
+        if (!gckpti_renamed(v->desc, q->p.name))
+            continue;
+        gckpti_turn_ask(&turn, v->desc, q->p.name, &q->p.shape, wrong);
+        unsaid |= turn.turned;
+        if (!q->convolution && q->p.shape.n < 3)
             continue;
         weights |= q->convolution || q->p.shape.n > 3;
         unsaid |= q->unsaid;
@@ -205,6 +215,28 @@ static void gckpti_sink_elements(gckpti_sink *k, const gckpti_outgoing *w, const
     }
 }
 
+/* The same of a tensor whose axes stand in another order: x is all that it has, of which an element
+ * has `size` bytes. 0: F16 cannot hold a value. */
+static int gckpti_sink_turned(gckpti_sink *k, const gckpti_outgoing *w, const void *x, size_t size)
+{
+    float room[GCKPTI_DRAWN];
+    uint16_t half[GCKPTI_DRAWN];
+    const int alike = size == (size_t)w->size;
+    int fits = 1;
+    for (int64_t at = 0, n; at < w->count && !k->failed; at += n) {
+        n = gckpti_min(w->count - at, GCKPTI_DRAWN);
+        for (int64_t i = 0; i < n; i++)
+            memcpy((unsigned char *)room + (size_t)i * size,
+                   (const unsigned char *)x +
+                       (size_t)gckpti_turn_place(&w->turn, &w->q->p.shape, at + i) * size,
+                   size);
+        if (!alike)
+            fits &= gckpti_to_halves(w->type, room, n, half);
+        gckpti_sink_elements(k, w, alike ? (const void *)room : half, n);
+    }
+    return fits;
+}
+
 /* The data of a tensor. 0: F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
@@ -218,6 +250,9 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
+    if (w->turn.turned)
+        return gckpti_sink_turned(k, w, as_it_is ? as_it_is : w->q->p.values,
+                                  as_it_is ? (size_t)w->size : sizeof(float));
     if (as_it_is)
         gckpti_sink_elements(k, w, (const char *)as_it_is + (w->first - first) * w->size, w->count);
     for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
@@ -262,12 +297,17 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Packed values that are not made yet have scales only when they are made. */
+/* Packed values that are not made yet have scales only when they are made; permuted ones are taken
+ * from all over them. */
 static gckpt_result gckpti_save_start(const gckpti_saving *v)
 {
     gckpt_store *s = v->store;
     const gckpt_file_desc *d = v->desc;
     gckpti_outgoing w;
+    gckpti_turn turn;
+    int wrong[3];
+    if (!GCKPTI_ASKS_AXES && d->axes)
+        return gckpti_error(s, GCKPT_E_ARG, GCKPTI_TURN_NONE);
     if ((unsigned)d->storage >= GCKPT_STORED_I8)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
@@ -282,7 +322,14 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
-        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+        if (!gckpti_renamed(d, q->p.name))
+            continue;
+        if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape, wrong))
+            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_TURN_PROBLEM, q->p.name,
+                                  wrong[0], &q->p.shape, wrong[1], wrong[2]);
+        else if (turn.turned && q->p.storage >= GCKPT_STORED_I8)
+            result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_TURN_ROWS, q->p.name);
+        else if (turn.turned || q->p.storage != GCKPT_STORED_F32)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
