@@ -4,25 +4,22 @@
 #ifndef GCKPT_NO_FILES
 /* ---- the order of axes in a file ---- */
 
-/* What desc.axes says of a parameter of this shape. 0: no order of all its axes; wrong: how many it
- * gives, the first that is wrong, and what it gives there. */
+/* What desc.axes says of a parameter of this shape. 0: no order of all its axes. */
 GCKPTI_FN int gckpti_turn_ask(gckpti_turn *t, const gckpt_file_desc *d, const char *name,
-                              const gckpt_shape *shape, int wrong[3])
+                              const gckpt_shape *shape)
 {
     int axes[GCKPT_MAX_DIMS], seen = 0;
     memset(t, 0, sizeof *t);
     memset(axes, -1, sizeof axes);
-    wrong[0] = GCKPTI_ASKS_AXES && d->axes ? d->axes(d->user, name, *shape, axes) : 0;
-    for (int i = wrong[1] = 0; wrong[0] && i < shape->n; wrong[1] = ++i) {
-        wrong[2] = axes[i];
-        if (wrong[0] != shape->n || axes[i] < 0 || axes[i] >= shape->n || seen >> axes[i] & 1)
-            return memset(t, 0, sizeof *t) == NULL;
+    t->given = GCKPTI_ASKS_AXES && d->axes ? d->axes(d->user, name, *shape, axes) : 0;
+    for (int i = 0; t->given == shape->n && i < shape->n; i++) {
+        if (axes[i] < 0 || axes[i] >= shape->n || seen >> axes[i] & 1)
+            return t->turned = 0;
         seen |= 1 << axes[i];
         t->axes[i] = (unsigned char)axes[i];
         t->turned |= axes[i] != i;
     }
-    t->said = wrong[0] != 0;
-    return !wrong[0] || wrong[0] == shape->n;
+    return !t->given || t->given == shape->n;
 }
 
 /* Where element k of the file's tensor stands in the parameter, which has this shape. */

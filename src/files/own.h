@@ -23,11 +23,12 @@ typedef struct {
 /* ---- files/axes.c ---- */
 /* What desc.axes answers of a parameter. */
 typedef struct {
-    unsigned char said, turned;         /* it gives axes; in another order than here */
-    unsigned char axes[GCKPT_MAX_DIMS]; /* if turned: the parameter's, in the file's order */
+    int given;                          /* how many axes; 0: as it is */
+    unsigned char turned;               /* in another order than here: */
+    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's, in the file's order */
 } gckpti_turn;
 #define GCKPTI_TURN_PROBLEM                                                                        \
-    "desc.axes gives %i axes for %S, axes[%i] is %i: it must give each axis once, or return 0"
+    "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
 #define GCKPTI_TURN_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
 #define GCKPTI_TURN_ROWS                                                                           \
     "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
@@ -128,7 +129,7 @@ typedef struct {
 /* What each does is said where it is defined. */
 /* files/axes.c */
 GCKPTI_FN int gckpti_turn_ask(gckpti_turn *t, const gckpt_file_desc *d, const char *name,
-                              const gckpt_shape *shape, int wrong[3]);
+                              const gckpt_shape *shape);
 GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *shape, int64_t k);
 GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file);
 

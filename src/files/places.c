@@ -31,14 +31,12 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
  * has there. */
 static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
 {
-    int wrong[3];
     e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
     if (!l->unsaid || !name || e->slot >= 0)
         return 1;
-    if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape, wrong))
-        return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, wrong[0], &shape, wrong[1],
-                             wrong[2]);
-    e->unsaid = e->unsaid && !e->turn.said;
+    if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
+        return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);
+    e->unsaid = e->unsaid && !e->turn.given;
     if (shape.n == e->shape.n)
         e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
     return 1;

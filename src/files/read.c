@@ -62,13 +62,6 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
     return 1;
 }
 
-static int gckpti_load_differs(gckpti_loader *l, const gckpti_saved *e)
-{
-    return gckpti_refuse(l, GCKPT_E_DATA, e,
-                         "is external, not writable, and not what the file has; bind it as "
-                         "writable, or leave it out");
-}
-
 static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_storage storage)
 {
     return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
@@ -78,30 +71,34 @@ static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_stor
                                                       : "beyond 65504");
 }
 
-/* Values or a state whose axes stand in another order: each element to where it belongs, or to be
- * compared; of what is cut those of its own share. */
-static int gckpti_load_turned(gckpti_loader *l, const gckpti_saved *e)
+/* An element at a time: of what has its axes in another order, to where it belongs, where a share
+ * is held of that; of values that are not the store's to change, are they the file's? */
+static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
-    const gckpti_param *q = &l->store->params[e->param];
-    const gckpti_share own = gckpti_array_share(l->store, q, e->slot);
     const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
     const size_t size = (size_t)gckpti_storages[stored].bytes;
+    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
     const int alike = e->type == (int)stored;
-    const int64_t count = gckpti_elements(&e->shape);
-    float room[GCKPTI_DRAWN];
+    const void *values = q->p.packed ? q->p.packed : q->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    gckpti_share own = gckpti_share_of(count, 0, 1);
     gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    int fits = e->to || alike;
+    if (e->to)
+        own = gckpti_array_share(l->store, q, e->slot);
     if (e->to && e->slot < 0)
         gckpti_set_block(&to, e->to);
-    const unsigned char *have = gckpti_values_block(&to);
-    int fits = e->to || alike;
     for (int64_t at = 0, n; at < count && fits; at += n) {
         n = gckpti_min(count - at, GCKPTI_DRAWN);
         if (alike ? !gckpti_load_elements(l, room, n, (int)size)
                   : !gckpti_load_floats(l, e->type, room, n))
             return 0;
         for (int64_t i = 0; i < n; i++) {
-            const int64_t k = gckpti_turn_place(&e->turn, &q->p.shape, at + i) - own.first;
             const void *from = (const unsigned char *)room + (size_t)i * size;
+            const int64_t k =
+                (e->turn.turned ? gckpti_turn_place(&e->turn, &q->p.shape, at + i) : at + i) -
+                own.first;
             if (k < 0 || k >= own.count)
                 continue;
             if (!e->to)
@@ -112,26 +109,10 @@ static int gckpti_load_turned(gckpti_loader *l, const gckpti_saved *e)
                 fits &= gckpti_pack_row(&to, k, 1, &room[i]);
         }
     }
-    return fits || (e->to ? gckpti_load_unfit(l, e, stored) : gckpti_load_differs(l, e));
-}
-
-/* Values that are not the store's to change: are they the file's? */
-static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
-{
-    unsigned char room[256];
-    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
-    const int size = gckpti_storages[e->type].bytes;
-    const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
-    int same = e->type == (int)stored;
-    const void *values = q->p.packed ? q->p.packed : q->p.values;
-    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
-    for (int64_t at = 0, n; at < count && same; at += n) {
-        n = gckpti_min(count - at, (int64_t)sizeof room / size);
-        if (!gckpti_load_elements(l, room, n, size))
-            return 0;
-        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
-    }
-    return same || gckpti_load_differs(l, e);
+    return fits || (e->to ? gckpti_load_unfit(l, e, stored)
+                          : gckpti_refuse(l, GCKPT_E_DATA, e,
+                                          "is external, not writable, and not what the file has; "
+                                          "bind it as writable, or leave it out"));
 }
 
 static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
@@ -140,10 +121,8 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), 0, 1);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
-    if (e->turn.turned)
-        return gckpti_load_turned(l, e);
-    if (!e->to)
-        return gckpti_load_compare(l, e, q);
+    if (!e->to || e->turn.turned)
+        return gckpti_load_apart(l, e, q);
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);
     const int64_t count = share.count;

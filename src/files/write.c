@@ -75,13 +75,12 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     static const signed char slots[] = { GCKPTI_VALUES, GCKPTI_SCALE, 0, 1, 2, 3 };
     const gckpt_store *s = v->store;
     const gckpt_file_desc *d = v->desc;
-    int wrong[3]; /* was refused */
     while (w->next < s->count * sizeof slots) {
         const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
         w->slot = slots[w->next++ % sizeof slots];
         if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
-            gckpti_turn_ask(&w->turn, d, q->p.name, &q->p.shape, wrong);
+            gckpti_turn_ask(&w->turn, d, q->p.name, &q->p.shape); /* what is wrong was refused */
         }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
@@ -124,13 +123,13 @@ static void gckpti_sink_shares(gckpti_sink *k, const gckpti_saving *v)
 static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
 {
     const gckpt_store *s = v->store;
-    int unsaid = 0, weights = 0, wrong[3];
+    int unsaid = 0, weights = 0;
     gckpti_turn turn;
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
         if (!gckpti_renamed(v->desc, q->p.name))
             continue;
-        gckpti_turn_ask(&turn, v->desc, q->p.name, &q->p.shape, wrong);
+        gckpti_turn_ask(&turn, v->desc, q->p.name, &q->p.shape);
         unsaid |= turn.turned;
         if (!q->convolution && q->p.shape.n < 3)
             continue;
@@ -215,28 +214,6 @@ static void gckpti_sink_elements(gckpti_sink *k, const gckpti_outgoing *w, const
     }
 }
 
-/* The same of a tensor whose axes stand in another order: x is all that it has, of which an element
- * has `size` bytes. 0: F16 cannot hold a value. */
-static int gckpti_sink_turned(gckpti_sink *k, const gckpti_outgoing *w, const void *x, size_t size)
-{
-    float room[GCKPTI_DRAWN];
-    uint16_t half[GCKPTI_DRAWN];
-    const int alike = size == (size_t)w->size;
-    int fits = 1;
-    for (int64_t at = 0, n; at < w->count && !k->failed; at += n) {
-        n = gckpti_min(w->count - at, GCKPTI_DRAWN);
-        for (int64_t i = 0; i < n; i++)
-            memcpy((unsigned char *)room + (size_t)i * size,
-                   (const unsigned char *)x +
-                       (size_t)gckpti_turn_place(&w->turn, &w->q->p.shape, at + i) * size,
-                   size);
-        if (!alike)
-            fits &= gckpti_to_halves(w->type, room, n, half);
-        gckpti_sink_elements(k, w, alike ? (const void *)room : half, n);
-    }
-    return fits;
-}
-
 /* The data of a tensor. 0: F16 cannot hold a value. */
 static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti_outgoing *w)
 {
@@ -246,21 +223,27 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
-    int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
+    const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
+    const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
+    const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
-    if (w->turn.turned)
-        return gckpti_sink_turned(k, w, as_it_is ? as_it_is : w->q->p.values,
-                                  as_it_is ? (size_t)w->size : sizeof(float));
-    if (as_it_is)
-        gckpti_sink_elements(k, w, (const char *)as_it_is + (w->first - first) * w->size, w->count);
-    for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
-        const float *x = gckpti_values_at(s, w->q, at, room, &n);
-        n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
-        if (w->type != GCKPT_STORED_F32)
-            fits &= gckpti_to_halves(w->type, x, n, half);
-        gckpti_sink_elements(k, w, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n);
+    for (int64_t at = w->first, n; at < end && !k->failed; at += n) {
+        const void *x = as_it_is ? all + (size_t)(at - first) * size : NULL;
+        n = w->turn.turned ? gckpti_min(end - at, GCKPTI_DRAWN) : end - at;
+        for (int64_t i = 0; w->turn.turned && i < n; i++, x = room)
+            memcpy((char *)room + (size_t)i * size,
+                   all + (size_t)gckpti_turn_place(&w->turn, &w->q->p.shape, at + i) * size, size);
+        if (!x)
+            x = gckpti_values_at(s, w->q, at, room, &n);
+        n = gckpti_min(end - at, n);
+        if (!as_it_is && w->type != GCKPT_STORED_F32) {
+            n = gckpti_min(n, GCKPTI_DRAWN);
+            fits &= gckpti_to_halves(w->type, (const float *)x, n, half);
+            x = half;
+        }
+        gckpti_sink_elements(k, w, x, n);
     }
     return fits;
 }
@@ -305,7 +288,6 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     const gckpt_file_desc *d = v->desc;
     gckpti_outgoing w;
     gckpti_turn turn;
-    int wrong[3];
     if (!GCKPTI_ASKS_AXES && d->axes)
         return gckpti_error(s, GCKPT_E_ARG, GCKPTI_TURN_NONE);
     if ((unsigned)d->storage >= GCKPT_STORED_I8)
@@ -324,9 +306,9 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
         gckpti_pull(s, q);
         if (!gckpti_renamed(d, q->p.name))
             continue;
-        if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape, wrong))
+        if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape))
             result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_TURN_PROBLEM, q->p.name,
-                                  wrong[0], &q->p.shape, wrong[1], wrong[2]);
+                                  turn.given, &q->p.shape);
         else if (turn.turned && q->p.storage >= GCKPT_STORED_I8)
             result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_TURN_ROWS, q->p.name);
         else if (turn.turned || q->p.storage != GCKPT_STORED_F32)
