@@ -496,7 +496,7 @@ typedef struct {
 /* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
  * (KH - 1) - 1) / stride + 1: sum over the taps and channels of w of x there (a correlation). A 1 x
  * 1 w is gckpt_linear's. PyTorch's weights (O,I,KH,KW) are permuted (2,3,1,0); their files are not
- * taken unseen (gckpt_file_desc.convolutions). */
+ * taken unseen (gckpt_file_desc.convolutions); its .axes reads them so. */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
 /* x (B,T,I), w (K,I/groups,O) */

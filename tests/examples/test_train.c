@@ -87,7 +87,7 @@ static void test_more_layers(void)
                                          "flat_signal", "lstm", "lstm_all" };
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 8));
+    gckpt_tensor *signal = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 8));
     gckpt_tensor *t[7], *state[2] = { NULL, NULL };
     gckpt_pick pick[7];
     gckpt_plan_desc desc;
@@ -95,15 +95,15 @@ static void test_more_layers(void)
     memset(&desc, 0, sizeof desc);
     memset(pick, 0, sizeof pick);
     memcpy(in, golden_block, sizeof in);
-    t[0] = layers_conv2d(gckpt_reshape(x, gckpt_shape4(2, 3, 4, 2)), "c2", 4, 3, &window, 1);
+    t[0] = layers_conv2d(gckpt_reshape(signal, gckpt_shape4(2, 3, 4, 2)), "c2", 4, 3, &window, 1);
     t[0] = layers_groupnorm(t[0], "gn", 2);
     t[1] = layers_conv2d_transposed(t[0], "up", 6, 3, &up, 1);
     t[2] = layers_dense(layers_flatten(t[1]), "fc", 3);
-    t[3] = layers_conv1d_transposed(layers_conv1d(x, "c1", 4, 2, &one, 0), "up1", 6, 3, &two, 1);
+    t[3] = layers_conv1d_transposed(layers_conv1d(signal, "c1", 4, 2, &one, 0), "up1", 6, 3, &two, 1);
     t[4] = layers_dense(layers_flatten(t[3]), "fc1", 3);
     for (int i = 0; i < 3; i++)
-        t[5] = layers_lstm(gckpt_sum(gckpt_slice(x, 1, i, i + 1), 1), state, "lstm", 6);
-    t[6] = layers_lstm_all(x, "deep", 6, 2);
+        t[5] = layers_lstm(gckpt_sum(gckpt_slice(signal, 1, i, i + 1), 1), state, "lstm", 6);
+    t[6] = layers_lstm_all(signal, "deep", 6, 2);
     for (int i = 0; i < 7; i++)
         pick[i].tensor = t[i];
     desc.mode = GCKPT_INFERENCE;
@@ -111,7 +111,7 @@ static void test_more_layers(void)
     desc.fetches = 7;
     gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
-    const gckpt_feed feed = { gckpt_id(x), in };
+    const gckpt_feed feed = { gckpt_id(signal), in };
     CHECK_MSG(e != NULL, "%s", gckpt_error_text(plan == NULL ? (const void *)g : s));
     for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
         for (int64_t k = 0; k < p.elements; k++)

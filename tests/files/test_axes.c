@@ -634,9 +634,9 @@ static void test_stored(void)
  * what it holds. Nothing is read, nothing written. */
 static void test_axes_refused(void)
 {
-    static const orders wrong[] = { { { 3 }, { { 0, 1, 2 } }, 0 },  { { 2 }, { { 0, 0 } }, 0 },
-                                    { { 2 }, { { 0, 2 } }, 0 },     { { 2 }, { { 1, -1 } }, 0 },
-                                    { { 1 }, { { 0 } }, 0 },        { { -1 }, { { 0, 1 } }, 0 },
+    static const orders wrong[] = { { { 3 }, { { 0, 1, 2 } }, 0 },   { { 2 }, { { 0, 0 } }, 0 },
+                                    { { 2 }, { { 0, 2 } }, 0 },      { { 2 }, { { 1, -1 } }, 0 },
+                                    { { 1 }, { { 0 } }, 0 },         { { -1 }, { { 0, 1 } }, 0 },
                                     { { 2 }, { { 1 << 30, 0 } }, 0 } };
     orders o = { { 2 }, { { 1, 0 } }, 0 };
     gckpt_file_desc d = { .user = &o, .axes = order_of }, values = { .values_only = 1 };
@@ -660,8 +660,8 @@ static void test_axes_refused(void)
     }
     d.user = &o; /* (3,32) turned is (32,3) */
     CHECK(read_as(s, &f, &d) == GCKPT_E_SHAPE && gckpt_store_hash(s) == before);
-    CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"), "%s",
-              gckpt_error_text(s));
+    CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"),
+              "%s", gckpt_error_text(s));
     for (int type = GCKPT_STORED_I8; type <= GCKPT_STORED_I4; type++) {
         packed(s, (gckpt_storage)type);
         file small = written(s, &values);
@@ -821,7 +821,7 @@ static void test_pytorch(void)
     CHECK(read_as(s, &hwio, &here) == GCKPT_OK && asked == 0 && distance(s, &n) < 1e-6);
     CHECK(read_as(s, &hwio, &torch) == GCKPT_OK && distance(s, &n) < 1e-6);
     const gckpt_file_desc whole = { .axes = layers_pytorch_axes };
-    file out = written(s, &whole), own = written(s, &(gckpt_file_desc){ .axes = as_here, .user = &asked });
+    file out = written(s, &whole), own = written(s, &here);
     CHECK(has_text(&out, "\"convolution_axes\":\"unsaid\"") && !has_text(&own, "unsaid"));
     CHECK(read_as(s, &out, NULL) == GCKPT_E_DATA && read_as(s, &out, &whole) == GCKPT_OK &&
           distance(s, &n) < 1e-6);
