@@ -11,7 +11,9 @@ GCKPTI_FN int gckpti_turn_ask(gckpti_turn *t, const gckpt_file_desc *d, const ch
     int axes[GCKPT_MAX_DIMS], seen = 0;
     memset(t, 0, sizeof *t);
     memset(axes, -1, sizeof axes);
-    t->given = GCKPTI_ASKS_AXES && d->axes ? d->axes(d->user, name, *shape, axes) : 0;
+    if (!GCKPTI_ASKS_AXES || !d->axes)
+        return 1;
+    t->given = d->axes(d->user, name, *shape, axes);
     for (int i = 0; t->given == shape->n && i < shape->n; i++) {
         if (axes[i] < 0 || axes[i] >= shape->n || seen >> axes[i] & 1)
             return t->turned = 0;
@@ -37,7 +39,7 @@ GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *sha
 GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file)
 {
     gckpt_shape out = shape;
-    for (int i = 0; t->turned && i < shape.n; i++)
+    for (int i = 0; gckpti_is_turned(t) && i < shape.n; i++)
         out.d[to_file ? i : t->axes[i]] = shape.d[to_file ? t->axes[i] : i];
     return out;
 }

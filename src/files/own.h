@@ -1,5 +1,6 @@
 #pragma once
 #include "files/files.h"
+#include "store/store.h"
 
 /* What the files of files share; no other folder uses it. */
 
@@ -27,6 +28,7 @@ typedef struct {
     unsigned char turned;               /* in another order than here: */
     unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's, in the file's order */
 } gckpti_turn;
+static inline int gckpti_is_turned(const gckpti_turn *t) { return GCKPTI_ASKS_AXES && t->turned; }
 #define GCKPTI_TURN_PROBLEM                                                                        \
     "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
 #define GCKPTI_TURN_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"

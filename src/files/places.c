@@ -32,7 +32,7 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
 static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
 {
     e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
-    if (!l->unsaid || !name || e->slot >= 0)
+    if (!GCKPTI_ASKS_AXES || !l->unsaid || !name || e->slot >= 0)
         return 1;
     if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
         return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);
@@ -108,9 +108,10 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
         return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S",
-                             &e->shape, e->turn.turned ? ", permuted by desc.axes" : "",
+                             &e->shape, gckpti_is_turned(&e->turn) ? ", permuted by desc.axes" : "",
                              &q->p.shape);
-    if (e->turn.turned && (e->type >= GCKPT_STORED_I8 || q->p.storage >= GCKPT_STORED_I8))
+    if (gckpti_is_turned(&e->turn) &&
+        (e->type >= GCKPT_STORED_I8 || q->p.storage >= GCKPT_STORED_I8))
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_TURN_ROWS);
     if (e->type != GCKPT_STORED_I8)
         return 1;
@@ -195,7 +196,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian() || e->turn.turned)
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || gckpti_is_turned(&e->turn))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;

@@ -97,7 +97,8 @@ static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckp
         for (int64_t i = 0; i < n; i++) {
             const void *from = (const unsigned char *)room + (size_t)i * size;
             const int64_t k =
-                (e->turn.turned ? gckpti_turn_place(&e->turn, &q->p.shape, at + i) : at + i) -
+                (gckpti_is_turned(&e->turn) ? gckpti_turn_place(&e->turn, &q->p.shape, at + i)
+                                            : at + i) -
                 own.first;
             if (k < 0 || k >= own.count)
                 continue;
@@ -121,7 +122,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), 0, 1);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
-    if (!e->to || e->turn.turned)
+    if (!e->to || gckpti_is_turned(&e->turn))
         return gckpti_load_apart(l, e, q);
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);

@@ -226,13 +226,14 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
     const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
     const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
+    const int turned = gckpti_is_turned(&w->turn);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
     for (int64_t at = w->first, n; at < end && !k->failed; at += n) {
         const void *x = as_it_is ? all + (size_t)(at - first) * size : NULL;
-        n = w->turn.turned ? gckpti_min(end - at, GCKPTI_DRAWN) : end - at;
-        for (int64_t i = 0; w->turn.turned && i < n; i++, x = room)
+        n = turned ? gckpti_min(end - at, GCKPTI_DRAWN) : end - at;
+        for (int64_t i = 0; turned && i < n; i++, x = room)
             memcpy((char *)room + (size_t)i * size,
                    all + (size_t)gckpti_turn_place(&w->turn, &w->q->p.shape, at + i) * size, size);
         if (!x)
@@ -309,9 +310,9 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
         if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape))
             result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_TURN_PROBLEM, q->p.name,
                                   turn.given, &q->p.shape);
-        else if (turn.turned && q->p.storage >= GCKPT_STORED_I8)
+        else if (gckpti_is_turned(&turn) && q->p.storage >= GCKPT_STORED_I8)
             result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_TURN_ROWS, q->p.name);
-        else if (turn.turned || q->p.storage != GCKPT_STORED_F32)
+        else if (gckpti_is_turned(&turn) || q->p.storage != GCKPT_STORED_F32)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)
