@@ -6,11 +6,15 @@
  *         h = layers_block(h, &gpt, i);                 // (B,T,C) -> (B,T,C)
  *
  * Names, shapes and initial values are PyTorch's: dense layers are its nn.Linear, "fc1.weight"
- * (64,I) and "fc1.bias"; so gckpt_store_save_as, with values_only, writes what its load_state_dict
- * reads. But images have their channels last: a convolution's weights are (KH,KW,I,O), PyTorch's
- * (O,I,KH,KW); what gckpt_reshape makes flat is (H,W,C), what nn.Flatten does (C,H,W), and the
- * columns of the nn.Linear behind it have that order. layers_permute turns one into the other;
- * docs/from-pytorch.md reads a whole net so. A NULL tensor is passed on. */
+ * (64,I) and "fc1.bias". Images have their channels last here: a convolution's weights are
+ * (KH,KW,I,O), PyTorch's (O,I,KH,KW). With layers_pytorch_axes as gckpt_file_desc.axes files are
+ * read and written in PyTorch's order; layers_flatten is its nn.Flatten. So
+ *
+ *     gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
+ *     gckpt_store_load_as(s, "net.safetensors", &torch);
+ *
+ * reads a state_dict, and gckpt_store_save_as writes what load_state_dict reads:
+ * docs/from-pytorch.md. A NULL tensor is passed on. */
 #ifndef LAYERS_H
 #define LAYERS_H
 #include <stdint.h>
@@ -47,6 +51,31 @@ static inline void layers_permute(const float *from, gckpt_shape shape, const in
             at += rest % shape.d[axes[i]] * step[axes[i]];
         to[k] = from[at];
     }
+}
+
+/* A gckpt_file_desc.axes: PyTorch's order of the weights ("..weight") of convolutions, transposed or
+ * not, with one (three axes) or two (four). */
+static inline int layers_pytorch_axes(void *user, const char *name, gckpt_shape shape, int *axes)
+{
+    const size_t n = strlen(name);
+    (void)user;
+    if (shape.n < 3 || shape.n > 4 || n < 6 || strcmp(name + n - 6, "weight") != 0)
+        return 0;
+    axes[0] = shape.n - 1, axes[1] = shape.n - 2; /* then the taps */
+    for (int i = 2; i < shape.n; i++)
+        axes[i] = i - 2;
+    return shape.n;
+}
+
+/* nn.Flatten: (B,H,W,C) or (B,T,C) -> (B,C H W) or (B,C T), channels first, so that the nn.Linear
+ * behind it has its columns as in PyTorch. */
+static inline gckpt_tensor *layers_flatten(gckpt_tensor *x)
+{
+    static const int order[2][4] = { { 0, 2, 1, 0 }, { 0, 3, 1, 2 } };
+    const gckpt_shape s = gckpt_shape_of(x);
+    if (s.n == 3 || s.n == 4)
+        x = gckpt_permute(x, order[s.n - 3], s.n);
+    return gckpt_reshape(x, gckpt_shape2(s.n > 0 ? s.d[0] : 1, -1));
 }
 
 /* 1 / sqrt(n), by Newton; so nothing has to be linked. */
@@ -119,7 +148,73 @@ static inline gckpt_tensor *layers_conv(gckpt_tensor *x, const char *name, int64
     return gckpt_conv2d(x, w, NULL, &window);
 }
 
-/* nn.BatchNorm2d: gain NAME.weight, from 1, NAME.bias, .running_mean and .running_var. */
+/* gckpt_conv2d, _conv1d, or one of their _transposed, with NAME.weight of this shape, and NAME.bias
+ * where `biases` are not 0; both from U(-1,1) / sqrt(elements but the last axis), as PyTorch's. */
+static inline gckpt_tensor *
+layers_convolve(gckpt_tensor *(*op)(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                    const gckpt_window *window),
+                gckpt_tensor *x, const char *name, gckpt_shape shape, int64_t biases,
+                const gckpt_window *window)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    double seen = 1;
+    for (int i = 0; i + 1 < shape.n; i++)
+        seen *= (double)shape.d[i];
+    const gckpt_init init = { 0, layers_rsqrt(seen), 0 };
+    gckpt_tensor *w = layers_param(g, name, "weight", shape, init);
+    gckpt_tensor *b =
+        biases != 0 ? layers_param(g, name, "bias", gckpt_shape1(biases), init) : NULL;
+    return op(x, w, b, window);
+}
+
+/* Channels of a group. */
+static inline int64_t layers_grouped(int64_t channels, const gckpt_window *window)
+{
+    return channels / (window != NULL && window->groups > 0 ? window->groups : 1);
+}
+
+/* nn.Conv2d(I, out, size): (B,H,W,I) -> (B,P,Q,out). window: stride, padding, dilation, groups;
+ * NULL: as there. bias 0: without. Of another shape than size x size: layers_convolve. */
+static inline gckpt_tensor *layers_conv2d(gckpt_tensor *x, const char *name, int64_t out, int size,
+                                          const gckpt_window *window, int bias)
+{
+    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(layers_width(x), window), out);
+    return layers_convolve(gckpt_conv2d, x, name, s, bias ? out : 0, window);
+}
+
+/* nn.Conv1d: (B,T,I) -> (B,P,out); of the window's [1] are its own. */
+static inline gckpt_tensor *layers_conv1d(gckpt_tensor *x, const char *name, int64_t out, int size,
+                                          const gckpt_window *window, int bias)
+{
+    const gckpt_shape s = gckpt_shape3(size, layers_grouped(layers_width(x), window), out);
+    return layers_convolve(gckpt_conv1d, x, name, s, bias ? out : 0, window);
+}
+
+/* nn.ConvTranspose2d, nn.ConvTranspose1d */
+static inline gckpt_tensor *layers_conv2d_transposed(gckpt_tensor *x, const char *name, int64_t out,
+                                                     int size, const gckpt_window *window, int bias)
+{
+    const gckpt_shape s = gckpt_shape4(size, size, layers_grouped(out, window), layers_width(x));
+    return layers_convolve(gckpt_conv2d_transposed, x, name, s, bias ? out : 0, window);
+}
+static inline gckpt_tensor *layers_conv1d_transposed(gckpt_tensor *x, const char *name, int64_t out,
+                                                     int size, const gckpt_window *window, int bias)
+{
+    const gckpt_shape s = gckpt_shape3(size, layers_grouped(out, window), layers_width(x));
+    return layers_convolve(gckpt_conv1d_transposed, x, name, s, bias ? out : 0, window);
+}
+
+/* nn.GroupNorm(groups, C): gain NAME.weight, from 1, NAME.bias from 0. */
+static inline gckpt_tensor *layers_groupnorm(gckpt_tensor *x, const char *name, int groups)
+{
+    const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *gain = layers_param(g, name, "weight", gckpt_shape1(layers_width(x)), one);
+    gckpt_tensor *bias = layers_param(g, name, "bias", gckpt_shape1(layers_width(x)), zero);
+    return gckpt_groupnorm(x, groups, gain, bias);
+}
+
+/* nn.BatchNorm2d, nn.BatchNorm1d: gain NAME.weight, from 1, NAME.bias, .running_mean and .running_var. */
 static inline gckpt_tensor *layers_batchnorm(gckpt_tensor *x, const char *name)
 {
     const gckpt_init one = { 0, 0, 1 }, zero = { 0, 0, 0 };
@@ -213,23 +308,32 @@ static inline gckpt_tensor *layers_llama_block(gckpt_tensor *x, int heads, int64
     return gckpt_add(x, layers_map(gate, name[8], C));
 }
 
+/* What layer `layer` of a recurrent net of PyTorch has, `rows` of each: NAME.weight_ih_l0 (rows,I),
+ * .bias_ih_l0, .weight_hh_l0 (rows,hidden), .bias_hh_l0, all from U(-1,1) / sqrt(hidden). */
+static inline void layers_gates(gckpt_tensor *x, const char *name, int layer, int64_t rows,
+                                int64_t hidden, gckpt_tensor *gates[4])
+{
+    static const char *const parts[4] = { "weight_ih", "bias_ih", "weight_hh", "bias_hh" };
+    const gckpt_init init = { 0, layers_rsqrt((double)hidden), 0 };
+    for (int i = 0; i < 4; i++) {
+        char part[32];
+        const gckpt_shape wide = gckpt_shape2(rows, i == 0 ? layers_width(x) : hidden);
+        snprintf(part, sizeof part, "%s_l%i", parts[i], layer);
+        gates[i] = layers_param(gckpt_graph_of(x), name, part,
+                                i % 2 == 0 ? wide : gckpt_shape1(rows), init);
+    }
+}
+
 /* A step of a gated recurrent unit (Cho 2014, nn.GRU): x (B,I), h (B,hidden) or NULL at first, when
- * it is 0 -> (B,hidden). Steps of one name have the same weights: NAME.weight_ih_l0 (3 hidden,I),
- * .weight_hh_l0, .bias_ih_l0, .bias_hh_l0; reset, update, new. */
+ * it is 0 -> (B,hidden). Steps of one name have the same weights; reset, update, new. */
 static inline gckpt_tensor *layers_gru(gckpt_tensor *x, gckpt_tensor *h, const char *name,
                                        int64_t hidden)
 {
-    const gckpt_init init = { 0, layers_rsqrt((double)hidden), 0 };
     const int64_t H = hidden;
-    gckpt_graph *g = gckpt_graph_of(x);
-    gckpt_tensor *part[2][3], *w, *b;
-    const gckpt_shape wide = gckpt_shape2(3 * H, layers_width(x));
-    w = layers_param(g, name, "weight_ih_l0", wide, init);
-    b = layers_param(g, name, "bias_ih_l0", gckpt_shape1(3 * H), init);
-    gckpt_tensor *of_x = gckpt_linear_transposed(x, w, b);
-    w = layers_param(g, name, "weight_hh_l0", gckpt_shape2(3 * H, H), init);
-    b = layers_param(g, name, "bias_hh_l0", gckpt_shape1(3 * H), init);
-    gckpt_tensor *of_h = h != NULL ? gckpt_linear_transposed(h, w, b) : b;
+    gckpt_tensor *part[2][3], *w[4];
+    layers_gates(x, name, 0, 3 * H, H, w);
+    gckpt_tensor *of_x = gckpt_linear_transposed(x, w[0], w[1]);
+    gckpt_tensor *of_h = h != NULL ? gckpt_linear_transposed(h, w[2], w[3]) : w[3];
     for (int i = 0; i < 3; i++) {
         part[0][i] = gckpt_slice(of_x, -1, i * H, (i + 1) * H);
         part[1][i] = gckpt_slice(of_h, -1, i * H, (i + 1) * H);
@@ -247,15 +351,45 @@ static inline gckpt_tensor *layers_gru(gckpt_tensor *x, gckpt_tensor *h, const c
 static inline gckpt_tensor *layers_gru_all(gckpt_tensor *x, const char *name, int64_t hidden)
 {
     static const int turn[2] = { 1, 0 };
-    const gckpt_init init = { 0, layers_rsqrt((double)hidden), 0 };
-    const int64_t G = 3 * hidden;
-    gckpt_graph *g = gckpt_graph_of(x);
-    gckpt_tensor *wx =
-        layers_param(g, name, "weight_ih_l0", gckpt_shape2(G, layers_width(x)), init);
-    gckpt_tensor *bx = layers_param(g, name, "bias_ih_l0", gckpt_shape1(G), init);
-    gckpt_tensor *wh = layers_param(g, name, "weight_hh_l0", gckpt_shape2(G, hidden), init);
-    gckpt_tensor *bh = layers_param(g, name, "bias_hh_l0", gckpt_shape1(G), init);
-    wx = gckpt_permute(wx, turn, 2);
-    return gckpt_gru(x, wx, bx, gckpt_permute(wh, turn, 2), bh, NULL);
+    gckpt_tensor *w[4];
+    layers_gates(x, name, 0, 3 * hidden, hidden, w);
+    gckpt_tensor *wx = gckpt_permute(w[0], turn, 2);
+    return gckpt_gru(x, wx, w[1], gckpt_permute(w[2], turn, 2), w[3], NULL);
+}
+
+/* A step of nn.LSTM (Hochreiter & Schmidhuber 1997): x (B,I), state: h and c, (B,hidden), both NULL
+ * at first, when they are 0; it becomes the next one. Returns h. Steps of one name have the same
+ * weights; input, forget, cell, output. */
+static inline gckpt_tensor *layers_lstm(gckpt_tensor *x, gckpt_tensor *state[2], const char *name,
+                                        int64_t hidden)
+{
+    const int64_t H = hidden;
+    gckpt_tensor *part[4], *w[4], *h = state[0], *c = state[1];
+    layers_gates(x, name, 0, 4 * H, H, w);
+    h = gckpt_add(gckpt_linear_transposed(x, w[0], w[1]),
+                  h != NULL ? gckpt_linear_transposed(h, w[2], w[3]) : w[3]);
+    for (int i = 0; i < 4; i++) {
+        part[i] = gckpt_slice(h, -1, i * H, (i + 1) * H);
+        part[i] = i == 2 ? gckpt_tanh(part[i]) : gckpt_sigmoid(part[i]);
+    }
+    h = gckpt_mul(part[0], part[2]);
+    state[1] = c != NULL ? gckpt_add(gckpt_mul(part[1], c), h) : h;
+    return state[0] = gckpt_mul(part[3], gckpt_tanh(state[1]));
+}
+
+/* All steps of `layers` of them, one over the other, by gckpt_lstm: x (B,T,I) -> h of the last one
+ * (B,T,hidden). As layers_gru_all. */
+static inline gckpt_tensor *layers_lstm_all(gckpt_tensor *x, const char *name, int64_t hidden,
+                                            int layers)
+{
+    static const int turn[2] = { 1, 0 };
+    gckpt_tensor *w[4];
+    for (int i = 0; i < layers; i++) {
+        layers_gates(x, name, i, 4 * hidden, hidden, w);
+        gckpt_tensor *wx = gckpt_permute(w[0], turn, 2), *wh = gckpt_permute(w[2], turn, 2);
+        x = gckpt_lstm(x, wx, wh, gckpt_add(w[1], w[3]), NULL, NULL);
+        x = gckpt_slice(x, -1, 0, hidden);
+    }
+    return x;
 }
 #endif

@@ -358,7 +358,7 @@ static inline int64_t train_keep(train_run *t, int way)
 }
 
 static const gckpt_file_desc train_values = {
-    NULL, NULL, 1, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
+    NULL, NULL, 1, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID, NULL
 };
 
 /* A note in the file says how far the training is, what the best epoch was, and of what it is. */

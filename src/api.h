@@ -298,6 +298,15 @@ typedef struct {
      * E_DATA. Files of this library say it; others can, by "convolution_axes":"HWIO" in their
      * __metadata__. GCKPT_NO_STDIO: nothing is asked or said. */
     gckpt_axes convolutions;
+    /* The order of axes in the file, tensor by tensor (PyTorch's: layers_pytorch_axes of
+     * examples/layers.h): axis i of the file's is axis axes[i] of parameter `name`, which has this
+     * shape (the file's while the store lacks it). Returns shape.n, or 0: as it is, which NULL
+     * says of all. State goes with its parameter; I8 and I4 cannot be permuted: E_DATA. An order
+     * that is given, even this one, is said for convolutions; of the rest they ask as above. Of a
+     * file that says HWIO nothing is asked; one with a tensor permuted does not say it. What is
+     * mapped and permuted is the store's own. Questions are repeated; what is no order of all axes
+     * is E_ARG, and so is any with GCKPT_NO_STDIO. */
+    int (*axes)(void *user, const char *name, gckpt_shape shape, int *axes);
 } gckpt_file_desc;
 /* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
  * tensor "NAME#scale") or I4 (U8, with d / 32 * 18 bytes for a last axis of d values); any other
@@ -487,7 +496,7 @@ typedef struct {
 /* x (B,H,W,I), w (KH,KW,I/groups,O), bias (O) or NULL -> (B,P,Q,O), P = (H + 2 padding - dilation
  * (KH - 1) - 1) / stride + 1: sum over the taps and channels of w of x there (a correlation). A 1 x
  * 1 w is gckpt_linear's. PyTorch's weights (O,I,KH,KW) are permuted (2,3,1,0); their files are not
- * taken unseen (gckpt_file_desc.convolutions). */
+ * taken unseen (gckpt_file_desc.convolutions); its .axes reads them so. */
 GCKPT_API gckpt_tensor *gckpt_conv2d(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
                                      const gckpt_window *window);
 /* x (B,T,I), w (K,I/groups,O) */

@@ -18,10 +18,10 @@
  * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
  * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
  * keys.) "convolution_axes" is "HWIO" in what other tools are to read, "unsaid" in what was read
- * from a file that did not say. All other keys are notes. State becomes the file's: what the file
- * does not have becomes zero, as before a first step. An external parameter that is not writable
- * must hold the file's bits already. Files of other programs (any other format) leave step and seed
- * alone.
+ * from a file that did not say, or is written in another order. All other keys are notes. State
+ * becomes the file's: what the file does not have becomes zero, as before a first step. An external
+ * parameter that is not writable must hold the file's bits already. Files of other programs (any
+ * other format) leave step and seed alone.
  *
  * Loading reads and checks the header before it changes anything. Then what the store lacks is
  * created, raw, and data are read to where they belong; those of arrays that the store had go to a

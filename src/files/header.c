@@ -240,7 +240,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
     l->count = l->ours ? l->count : tensors;
     const char *axes = found[GCKPTI_AXES];
-    l->unsaid = l->unsaid && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
+    l->unsaid = GCKPTI_ASKS_AXES && (axes ? strcmp(axes, "HWIO") != 0 : !l->ours);
     if (found[0] && !strcmp(found[0], gckpti_part_format))
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                              "one rank's part of a checkpoint: its index is read by "

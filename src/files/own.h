@@ -1,5 +1,6 @@
 #pragma once
 #include "files/files.h"
+#include "store/store.h"
 
 /* What the files of files share; no other folder uses it. */
 
@@ -20,6 +21,21 @@ typedef struct {
     uint64_t *sums; /* of a part: room for those of its tensors; NULL: it is none */
 } gckpti_saving;
 
+/* ---- files/axes.c ---- */
+/* What desc.axes answers of a parameter. */
+typedef struct {
+    int given;                          /* how many axes; 0: as it is */
+    unsigned char turned;               /* in another order than here: */
+    unsigned char axes[GCKPT_MAX_DIMS]; /* the parameter's, in the file's order */
+} gckpti_turn;
+static inline int gckpti_is_turned(const gckpti_turn *t) { return GCKPTI_ASKS_AXES && t->turned; }
+#define GCKPTI_TURN_PROBLEM                                                                        \
+    "desc.axes gives %i axes for %S: it must give each of its axes once, or return 0"
+#define GCKPTI_TURN_NONE "load, save: desc.axes is not asked with GCKPT_NO_STDIO"
+#define GCKPTI_TURN_ROWS                                                                           \
+    "desc.axes permutes it, but rows of I8 and I4 have their scales: have it as F32, BF16 or F16 " \
+    "in file and store, and pack it behind that"
+
 /* ---- files/header.c ---- */
 typedef struct {
     const char *name;      /* of the tensor; of state and what else has a suffix, without that */
@@ -29,6 +45,8 @@ typedef struct {
     signed char had;       /* of values: how many the store had */
     signed char optimiser; /* as in gckpti_param; -1: wrong */
     unsigned char ignored; /* nothing of it counts but where its data are */
+    unsigned char unsaid;  /* neither file nor program says the order of its axes */
+    gckpti_turn turn;      /* of values, and what else there is of them */
     uint64_t updates;      /* as in gckpti_param */
     size_t param;          /* index in the store; SIZE_MAX: not known yet */
     unsigned char *to;     /* where the data are read to; NULL: they are compared */
@@ -65,7 +83,7 @@ struct gckpti_loader {
     size_t spare_bytes;
     float *row;           /* at its end: room for a row that is packed */
     int ours;             /* written by this library */
-    unsigned char unsaid; /* neither file nor program says the order of convolutions' axes */
+    unsigned char unsaid; /* the file does not say the order of convolutions' axes */
     uint64_t contract, step, seed, optimiser;
 };
 #endif
@@ -111,6 +129,12 @@ typedef struct {
 
 #ifdef GCKPTI_ROOMS
 /* What each does is said where it is defined. */
+/* files/axes.c */
+GCKPTI_FN int gckpti_turn_ask(gckpti_turn *t, const gckpt_file_desc *d, const char *name,
+                              const gckpt_shape *shape);
+GCKPTI_FN int64_t gckpti_turn_place(const gckpti_turn *t, const gckpt_shape *shape, int64_t k);
+GCKPTI_FN gckpt_shape gckpti_turned_shape(const gckpti_turn *t, gckpt_shape shape, int to_file);
+
 /* files/write.c */
 extern const char gckpti_part_format[];
 extern const gckpt_file_desc gckpti_file_plain;

@@ -27,6 +27,21 @@ static int gckpti_load_orphan(gckpti_loader *l, const gckpti_saved *e)
     return gckpti_refuse(l, GCKPT_E_DATA, e, "without its parameter, state, or values of I8");
 }
 
+/* Asks in which order values have their axes, whose shape becomes that of the store; shape: what it
+ * has there. */
+static int gckpti_load_turn(gckpti_loader *l, gckpti_saved *e, const char *name, gckpt_shape shape)
+{
+    e->unsaid = l->unsaid && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    if (!GCKPTI_ASKS_AXES || !l->unsaid || !name || e->slot >= 0)
+        return 1;
+    if (!gckpti_turn_ask(&e->turn, l->desc, name, &shape))
+        return gckpti_refuse(l, GCKPT_E_ARG, e, GCKPTI_TURN_PROBLEM, e->turn.given, &shape);
+    e->unsaid = e->unsaid && !e->turn.given;
+    if (shape.n == e->shape.n)
+        e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
+    return 1;
+}
+
 /* Which parameter a tensor is for; values for an empty store create it. */
 static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
 {
@@ -44,6 +59,8 @@ static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
                              "is none of the store's %z parameters%s; build the model that was "
                              "saved, load into an empty store, or leave it out (desc.rename)",
                              s->count, l->desc->rename ? ", also when renamed" : "");
+    if (!gckpti_load_turn(l, e, name, index < 0 ? e->shape : s->params[index].p.shape))
+        return 0;
     if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
         return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
     e->param = index < 0 ? s->count - 1 : (size_t)index;
@@ -87,11 +104,15 @@ static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
     const gckpti_param *q = &l->store->params[e->param];
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    if (GCKPTI_ASKS_AXES && l->unsaid && q->convolution)
+    if (GCKPTI_ASKS_AXES && e->unsaid && q->convolution)
         return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_AXES_PROBLEM);
     if (!gckpti_same_shape(&e->shape, &q->p.shape))
-        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
-                             &e->shape, &q->p.shape);
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S%s, the store as %S",
+                             &e->shape, gckpti_is_turned(&e->turn) ? ", permuted by desc.axes" : "",
+                             &q->p.shape);
+    if (gckpti_is_turned(&e->turn) &&
+        (e->type >= GCKPT_STORED_I8 || q->p.storage >= GCKPT_STORED_I8))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, GCKPTI_TURN_ROWS);
     if (e->type != GCKPT_STORED_I8)
         return 1;
     if (e->shape.n < 2 || !gckpti_load_scale(l, e))
@@ -120,6 +141,9 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
     }
     if (!scale && (e->slot != head->states || e->slot > 3))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+    e->turn = head->turn;
+    if (e->shape.n == head->shape.n)
+        e->shape = gckpti_turned_shape(&e->turn, e->shape, 0);
     const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
     if (!gckpti_same_shape(&e->shape, &shape))
         return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
@@ -172,7 +196,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? gckpti_load_scale(l, e) : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian())
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || gckpti_is_turned(&e->turn))
         return 0;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale != e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;

@@ -62,25 +62,58 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
     return 1;
 }
 
-/* Values that are not the store's to change: are they the file's? */
-static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+static int gckpti_load_unfit(gckpti_loader *l, const gckpti_saved *e, gckpt_storage storage)
 {
-    unsigned char room[256];
-    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
-    const int size = gckpti_storages[e->type].bytes;
+    return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                         gckpti_storage_name(storage),
+                         storage == GCKPT_STORED_I8   ? "not finite"
+                         : storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
+                                                      : "beyond 65504");
+}
+
+/* An element at a time: of what has its axes in another order, to where it belongs, where a share
+ * is held of that; of values that are not the store's to change, are they the file's? */
+static int gckpti_load_apart(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
+{
     const gckpt_storage stored = e->slot < 0 ? q->p.storage : GCKPT_STORED_F32;
-    int same = e->type == (int)stored;
+    const size_t size = (size_t)gckpti_storages[stored].bytes;
+    const int64_t count = gckpti_units(e->type, gckpti_elements(&e->shape));
+    const int alike = e->type == (int)stored;
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
-    for (int64_t at = 0, n; at < count && same; at += n) {
-        n = gckpti_min(count - at, (int64_t)sizeof room / size);
-        if (!gckpti_load_elements(l, room, n, size))
+    gckpti_share own = gckpti_share_of(count, 0, 1);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    int fits = e->to || alike;
+    if (e->to)
+        own = gckpti_array_share(l->store, q, e->slot);
+    if (e->to && e->slot < 0)
+        gckpti_set_block(&to, e->to);
+    for (int64_t at = 0, n; at < count && fits; at += n) {
+        n = gckpti_min(count - at, GCKPTI_DRAWN);
+        if (alike ? !gckpti_load_elements(l, room, n, (int)size)
+                  : !gckpti_load_floats(l, e->type, room, n))
             return 0;
-        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+        for (int64_t i = 0; i < n; i++) {
+            const void *from = (const unsigned char *)room + (size_t)i * size;
+            const int64_t k =
+                (gckpti_is_turned(&e->turn) ? gckpti_turn_place(&e->turn, &q->p.shape, at + i)
+                                            : at + i) -
+                own.first;
+            if (k < 0 || k >= own.count)
+                continue;
+            if (!e->to)
+                fits &= !memcmp(have + (size_t)k * size, from, size);
+            else if (alike || stored == GCKPT_STORED_F32)
+                memcpy(e->to + (size_t)k * size, from, size);
+            else
+                fits &= gckpti_pack_row(&to, k, 1, &room[i]);
+        }
     }
-    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and not what the file has; bind it as "
-                                 "writable, or leave it out");
+    return fits || (e->to ? gckpti_load_unfit(l, e, stored)
+                          : gckpti_refuse(l, GCKPT_E_DATA, e,
+                                          "is external, not writable, and not what the file has; "
+                                          "bind it as writable, or leave it out"));
 }
 
 static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
@@ -89,8 +122,8 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_share share = gckpti_share_of(gckpti_elements(&e->shape), 0, 1);
     gckpti_param to = *q;
     float room[GCKPTI_DRAWN];
-    if (!e->to)
-        return gckpti_load_compare(l, e, q);
+    if (!e->to || gckpti_is_turned(&e->turn))
+        return gckpti_load_apart(l, e, q);
     if (e->slot != GCKPTI_SCALE)
         share = gckpti_array_share(l->store, q, e->slot);
     const int64_t count = share.count;
@@ -111,11 +144,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
         if (!gckpti_load_floats(l, e->type, x, n))
             return 0;
         if (!gckpti_pack_row(&to, at, n, x))
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
-                                 gckpti_storage_name(to.p.storage),
-                                 scaled                            ? "not finite"
-                                 : to.p.storage == GCKPT_STORED_I4 ? "beyond 524032, or not finite"
-                                                                   : "beyond 65504");
+            return gckpti_load_unfit(l, e, to.p.storage);
     }
     return 1;
 }
@@ -164,7 +193,7 @@ static void gckpti_load_commit(gckpti_loader *l)
             continue;
         q->raw = 0;
         if (GCKPTI_ASKS_AXES)
-            q->unsaid = l->unsaid;
+            q->unsaid = e->unsaid;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
         if (!values_only) {
@@ -234,12 +263,14 @@ GCKPTI_FN gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t 
         return store->object.sticky;
     l->store = store;
     l->desc = desc ? desc : &gckpti_file_plain;
-    l->unsaid = GCKPTI_ASKS_AXES && l->desc->convolutions == GCKPT_AXES_NOT_SAID;
+    l->unsaid = GCKPTI_ASKS_AXES;
     l->had = store->count;
     l->notes = store->note_count;
     if (GCKPTI_ASKS_AXES && (unsigned)l->desc->convolutions > GCKPT_AXES_HWIO)
         return gckpti_error(store, GCKPT_E_ARG, "load: desc.convolutions %i is not a gckpt_axes",
                             (int)l->desc->convolutions);
+    if (!GCKPTI_ASKS_AXES && l->desc->axes)
+        return gckpti_error(store, GCKPT_E_ARG, GCKPTI_TURN_NONE);
     if (l->source)
         return gckpti_load_text(l, size);
     if (!gckpti_load_bytes(l, first, size < 8 ? size : 8))

@@ -8,7 +8,7 @@ GCKPTI_DATA const char gckpti_part_format[] = "gradckpt part";
 
 /* What is asked for where no desc is given. */
 GCKPTI_DATA const gckpt_file_desc gckpti_file_plain = {
-    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID
+    NULL, NULL, 0, 0, 0, GCKPT_STORED_F32, GCKPT_AXES_NOT_SAID, NULL
 };
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
@@ -63,6 +63,7 @@ typedef struct {
     int slot, size;   /* size: bytes of an element */
     gckpt_storage type;
     gckpt_shape shape;
+    gckpti_turn turn;     /* of q */
     int64_t first, count; /* its elements, as the file has them */
     uint64_t *sum;        /* where the FNV-1a of its data goes; NULL: nowhere */
 } gckpti_outgoing;
@@ -77,15 +78,18 @@ static int gckpti_next_outgoing(const gckpti_saving *v, gckpti_outgoing *w)
     while (w->next < s->count * sizeof slots) {
         const gckpti_param *q = w->q = &s->params[w->next / sizeof slots];
         w->slot = slots[w->next++ % sizeof slots];
-        if (w->slot == GCKPTI_VALUES)
+        if (w->slot == GCKPTI_VALUES) {
             w->name = gckpti_renamed(d, q->p.name);
+            gckpti_turn_ask(&w->turn, d, q->p.name, &q->p.shape); /* what is wrong was refused */
+        }
         const int scale = w->slot == GCKPTI_SCALE, state = w->slot >= 0 && !scale;
         if (!w->name || (scale && q->p.storage != GCKPT_STORED_I8) ||
             (state && (d->values_only || !q->p.state[w->slot])))
             continue;
         w->type = q->p.storage == GCKPT_STORED_F32 ? d->storage : q->p.storage;
         w->type = w->slot == GCKPTI_VALUES ? w->type : GCKPT_STORED_F32;
-        w->shape = scale ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+        w->shape =
+            scale ? gckpti_scale_shape(&q->p.shape) : gckpti_turned_shape(&w->turn, q->p.shape, 1);
         w->size = gckpti_storages[w->type].bytes;
         const int64_t all = gckpti_elements(&w->shape);
         const gckpti_share share = gckpti_share_of(all, v->rank, v->ranks);
@@ -120,9 +124,14 @@ static void gckpti_sink_axes(gckpti_sink *k, const gckpti_saving *v)
 {
     const gckpt_store *s = v->store;
     int unsaid = 0, weights = 0;
+    gckpti_turn turn;
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
-        if ((!q->convolution && q->p.shape.n < 3) || !gckpti_renamed(v->desc, q->p.name))
+        if (!gckpti_renamed(v->desc, q->p.name))
+            continue;
+        gckpti_turn_ask(&turn, v->desc, q->p.name, &q->p.shape);
+        unsaid |= turn.turned;
+        if (!q->convolution && q->p.shape.n < 3)
             continue;
         weights |= q->convolution || q->p.shape.n > 3;
         unsaid |= q->unsaid;
@@ -214,18 +223,28 @@ static int gckpti_sink_tensor(gckpti_sink *k, const gckpt_store *s, const gckpti
     const void *as_it_is = w->slot == GCKPTI_VALUES  ? w->q->p.packed
                            : w->slot == GCKPTI_SCALE ? w->q->p.scales
                                                      : gckpti_array(w->q, w->slot);
-    int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
+    const int64_t first = w->slot == GCKPTI_SCALE ? 0 : gckpti_array_share(s, w->q, w->slot).first;
+    const char *all = (const char *)(as_it_is ? as_it_is : w->q->p.values);
+    const size_t size = as_it_is ? (size_t)w->size : sizeof(float);
+    const int turned = gckpti_is_turned(&w->turn);
     int fits = 1;
     if (w->sum)
         *w->sum = GCKPTI_FNV_START;
-    if (as_it_is)
-        gckpti_sink_elements(k, w, (const char *)as_it_is + (w->first - first) * w->size, w->count);
-    for (int64_t at = w->first, n; at < end && !as_it_is && !k->failed; at += n) {
-        const float *x = gckpti_values_at(s, w->q, at, room, &n);
-        n = gckpti_min(end - at, w->type == GCKPT_STORED_F32 ? n : gckpti_min(n, GCKPTI_DRAWN));
-        if (w->type != GCKPT_STORED_F32)
-            fits &= gckpti_to_halves(w->type, x, n, half);
-        gckpti_sink_elements(k, w, w->type == GCKPT_STORED_F32 ? (const void *)x : half, n);
+    for (int64_t at = w->first, n; at < end && !k->failed; at += n) {
+        const void *x = as_it_is ? all + (size_t)(at - first) * size : NULL;
+        n = turned ? gckpti_min(end - at, GCKPTI_DRAWN) : end - at;
+        for (int64_t i = 0; turned && i < n; i++, x = room)
+            memcpy((char *)room + (size_t)i * size,
+                   all + (size_t)gckpti_turn_place(&w->turn, &w->q->p.shape, at + i) * size, size);
+        if (!x)
+            x = gckpti_values_at(s, w->q, at, room, &n);
+        n = gckpti_min(end - at, n);
+        if (!as_it_is && w->type != GCKPT_STORED_F32) {
+            n = gckpti_min(n, GCKPTI_DRAWN);
+            fits &= gckpti_to_halves(w->type, (const float *)x, n, half);
+            x = half;
+        }
+        gckpti_sink_elements(k, w, x, n);
     }
     return fits;
 }
@@ -262,12 +281,16 @@ static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
     return result;
 }
 
-/* Packed values that are not made yet have scales only when they are made. */
+/* Packed values that are not made yet have scales only when they are made; permuted ones are taken
+ * from all over them. */
 static gckpt_result gckpti_save_start(const gckpti_saving *v)
 {
     gckpt_store *s = v->store;
     const gckpt_file_desc *d = v->desc;
     gckpti_outgoing w;
+    gckpti_turn turn;
+    if (!GCKPTI_ASKS_AXES && d->axes)
+        return gckpti_error(s, GCKPT_E_ARG, GCKPTI_TURN_NONE);
     if ((unsigned)d->storage >= GCKPT_STORED_I8)
         return gckpti_error(s, GCKPT_E_ARG,
                             "save: storage must be F32, BF16 or F16; I8 and I4 are written of "
@@ -282,7 +305,14 @@ static gckpt_result gckpti_save_start(const gckpti_saving *v)
     for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
         gckpti_param *q = &s->params[i];
         gckpti_pull(s, q);
-        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+        if (!gckpti_renamed(d, q->p.name))
+            continue;
+        if (!gckpti_turn_ask(&turn, d, q->p.name, &q->p.shape))
+            result = gckpti_error(s, GCKPT_E_ARG, "save: \"%s\": " GCKPTI_TURN_PROBLEM, q->p.name,
+                                  turn.given, &q->p.shape);
+        else if (gckpti_is_turned(&turn) && q->p.storage >= GCKPT_STORED_I8)
+            result = gckpti_error(s, GCKPT_E_DATA, "save: \"%s\": " GCKPTI_TURN_ROWS, q->p.name);
+        else if (gckpti_is_turned(&turn) || q->p.storage != GCKPT_STORED_F32)
             result = gckpti_values_new(s, q, "save");
     }
     if (result == GCKPT_OK)

@@ -1,6 +1,8 @@
 #!/bin/sh
 # Tests the pages of docs/ against what they tell of. exercises.md: each ```c block is a program, compiles by the
-# line that the page tells, and prints the ```text block behind it. from-pytorch.md: its blocks together are one. ops.md: the header's builders.
+# line that the page tells, and prints the ```text block behind it. from-pytorch.md: its blocks together are one, but
+# for two nets' (A ResNet, An LSTM), whose first block is functions; their numbers and files are PyTorch's.
+# ops.md: the header's builders.
 # README.md: every page. Links lead somewhere, and so do marks of the header (>>plan).
 CC=${CC:-cc}
 LINKED=${LINKED:-$CC -DGRADCKPT_IMPLEMENTATION= -I.}
@@ -25,18 +27,29 @@ for program in "$work"/*.c; do
 done
 check "every exercise has an answer" test "$count" -ge 12 -a "$count" = "$(grep -c '^## ' docs/exercises.md)"
 
+# blocks KIND [SECTION]: those of from-pytorch.md in the section whose heading begins so; without: in no net's
+blocks()
+{
+    awk -v kind="$1" -v want="$2" '
+        /^## / { here = want ? index($0, "## " want) == 1 : !/^## An? (ResNet|LSTM)/ }
+        $0 == "```" kind { on = here; n++; next }
+        /^```/ { on = 0 }
+        on' docs/from-pytorch.md
+}
+
 {
     printf '#include "gradckpt.h"\n#include "layers.h"\n#include "tests/golden/cnn.h"\nint main(void)\n{\n'
     printf 'static float x_data[512][64], logits[512][10];\nstatic int32_t y_data[512];\n'
     printf 'for (int i = 0; i < 32768; i++)\n    x_data[i / 64][i %% 64] = (float)(i * 7 %% 31) / 31;\n'
     printf 'for (int i = 0; i < 512; i++)\n    y_data[i] = i %% 10;\n'
-    awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md
+    blocks c
     printf 'int ok = small && top && b && dx && dw && logits[511][9] != 0 && gckpt_store_step(s) == 10;\n'
     printf 'const void *all[] = { s, g, e, v };\nfor (int i = 0; i < 4; i++)\n'
     printf '    if (gckpt_error(all[i]) != GCKPT_OK)\n        ok = !puts(gckpt_error_text(all[i]));\n'
     cat << 'END'
 float pixels[48];
-layers_permute(golden_cnn_x, gckpt_shape4(2, 3, 2, 4), columns, pixels);
+const int channels_last[] = { 0, 2, 3, 1 };
+layers_permute(golden_cnn_x, gckpt_shape4(2, 3, 2, 4), channels_last, pixels);
 gckpt_pick last = { z, 0 };
 gckpt_feed feed = { gckpt_id(images), pixels };
 gckpt_plan_desc one = { .mode = GCKPT_INFERENCE, .fetch = &last, .fetches = 1 };
@@ -48,17 +61,101 @@ for (int i = 0; i < 10; i++)
     if (!got || got[i] - golden_cnn_y[i] > 1e-6f || golden_cnn_y[i] - got[i] > 1e-6f)
         ok = !printf("output %d of the net: %g, PyTorch's %g\n", i, got ? got[i] : 0, golden_cnn_y[i]);
 gckpt_exec_free(cnn_exec), gckpt_plan_free(cnn_plan), gckpt_graph_free(cnn);
-gckpt_store_free(ours), gckpt_store_free(theirs);
+gckpt_store_free(ours);
 END
     printf 'gckpt_exec_free(e), gckpt_exec_free(v), gckpt_exec_free(d), gckpt_plan_free(p);\n'
     printf 'gckpt_plan_free(small), gckpt_plan_free(forward), gckpt_plan_free(top);\n'
     printf 'gckpt_plan_free(q), gckpt_plan_free(b), gckpt_graph_free(g), gckpt_store_free(s);\n'
     printf 'return !ok;\n}\n'
 } > "$work/pytorch.c"
-awk '/^```text$/ { on = 1; next } /^```/ { on = 0 } on' docs/from-pytorch.md > "$work/pytorch.text"
+blocks text > "$work/pytorch.text"
 check "from-pytorch: compiles" $LINKED $FLAGS "$work/pytorch.c" -o "$work/pytorch"
 check "from-pytorch: runs" sh -c "$work/pytorch > $work/pytorch.out"
 check "from-pytorch: prints what the page says" diff "$work/pytorch.text" "$work/pytorch.out"
+
+# net NAME SECTION MODEL DATA: a net's program; behind it, in one of its own, that the page's file gives PyTorch's logits
+# and is saved with its names, shapes and bytes, and what the steps left gives PyTorch's, too
+net()
+{
+    awk -v want="$2" -v to="$work/$1" '
+        /^## / { here = index($0, "## " want) == 1; n = 0 }
+        /^```c$/ { on = here; n++; next }
+        /^```/ { on = 0 }
+        on { print > (to (n == 1 ? ".functions" : ".body")) }' docs/from-pytorch.md
+    {
+        printf '#include "gradckpt.h"\n#include "layers.h"\n#include "tests/golden/nets.h"\n'
+        cat "$work/$1.functions"
+        cat << 'END'
+static int checked(const char *from, const char *to, const void *x_data, const gckpt_tensor *like, int classes,
+                   const float *want)
+{
+    const gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes };
+    gckpt_store *s = gckpt_store_new(NULL), *file[2] = { gckpt_store_new(NULL), gckpt_store_new(NULL) };
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_node in;
+    gckpt_graph_node(gckpt_graph_of(like), gckpt_id(like), &in);
+    gckpt_tensor *x = gckpt_input(g, "x", in.type, in.shape);
+    gckpt_pick pick = { model(x), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    int ok = gckpt_store_load_as(s, from, &torch) == GCKPT_OK && gckpt_store_save_as(s, to, &torch) == GCKPT_OK;
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(x), x_data };
+    ok = ok && gckpt_forward(e, &feed, 1, 8, NULL) == GCKPT_OK;
+    const float *y = ok ? gckpt_fetch(e, gckpt_id(pick.tensor), 0) : NULL;
+    double far = y ? 0 : 1;
+    for (int i = 0; y && i < 8 * classes; i++) {
+        const double off = (double)y[i] - (double)want[i];
+        far = off > far ? off : -off > far ? -off : far;
+    }
+    fprintf(stderr, "%s: logits %.2g from PyTorch's, %s\n", from, far, gckpt_error_text(s));
+    gckpt_parameter a, b; /* as they are in the files */
+    for (int i = 0; i < 2; i++)
+        ok = gckpt_store_load(file[i], i ? to : from) == GCKPT_OK && ok;
+    ok = ok && gckpt_store_count(file[0]) == gckpt_store_count(file[1]) && gckpt_store_count(s) > 9;
+    for (int i = 0; ok && gckpt_store_get(file[0], i, &a) == GCKPT_OK; i++) {
+        ok = gckpt_store_get(file[1], gckpt_store_find(file[1], a.name), &b) == GCKPT_OK && a.shape.n == b.shape.n;
+        for (int k = 0; ok && k < a.shape.n; k++)
+            ok = a.shape.d[k] == b.shape.d[k];
+        ok = ok && memcmp(a.values, b.values, sizeof(float) * (size_t)a.elements) == 0;
+        if (!ok)
+            fprintf(stderr, "%s is not in %s as in %s\n", a.name, to, from);
+    }
+    gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);
+    gckpt_store_free(file[0]), gckpt_store_free(file[1]);
+    return ok && far < 5e-6;
+}
+
+int main(void)
+{
+static int32_t y_data[8];
+END
+        printf 'enum { CLASSES = sizeof golden_%s_before / 32 };\n%s\n' "$1" "$4"
+        printf 'for (int i = 0; i < 8; i++)\n    y_data[i] = i %% CLASSES;\n'
+        cat "$work/$1.body"
+        printf 'int ok = checked("tests/golden/%s.safetensors", "build/%s_before.safetensors", x_data, x,\n' "$1" "$1"
+        printf '                 CLASSES, golden_%s_before) &\n' "$1"
+        printf '         checked("build/%s_after.safetensors", "%s/%s_again.safetensors", x_data, x,\n' "$1" "$work" "$1"
+        printf '                 CLASSES, golden_%s_after);\n' "$1"
+        printf 'gckpt_exec_free(e), gckpt_plan_free(p), gckpt_graph_free(g), gckpt_store_free(s);\n'
+        printf 'return !ok;\n}\n'
+    } | sed "s/ model(x)/ $3/" > "$work/$1.c"
+    blocks text "$2" > "$work/$1.text"
+    lines="$(grep -c . "$work/$1.functions") and $(grep -c . "$work/$1.body") lines"
+    check "from-pytorch: $2: $lines" grep -q "gradckpt.h: $lines" docs/from-pytorch.md
+    awk '/golden_'"$1"'_losses/ { on = 1; next } /}/ { on = 0 } on' tests/golden/nets.h | tr -d 'f,' |
+        awk '{ for (i = 1; i <= NF; i++) printf "%s%.4f", n++ ? " " : "", $i } END { print "" }' > "$work/$1.want"
+    check "from-pytorch: $2: compiles" $LINKED $FLAGS "$work/$1.c" -o "$work/$1"
+    check "from-pytorch: $2: logits, and files there and back" sh -c "$work/$1 > $work/$1.out"
+    check "from-pytorch: $2: prints what the page says" diff "$work/$1.text" "$work/$1.out"
+    check "from-pytorch: $2: as PyTorch prints" diff "$work/$1.text" "$work/$1.want"
+}
+net resnet 'A ResNet' 'resnet(x, 2, 1, 6, 5)' 'static float x_data[8 * 16 * 16 * 3];
+for (int i = 0; i < 8 * 16 * 16 * 3; i++)
+    x_data[i] = (float)(i * 7919 % 1009) / 504 - 1;'
+net lstm 'An LSTM' 'words(x)' 'static int32_t x_data[8 * 12];
+for (int i = 0; i < 8 * 12; i++)
+    x_data[i] = i * 7919 % 1009 % 20;'
 
 # docs/ops.md has the builders of sections api-ops and api-losses, with their arguments, and no other.
 sed -n '/^\/\* >>api-ops/,/^\/\* >>api-segments/p' gradckpt.h | tr -s '\n ' '  ' |

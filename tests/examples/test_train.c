@@ -69,6 +69,68 @@ static void test_layers(void)
     gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
 }
 
+/* Convolutions, flattening, group norm, LSTM. */
+static void test_more_layers(void)
+{
+    static float in[48];
+    const gckpt_window window = {
+        .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 1, 2 }, .groups = 2
+    };
+    const gckpt_window up = {
+        .stride = { 2, 2 }, .padding = { 1, 1 }, .output_padding = { 1, 1 }, .groups = 2
+    };
+    const gckpt_window one = { .padding = { 0, 1 }, .groups = 2 }, two = { .stride = { 0, 2 } };
+    static const float *const want[7] = { golden_groupnorm, golden_up,          golden_flat,
+                                          golden_signal,    golden_flat_signal, golden_lstm,
+                                          golden_lstm_all };
+    static const char *const what[7] = { "groupnorm",   "up",   "flat",    "signal",
+                                         "flat_signal", "lstm", "lstm_all" };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *signal = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(2, 3, 8));
+    gckpt_tensor *t[7], *state[2] = { NULL, NULL };
+    gckpt_pick pick[7];
+    gckpt_plan_desc desc;
+    gckpt_parameter p;
+    memset(&desc, 0, sizeof desc);
+    memset(pick, 0, sizeof pick);
+    memcpy(in, golden_block, sizeof in);
+    t[0] = layers_conv2d(gckpt_reshape(signal, gckpt_shape4(2, 3, 4, 2)), "c2", 4, 3, &window, 1);
+    t[0] = layers_groupnorm(t[0], "gn", 2);
+    t[1] = layers_conv2d_transposed(t[0], "up", 6, 3, &up, 1);
+    t[2] = layers_dense(layers_flatten(t[1]), "fc", 3);
+    t[3] = layers_conv1d_transposed(layers_conv1d(signal, "c1", 4, 2, &one, 0), "up1", 6, 3, &two, 1);
+    t[4] = layers_dense(layers_flatten(t[3]), "fc1", 3);
+    for (int i = 0; i < 3; i++)
+        t[5] = layers_lstm(gckpt_sum(gckpt_slice(signal, 1, i, i + 1), 1), state, "lstm", 6);
+    t[6] = layers_lstm_all(signal, "deep", 6, 2);
+    for (int i = 0; i < 7; i++)
+        pick[i].tensor = t[i];
+    desc.mode = GCKPT_INFERENCE;
+    desc.fetch = pick;
+    desc.fetches = 7;
+    gckpt_plan *plan = gckpt_plan_new(g, NULL, 0, &desc);
+    gckpt_exec *e = gckpt_exec_new(plan, s, NULL);
+    const gckpt_feed feed = { gckpt_id(signal), in };
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(plan == NULL ? (const void *)g : s));
+    for (int i = 0; gckpt_store_get(s, i, &p) == GCKPT_OK; i++)
+        for (int64_t k = 0; k < p.elements; k++)
+            p.values[k] = (float)((k * 37 + (int64_t)strlen(p.name) * 11) % 101 - 50) / 100;
+    CHECK(gckpt_forward(e, &feed, 1, 2, NULL) == GCKPT_OK);
+    for (int i = 0; i < 7; i++) {
+        const gckpt_shape shape = gckpt_shape_of(t[i]);
+        int n = 1;
+        for (int k = 0; k < shape.n; k++)
+            n *= (int)shape.d[k];
+        near(gckpt_fetch(e, gckpt_id(t[i]), 0), want[i], n, what[i]);
+    }
+    CHECK(layers_flatten(NULL) == NULL && layers_conv2d(NULL, "x", 3, 3, NULL, 1) == NULL &&
+          layers_groupnorm(NULL, "x", 1) == NULL && layers_lstm_all(NULL, "x", 3, 1) == NULL);
+    state[0] = state[1] = NULL;
+    CHECK(layers_lstm(NULL, state, "x", 3) == NULL && gckpt_error(g) == GCKPT_OK);
+    gckpt_exec_free(e), gckpt_plan_free(plan), gckpt_graph_free(g), gckpt_store_free(s);
+}
+
 /* Spread and bounds of initial values, and their names. */
 static void test_initial_values(void)
 {
@@ -82,13 +144,23 @@ static void test_initial_values(void)
                  { "h.7.mlp.c_fc.weight", 0, 0.02 },
                  { "h.7.mlp.c_proj.weight", 0, 0.02 / 4 },
                  { "h.7.mlp.c_proj.bias", 0, 0 },
-                 { "h.7.ln_1.bias", 0, 0 } };
+                 { "h.7.ln_1.bias", 0, 0 },
+                 { "c.weight", 1 / 12.0, 1 / 12.0 / 1.7320508 }, /* by 9 x 16 of its 64 channels */
+                 { "c.bias", 1 / 12.0, 1 / 12.0 / 1.7320508 },
+                 { "up.weight", 1 / 20.0, 1 / 20.0 / 1.7320508 }, /* by 4 x 100 */
+                 { "lstm.weight_ih_l1", 1 / 8.0, 1 / 8.0 / 1.7320508 },
+                 { "lstm.bias_hh_l0", 1 / 8.0, 1 / 8.0 / 1.7320508 },
+                 { "gn.bias", 0, 0 } };
     const layers_gpt gpt = { 8, 4, 1, 0.1f };
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *in = gckpt_input(g, "in", GCKPT_F32, gckpt_shape3(2, 3, 64));
     gckpt_parameter p;
+    const gckpt_window four = { .groups = 4 };
+    gckpt_tensor *image = gckpt_input(g, "image", GCKPT_F32, gckpt_shape4(2, 3, 3, 64));
     layers_dense(layers_block(in, &gpt, 7), "fc", 64);
+    layers_conv2d_transposed(layers_conv2d(image, "c", 128, 3, &four, 1), "up", 100, 2, NULL, 0);
+    layers_groupnorm(layers_lstm_all(in, "lstm", 64, 2), "gn", 2);
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         double square = 0, most = 0;
         CHECK_MSG(gckpt_store_get(s, gckpt_store_find(s, want[i].name), &p) == GCKPT_OK, "%s",
@@ -545,6 +617,7 @@ int main(void)
             class_of[i] = score[k] > score[class_of[i]] ? k : class_of[i];
     }
     test_layers();
+    test_more_layers();
     test_initial_values();
     test_hyper();
     test_order();

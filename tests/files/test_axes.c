@@ -2,7 +2,9 @@
  * (golden/make_cnn.py) has the same outputs here when its weights are permuted, and is refused
  * until the program has said that they are, whatever reads them, loaded before the graph is built
  * or after; files of this library load without a word; counters of batch norms are left out with a
- * note. */
+ * note. desc.axes: the same net is read, mapped and written as PyTorch has it; any order of any
+ * number of axes, of values and state, whatever they are stored as, is what moving each element by
+ * itself makes; what cannot be is refused by name, and nothing is half read. */
 #include "gradckpt.h"
 #include "rig.h"
 #include "examples/layers.h"
@@ -89,7 +91,8 @@ typedef struct {
     gckpt_tensor *x, *y;
 } net;
 
-/* in_graph: parameters are as in PyTorch, and the graph permutes them. */
+/* in_graph: parameters are as in PyTorch, and the graph permutes them. FLAT: by layers_flatten. */
+enum { FLAT = 2 };
 static net build(gckpt_store *s, int in_graph)
 {
     const gckpt_init none = { 0, 0, 0 };
@@ -98,15 +101,16 @@ static net build(gckpt_store *s, int in_graph)
     n.x = gckpt_input(n.g, "x", GCKPT_F32, gckpt_shape4(2, 2, 4, 3));
     gckpt_tensor *w = gckpt_param(n.g, "0.weight", gckpt_shape4(3, 3, 3, 3), none);
     gckpt_tensor *b = gckpt_param(n.g, "0.bias", gckpt_shape1(3), none);
-    w = in_graph ? gckpt_permute(w, weights, 4) : w;
+    w = in_graph == 1 ? gckpt_permute(w, weights, 4) : w;
     gckpt_tensor *h = gckpt_relu(layers_batchnorm(gckpt_conv2d(n.x, w, b, &same), "1"));
     w = gckpt_param(n.g, "4.weight", gckpt_shape2(5, 24), none);
     b = gckpt_param(n.g, "4.bias", gckpt_shape1(5), none);
-    if (in_graph) {
+    if (in_graph == 1) {
         w = gckpt_permute(gckpt_reshape(w, gckpt_shape4(5, 3, 2, 4)), flat, 4);
         w = gckpt_reshape(w, gckpt_shape2(5, 24));
     }
-    n.y = gckpt_linear_transposed(gckpt_reshape(h, gckpt_shape2(2, 24)), w, b);
+    h = in_graph == FLAT ? layers_flatten(h) : gckpt_reshape(h, gckpt_shape2(2, 24));
+    n.y = gckpt_linear_transposed(h, w, b);
     return n;
 }
 
@@ -130,7 +134,7 @@ static double distance(gckpt_store *s, const net *n)
     return most;
 }
 
-/* What docs/from-pytorch.md does in C. */
+/* By hand, in C. */
 static void permute_all(gckpt_store *from, gckpt_store *to)
 {
     gckpt_parameter a, b;
@@ -424,6 +428,420 @@ static void test_arguments(void)
     free(f.bytes);
 }
 
+/* ---- desc.axes ---- */
+enum { PARAMS = 5 };
+typedef struct {
+    int n[PARAMS], axes[PARAMS][GCKPT_MAX_DIMS]; /* of "p0", ..; n 0: as it is */
+    int given;                                   /* 1: n may be wrong */
+} orders;
+
+/* "p0" in the store, "q0" in the file. */
+static const char *in_file_q(void *user, const char *name)
+{
+    static char other[8];
+    (void)user;
+    snprintf(other, sizeof other, "%c%s", name[0] == 'p' ? 'q' : 'p', name + 1);
+    return other;
+}
+
+static int order_of(void *user, const char *name, gckpt_shape shape, int *axes)
+{
+    orders *o = (orders *)user;
+    const int i = name[1] - '0';
+    CHECK(name[0] == 'p' && (shape.n == o->n[i] || o->n[i] == 0 || o->given));
+    memcpy(axes, o->axes[i], sizeof o->axes[i]);
+    return o->n[i];
+}
+
+/* Where a file has a tensor's data, and its shape. NULL: nowhere. */
+static const unsigned char *data_of(const file *f, const char *name, gckpt_shape *shape)
+{
+    char key[64];
+    const char *header = (const char *)f->bytes + 8;
+    const size_t length = f->bytes[0] + 256u * f->bytes[1];
+    snprintf(key, sizeof key, "\"%s\":{\"dtype\":", name);
+    const char *at = strstr(header, key);
+    if (at == NULL || at > header + length)
+        return NULL;
+    at = strstr(at, "\"shape\":[") + 9;
+    for (shape->n = 0; *at != ']'; at += *at == ',')
+        shape->d[shape->n++] = strtoll(at, (char **)(uintptr_t)&at, 10);
+    return f->bytes + 8 + length + strtoll(strstr(at, "offsets\":[") + 10, NULL, 10);
+}
+
+/* `turned` has a tensor of `plain`, of elements of `size` bytes, with axis i where axes[i] was. */
+static void moved(const file *plain, const file *turned, const char *name, const int *axes,
+                  size_t size)
+{
+    gckpt_shape was, is;
+    float from[4096], to[4096];
+    const unsigned char *a = data_of(plain, name, &was), *b = data_of(turned, name, &is);
+    if (!CHECK_MSG(a && b && was.n == is.n && count_of(&was) <= 4096, "%s", name))
+        return;
+    for (int i = 0; i < is.n; i++)
+        CHECK_MSG(is.d[i] == was.d[axes[i]], "%s: axis %d", name, i);
+    for (int k = 0; k < (int)count_of(&was); k++)
+        from[k] = (float)k;
+    layers_permute(from, was, axes, to);
+    int wrong = 0;
+    for (int k = 0; k < (int)count_of(&was); k++)
+        wrong += memcmp(a + (size_t)to[k] * size, b + (size_t)k * size, size) != 0;
+    CHECK_MSG(wrong == 0, "%s: %d elements elsewhere", name, wrong);
+}
+
+/* Parameters of these shapes, and what is minimised: their squares, which begins at terms[1]. */
+static gckpt_graph *any(gckpt_store *s, const gckpt_shape *shapes, gckpt_term *terms)
+{
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    for (int i = 0; i < PARAMS; i++) {
+        const char name[] = { 'p', (char)('0' + i), 0 };
+        gckpt_tensor *w = gckpt_param(g, name, shapes[i], (gckpt_init){ 1, 0, 0 });
+        terms[i + 1] = (gckpt_term){ gckpt_sum_loss(gckpt_mul(w, w)), 1, 1 };
+    }
+    return g;
+}
+
+/* Any shapes, and orders for them: as it is, or any. */
+static void shapes_of(gckpt_shape *shapes, orders *o)
+{
+    memset(o, 0, sizeof *o);
+    for (int i = 0; i < PARAMS; i++) {
+        memset(&shapes[i], 0, sizeof shapes[i]);
+        shapes[i].n = (int)below(GCKPT_MAX_DIMS + 1);
+        for (int k = 0; k < shapes[i].n; k++) {
+            shapes[i].d[k] = between(1, 4);
+            o->axes[i][k] = k;
+        }
+        o->n[i] = chance(20) ? 0 : shapes[i].n;
+        for (int k = shapes[i].n - 1; k > 0 && chance(90); k--) {
+            const int other = (int)below(k + 1), was = o->axes[i][k];
+            o->axes[i][k] = o->axes[i][other];
+            o->axes[i][other] = was;
+        }
+        for (int k = 0; k < shapes[i].n && !o->n[i]; k++)
+            o->axes[i][k] = k;
+    }
+}
+
+/* Written, read and mapped: values and AdamW's state. */
+static void test_any(void)
+{
+    for (int round = 0; round < 60; round++) {
+        gckpt_shape shapes[PARAMS];
+        orders o;
+        random_state = (uint64_t)round + 34;
+        shapes_of(shapes, &o);
+        const int whole = round % 2;
+        gckpt_file_desc plain = { .values_only = !whole },
+                        turn = { .user = &o, .values_only = !whole, .axes = order_of };
+        if (round % 3 == 0)
+            plain.rename = turn.rename = in_file_q;
+        gckpt_store *s = store_new();
+        gckpt_term terms[PARAMS + 1];
+        gckpt_graph *g = any(s, shapes, terms);
+        const float one = 1;
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(1));
+        terms[0] = (gckpt_term){ gckpt_sum_loss(x), 1, 0 };
+        if (whole) {
+            gckpt_plan *p = gckpt_plan_new(g, terms, PARAMS + 1, NULL);
+            gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+            gckpt_feed feed = { gckpt_id(x), &one };
+            gckpt_hyper h = gckpt_hyper_lr(0.1f);
+            CHECK_MSG(gckpt_step(e, &feed, 1, 1, &h, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+            gckpt_exec_free(e), gckpt_plan_free(p);
+        }
+        file a = written(s, &plain), b = written(s, &turn);
+        int turned = 0;
+        for (int i = 0; i < PARAMS; i++)
+            for (int slot = -1; slot < (whole ? 2 : 0); slot++) {
+                char name[32];
+                snprintf(name, sizeof name, slot < 0 ? "%c%d" : "%c%d#state%d",
+                         round % 3 ? 'p' : 'q', i, slot);
+                moved(&a, &b, name, o.axes[i], sizeof(float));
+                for (int k = 0; k < shapes[i].n; k++)
+                    turned |= o.axes[i][k] != k;
+            }
+        CHECK(has_text(&b, "\"convolution_axes\":\"unsaid\"") == (whole && turned));
+        CHECK(!turned || !has_text(&b, "HWIO"));
+        for (int way = 0; way < 3; way++) { /* built before, not, mapped */
+            gckpt_store *t = store_new();
+            gckpt_graph *h = way ? NULL : any(t, shapes, terms);
+            CHECK_MSG((way == 2 ? gckpt_store_map(t, b.bytes, b.size, &turn)
+                                : read_as(t, &b, &turn)) == GCKPT_OK,
+                      "%s", gckpt_error_text(t));
+            CHECK(gckpt_store_hash(t) == gckpt_store_hash(s));
+            file again = written(t, &turn);
+            CHECK(same_file(&b, &again));
+            free(again.bytes);
+            rig_free(NULL, NULL, h, t);
+        }
+        free(a.bytes), free(b.bytes);
+        rig_free(NULL, NULL, g, s);
+    }
+    CHECK(mem.live == 0);
+}
+
+static void packed(gckpt_store *s, gckpt_storage storage)
+{
+    CHECK(gckpt_store_freeze(s, "p0", 1) == GCKPT_OK);
+    CHECK_MSG(gckpt_store_pack(s, "p0", storage) == GCKPT_OK, "%s", gckpt_error_text(s));
+}
+
+/* "p0" (4,3,2,5), stored in any way, from a file of any type; what is stored alike keeps its bits. */
+static void test_stored(void)
+{
+    orders o = { { 4 }, { { 3, 2, 0, 1 } }, 0 };
+    for (int in_file = 0; in_file < 3; in_file++)
+        for (int there = 0; there < 5; there++) {
+            gckpt_store *s = store_new(), *t = store_new();
+            const gckpt_shape shape = gckpt_shape4(4, 3, 2, 5);
+            gckpt_graph *g = gckpt_graph_new(s, NULL), *h = gckpt_graph_new(t, NULL);
+            gckpt_parameter p;
+            gckpt_param(g, "p0", shape, (gckpt_init){ 0, 0, 0 });
+            CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
+            for (int k = 0; k < 120; k++)
+                p.values[k] = (float)(k - 60) / 4; /* which all hold */
+            const gckpt_storage types[] = { GCKPT_STORED_F32, GCKPT_STORED_BF16, GCKPT_STORED_F16 };
+            const gckpt_file_desc turn = { .user = &o,
+                                           .values_only = 1,
+                                           .storage = types[in_file],
+                                           .axes = order_of },
+                                  plain = { .values_only = 1, .storage = types[in_file] };
+            file a = written(s, &plain), b = written(s, &turn);
+            moved(&a, &b, "p0", o.axes[0], in_file ? 2 : 4);
+            if (there < 3) {
+                gckpt_param(h, "p0", shape, (gckpt_init){ 1, 0, 0 });
+                if (there)
+                    packed(t, types[there]);
+            }
+            if (there == 3) { /* of the program, not to be changed: right, and then wrong */
+                static float own[120];
+                memcpy(own, p.values, sizeof own);
+                CHECK(gckpt_store_external(t, "p0", shape, own, 0) == GCKPT_OK);
+                gckpt_result want = in_file ? GCKPT_E_DATA : GCKPT_OK;
+                CHECK_MSG(read_as(t, &b, &turn) == want, "%s", gckpt_error_text(t));
+                own[77] += 1;
+                CHECK(read_as(t, &b, &turn) == GCKPT_E_DATA &&
+                      strstr(gckpt_error_text(t), "not writable"));
+            } else {
+                CHECK_MSG((there == 4 ? gckpt_store_map(t, b.bytes, b.size, &turn)
+                                      : read_as(t, &b, &turn)) == GCKPT_OK,
+                          "%s", gckpt_error_text(t));
+                CHECK(gckpt_store_hash(s) == gckpt_store_hash(t));
+                CHECK(gckpt_store_get(t, 0, &p) == GCKPT_OK &&
+                      p.storage == types[there < 3 ? there : 0] && !p.frozen == (there % 4 == 0));
+                file again = written(t, &turn);
+                CHECK(same_file(&b, &again) == (there % 4 == 0 || there == in_file));
+                free(again.bytes);
+            }
+            free(a.bytes), free(b.bytes);
+            rig_free(NULL, NULL, g, s);
+            rig_free(NULL, NULL, h, t);
+        }
+    CHECK(mem.live == 0);
+}
+
+/* No order of all axes; shapes that do not agree behind it; I8 and I4, in file or store; F16 beyond
+ * what it holds. Nothing is read, nothing written. */
+static void test_axes_refused(void)
+{
+    static const orders wrong[] = { { { 3 }, { { 0, 1, 2 } }, 1 },   { { 2 }, { { 0, 0 } }, 1 },
+                                    { { 2 }, { { 0, 2 } }, 1 },      { { 2 }, { { 1, -1 } }, 1 },
+                                    { { 1 }, { { 0 } }, 1 },         { { -1 }, { { 0, 1 } }, 1 },
+                                    { { 2 }, { { 1 << 30, 0 } }, 1 } };
+    orders o = { { 2 }, { { 1, 0 } }, 0 };
+    gckpt_file_desc d = { .user = &o, .axes = order_of }, values = { .values_only = 1 };
+    gckpt_store *s = store_new();
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_param(g, "p0", gckpt_shape2(3, 32), (gckpt_init){ 1, 0, 0 });
+    gckpt_param(g, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
+    file f = written(s, &values), none = { 0 };
+    const uint64_t before = gckpt_store_hash(s);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        orders w = wrong[i];
+        d.user = &w;
+        CHECK(read_as(s, &f, &d) == GCKPT_E_ARG && gckpt_store_hash(s) == before &&
+              strstr(gckpt_error_text(s), "tensor \"p0\": desc.axes gives "));
+        CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_ARG && none.size == 0);
+        CHECK_MSG(strstr(gckpt_error_text(s), "\"p0\"") && strstr(gckpt_error_text(s), "[3,32]"),
+                  "%s", gckpt_error_text(s));
+        gckpt_store *t = store_new();
+        CHECK(read_as(t, &f, &d) == GCKPT_E_ARG && gckpt_store_count(t) == 0);
+        gckpt_store_free(t);
+    }
+    d.user = &o; /* (3,32) turned is (32,3) */
+    CHECK(read_as(s, &f, &d) == GCKPT_E_SHAPE && gckpt_store_hash(s) == before);
+    CHECK_MSG(strstr(gckpt_error_text(s), "[32,3], permuted by desc.axes, the store as [3,32]"),
+              "%s", gckpt_error_text(s));
+    for (int type = GCKPT_STORED_I8; type <= GCKPT_STORED_I4; type++) {
+        packed(s, (gckpt_storage)type);
+        file small = written(s, &values);
+        const uint64_t now = gckpt_store_hash(s);
+        gckpt_store *t = store_new();
+        for (int way = 0; way < 2; way++) {
+            CHECK((way ? gckpt_store_map(t, small.bytes, small.size, &d)
+                       : read_as(t, &small, &d)) == GCKPT_E_DATA &&
+                  gckpt_store_count(t) == 0 && strstr(gckpt_error_text(t), "tensor \"p0\""));
+            CHECK_MSG(strstr(gckpt_error_text(t), "I8 and I4"), "%s", gckpt_error_text(t));
+        }
+        CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA && none.size == 0 &&
+              strstr(gckpt_error_text(s), "\"p0\""));
+        gckpt_graph *h = gckpt_graph_new(t, NULL); /* into what is packed */
+        gckpt_param(h, "p0", gckpt_shape2(32, 32), (gckpt_init){ 1, 0, 0 });
+        gckpt_param(h, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
+        file square = written(t, &values);
+        packed(t, (gckpt_storage)type);
+        const uint64_t held = gckpt_store_hash(t);
+        CHECK(read_as(t, &square, &d) == GCKPT_E_DATA && gckpt_store_hash(t) == held);
+        CHECK(gckpt_store_hash(s) == now);
+        rig_free(NULL, NULL, h, t);
+        free(small.bytes), free(square.bytes);
+    }
+    packed(s, GCKPT_STORED_F32);
+    gckpt_parameter p;
+    CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
+    p.values[5] = 1e6f;
+    d.storage = GCKPT_STORED_F16;
+    CHECK(gckpt_store_write_as(s, file_write, &none, &d) == GCKPT_E_DATA &&
+          strstr(gckpt_error_text(s), "65504"));
+    d.storage = GCKPT_STORED_F32;
+    file turned = written(s, &d);
+    gckpt_store *t = store_new();
+    gckpt_graph *h = gckpt_graph_new(t, NULL);
+    gckpt_param(h, "p0", gckpt_shape2(3, 32), (gckpt_init){ 1, 0, 0 });
+    gckpt_param(h, "p1", gckpt_shape1(2), (gckpt_init){ 1, 0, 0 });
+    packed(t, GCKPT_STORED_F16);
+    const uint64_t half = gckpt_store_hash(t);
+    CHECK(read_as(t, &turned, &d) == GCKPT_E_DATA && gckpt_store_hash(t) == half &&
+          strstr(gckpt_error_text(t), "65504"));
+    rig_free(NULL, NULL, h, t);
+    free(f.bytes), free(none.bytes), free(turned.bytes);
+    rig_free(NULL, NULL, g, s);
+    CHECK(mem.live == 0);
+}
+
+/* Each allocation, read and write fails in turn; each bit of the header is another. */
+static void test_axes_failing(void)
+{
+    gckpt_shape shapes[PARAMS];
+    orders o;
+    random_state = 7;
+    shapes_of(shapes, &o);
+    const gckpt_file_desc turn = { .user = &o, .axes = order_of };
+    gckpt_store *s = store_new();
+    gckpt_term terms[PARAMS + 1];
+    gckpt_graph *g = any(s, shapes, terms);
+    file f = written(s, &turn);
+    gckpt_result result = GCKPT_E_FILE;
+    for (size_t n = 1; n < 300 && result != GCKPT_OK; n++) {
+        file copy = { .bytes = f.bytes, .size = f.size, .fail_call = n }, out = { .fail_call = n };
+        gckpt_store *t = store_new();
+        result = gckpt_store_read_as(t, file_read, &copy, f.size, &turn);
+        CHECK(result == GCKPT_OK || (result == GCKPT_E_FILE && gckpt_store_count(t) == 0));
+        CHECK(gckpt_store_write_as(s, file_write, &out, &turn) ==
+              (n > 1 && result == GCKPT_OK ? GCKPT_OK : gckpt_error(s)));
+        free(out.bytes);
+        gckpt_store_free(t);
+    }
+    CHECK(result == GCKPT_OK);
+    result = GCKPT_E_MEMORY;
+    for (long n = 1; n < 200 && result != GCKPT_OK; n++) {
+        gckpt_store *t = store_new();
+        mem.calls = 0;
+        mem.fail_at = n;
+        result = read_as(t, &f, &turn);
+        mem.fail_at = 0;
+        CHECK(result == GCKPT_OK || (result == GCKPT_E_MEMORY && gckpt_store_count(t) == 0));
+        gckpt_store_free(t);
+    }
+    CHECK(result == GCKPT_OK);
+    const uint64_t before = gckpt_store_hash(s);
+    const size_t header = 8 + f.bytes[0] + 256u * f.bytes[1];
+    for (size_t at = 8; at < header; at++)
+        for (int bit = 0; bit < 8; bit += 3) {
+            f.bytes[at] ^= (unsigned char)(1 << bit);
+            result = read_as(s, &f, &turn);
+            CHECK(result == GCKPT_OK || gckpt_store_hash(s) == before);
+            f.bytes[at] ^= (unsigned char)(1 << bit);
+            if (result == GCKPT_OK)
+                CHECK(read_as(s, &f, &turn) == GCKPT_OK && gckpt_store_hash(s) == before);
+        }
+    free(f.bytes);
+    rig_free(NULL, NULL, g, s);
+    CHECK(mem.live == 0);
+}
+
+static int none_said(void *user, const char *name, gckpt_shape shape, int *axes)
+{
+    (void)user, (void)name, (void)shape, (void)axes;
+    return 0;
+}
+
+static int as_here(void *user, const char *name, gckpt_shape shape, int *axes)
+{
+    ++*(int *)user;
+    (void)name;
+    for (int i = 0; i < shape.n; i++)
+        axes[i] = i;
+    return shape.n;
+}
+
+/* PyTorch's net, as it saved it: before and after building, read and mapped; saved, it has the bytes
+ * that PyTorch's file has. The guard stands where nothing is said, also by a desc that has axes. */
+static void test_pytorch(void)
+{
+    static const char *const names[] = { "0.weight", "0.bias",         "1.weight",      "1.bias",
+                                         "4.weight", "1.running_mean", "1.running_var", "4.bias" };
+    file f = golden("cnn", NULL), hwio = golden("cnn_hwio", NULL);
+    int asked = 0;
+    const gckpt_file_desc torch = { .values_only = 1, .axes = layers_pytorch_axes },
+                          silent = { .axes = none_said },
+                          here = { .user = &asked, .axes = as_here };
+    for (int way = 0; way < 4; way++) {
+        gckpt_store *s = store_new();
+        net n = { NULL, NULL, NULL };
+        if (way % 2)
+            n = build(s, FLAT);
+        CHECK_MSG((way < 2 ? read_as(s, &f, &torch)
+                           : gckpt_store_map(s, f.bytes, f.size, &torch)) == GCKPT_OK,
+                  "%s", gckpt_error_text(s));
+        if (way % 2 == 0)
+            n = build(s, FLAT);
+        CHECK_MSG(n.y != NULL, "%s", gckpt_error_text(n.g));
+        CHECK(distance(s, &n) < 1e-6);
+        file out = written(s, &torch);
+        CHECK(!has_text(&out, "axes"));
+        for (int i = 0; i < 8; i++) {
+            gckpt_shape a = { 0, { 0 } }, b = { 0, { 0 } };
+            const unsigned char *was = data_of(&f, names[i], &a), *is = data_of(&out, names[i], &b);
+            CHECK_MSG(was && is && a.n == b.n && !memcmp(a.d, b.d, sizeof a.d) &&
+                          !memcmp(was, is, sizeof(float) * (size_t)count_of(&a)),
+                      "%s", names[i]);
+        }
+        rig_free(NULL, NULL, n.g, s);
+        free(out.bytes);
+    }
+    gckpt_store *s = store_new();
+    net n = build(s, 0);
+    const uint64_t before = gckpt_store_hash(s);
+    CHECK(read_as(s, &f, &silent) == GCKPT_E_DATA && gckpt_store_hash(s) == before);
+    told(s, "tensor \"0.weight\"");
+    CHECK(strstr(gckpt_error_text(s), "desc.axes") != NULL);
+    CHECK(read_as(s, &f, &here) == GCKPT_OK && asked >= 8 && distance(s, &n) > 0.1);
+    asked = 0; /* of a file that says its order nothing is asked */
+    CHECK(read_as(s, &hwio, &here) == GCKPT_OK && asked == 0 && distance(s, &n) < 1e-6);
+    CHECK(read_as(s, &hwio, &torch) == GCKPT_OK && distance(s, &n) < 1e-6);
+    const gckpt_file_desc whole = { .axes = layers_pytorch_axes };
+    file out = written(s, &whole), own = written(s, &here);
+    CHECK(has_text(&out, "\"convolution_axes\":\"unsaid\"") && !has_text(&own, "unsaid"));
+    CHECK(read_as(s, &out, NULL) == GCKPT_E_DATA && read_as(s, &out, &whole) == GCKPT_OK &&
+          distance(s, &n) < 1e-6);
+    CHECK(read_as(s, &own, &torch) == GCKPT_OK && distance(s, &n) < 1e-6);
+    free(out.bytes), free(own.bytes), free(f.bytes), free(hwio.bytes);
+    rig_free(NULL, NULL, n.g, s);
+    CHECK(mem.live == 0);
+}
+
 int main(void)
 {
     test_refused();
@@ -433,5 +851,10 @@ int main(void)
     test_own();
     test_counters();
     test_arguments();
+    test_any();
+    test_stored();
+    test_axes_refused();
+    test_axes_failing();
+    test_pytorch();
     return check_report("axes");
 }

@@ -70,8 +70,32 @@ with torch.no_grad():
     mask = torch.full((3, 3), float("-inf")).triu(1)[None, None]
     y = llama.layers[0](outputs[0], attention_mask=mask, position_embeddings=turn)
     outputs += (y[0] if isinstance(y, tuple) else y,)
+class More(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c2 = nn.Conv2d(2, 4, 3, (2, 1), (1, 2), (1, 2), groups=2)
+        self.gn, self.up = nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2)
+        self.fc = nn.Linear(6 * 4 * 8, 3)
+        self.c1, self.up1 = nn.Conv1d(8, 4, 2, padding=1, groups=2, bias=False), nn.ConvTranspose1d(4, 6, 3, 2)
+        self.fc1 = nn.Linear(6 * 9, 3)
+        self.lstm, self.deep = nn.LSTM(8, 6, batch_first=True), nn.LSTM(8, 6, 2, batch_first=True)
+
+    def forward(self, x):
+        image, signal = x.reshape(2, 3, 4, 2).permute(0, 3, 1, 2), self.c1(x.permute(0, 2, 1))
+        norm, long = self.gn(self.c2(image)), self.up1(signal)
+        up = self.up(norm)
+        return (norm.permute(0, 2, 3, 1), up.permute(0, 2, 3, 1), self.fc(up.flatten(1)), long.permute(0, 2, 1),
+                self.fc1(long.flatten(1)), self.lstm(x)[0][:, -1], self.deep(x)[0])
+
+
+more = More().eval()
+with torch.no_grad():
+    for name, t in more.named_parameters():
+        fill(name, t.permute(2, 3, 1, 0) if t.dim() == 4 else t.permute(2, 1, 0) if t.dim() == 3 else t)
+    outputs += more(outputs[0])
 print("/* Written by make_layers.py with PyTorch %s. */" % torch.__version__)
-for name, t in zip(("block", "gru", "mlp", "gru_all", "image", "llama"), outputs):
+for name, t in zip(("block", "gru", "mlp", "gru_all", "image", "llama", "groupnorm", "up", "flat", "signal",
+                    "flat_signal", "lstm", "lstm_all"), outputs):
     print("static const float golden_%s[%d] = {" % (name, t.numel()))
     values = ["%.9gf" % x if "." in "%.9g" % x or "e" in "%.9g" % x else "%.9g.0f" % x for x in t.flatten().tolist()]
     for i in range(0, len(values), 6):
