@@ -20,6 +20,7 @@ typedef struct {
     gckpt_exec *e;
     gckpt_result result;
     gckpt_report report[STEPS];
+    rig_losses terms[STEPS];
     uint64_t hash, picked; /* weights; gradients that were picked */
     char text[200];
 } rank_of;
@@ -47,6 +48,8 @@ static void train(ranks_world *w, int rank, void *context)
         } else {
             r->result = gckpt_step(r->e, f, n, rows, &hyper, &r->report[step]);
         }
+        if (r->result == GCKPT_OK)
+            r->terms[step] = rig_term_losses(r->e, net.term, net.terms, &r->report[step]);
     }
     for (int i = 0; i < t->picks && r->result == GCKPT_OK; i++) {
         const float *g = gckpt_fetch(r->e, t->pick[i], 1);
@@ -156,7 +159,9 @@ static void run(unsigned seed, trial *t, const setting *s, const rank_of *want)
         rank_of *r = &t->rank[i];
         if (ready && CHECK_MSG(r->result == GCKPT_OK, "%s: rank %d: %s", name, i, r->text)) {
             CHECK_MSG(r->hash == want->hash && r->picked == want->picked &&
-                          !memcmp(r->report, want->report, sizeof r->report),
+                          !memcmp(r->report, want->report, sizeof r->report) &&
+                          !memcmp(r->terms, want->terms, sizeof r->terms) &&
+                          !r->terms[0].wrong && !r->terms[1].wrong,
                       "%s: rank %d: loss %.17g, norm %.17g, not %.17g, %.17g, hashes %d %d", name,
                       i, r->report[1].loss, r->report[1].grad_norm, want->report[1].loss,
                       want->report[1].grad_norm, r->hash == want->hash, r->picked == want->picked);
