@@ -3,6 +3,7 @@
  *     cc -O2 -fopenmp -I. examples/gpt.c -o gpt
  *     ./gpt                                    trains on the text of gradckpt.h
  *     ./gpt --data text.txt --budget 24M       on any text, in 24 MiB
+ *     ./gpt --summary                          what the model has; --profile: where the time goes
  *     ./gpt --help
  *     mpicc -DGPT_MPI -O2 -fopenmp -I. examples/gpt.c -o gpt-mpi
  *     mpirun -n 4 ./gpt-mpi --leaves 8         by 4 processes, to the bits of one with 8 leaves
@@ -99,6 +100,26 @@ static const char *const usual[] = { "batch",  "12",  "micro-batch",  "0",   "st
 static const options_table options = { "gpt",   allowed, sizeof allowed / sizeof allowed[0],
                                        16,      "WHICH", lm_rows,
                                        LM_ROWS, usual };
+
+static const char title[] =
+    "trains a small byte-level GPT inside a byte budget\n\n"
+    "    gpt                                     learns the text of gradckpt.h\n"
+    "    gpt --data a.txt --budget 24M --save a.safetensors --sample 400\n"
+    "    gpt --resume a.safetensors --steps 3000 goes on, to 3000 steps in all\n"
+    "    gpt --layers 8 --summary                what a model has; --plan: what each\n"
+    "                                            budget costs; --profile: its time";
+static const char *const groups[] = {
+    "Data and files", "data validation save save-every resume json",
+    "The model", "layers heads dim context vocabulary tie dropout seed",
+    "Steps", "steps batch lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
+    "Bytes and time: what changes no result", "budget micro-batch checkpoint fastest threads device",
+    "Bytes and time: what changes results", "bf16 bf16-fast leaves",
+#ifdef GPT_MPI
+    "Processes", "shard fast-reduce timeout",
+#endif
+    "Samples", "sample prompt samples temperature top-k top-p",
+    "What it tells", "summary plan profile frontier timeline help", NULL
+};
 
 /* Options that make the model, and those that are not kept in saved files. */
 static const char fixed[] = "layers heads dim vocabulary tie dropout";
@@ -834,7 +855,7 @@ int main(int argc, char **argv)
     if (status == 0)
         status = options_parse(&options, argc, argv);
     if (status == 0 && lm.help)
-        status = lm_print_help(&options, "trains a small byte-level GPT inside a byte budget");
+        status = lm_print_help_by(&options, title, groups);
     else if (status == 0)
         status = begin(argc, argv);
     status = lm_greatest(&run, status); /* what ends one process ends all */

@@ -501,14 +501,15 @@ static inline gckpt_result summary_print(const summary *s, int columns, gckpt_wr
         const summary_cell bytes = summary_number((int64_t)gckpt_plan_bytes(s->plan));
         const summary_cell arena = summary_number((int64_t)gckpt_plan_arena(s->plan));
         pictures_draw(&o,
-                      "micro-batch of %I rows: bytes kept for its backward, made again in it\n"
+                      "micro-batch of %I row%s: bytes kept for its backward, made again in it\n"
                       "plan: %s, %s bytes, of them %s in the arena\n",
-                      gckpt_plan_rows(s->plan), gckpt_mode_name(gckpt_plan_mode(s->plan)),
-                      bytes.text, arena.text);
+                      gckpt_plan_rows(s->plan), gckpt_plan_rows(s->plan) == 1 ? "" : "s",
+                      gckpt_mode_name(gckpt_plan_mode(s->plan)), bytes.text, arena.text);
     }
     return pictures_close(&o);
 }
 
+#ifndef GCKPT_NO_CHECK
 /* ---- time ---- */
 enum { SUMMARY_FORWARD, SUMMARY_AGAIN, SUMMARY_BACKWARD, SUMMARY_OTHER, SUMMARY_PHASES };
 
@@ -629,7 +630,7 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
             summary_spend(&all, s->plan, i, &p->spent[i]);
         rest.all = p->all - all.all;
         all.all = p->all;
-        memcpy(rest.name, "(checks, feeds, norm)", 22);
+        memcpy(rest.name, "(feeds, norm)", 14);
         memcpy(all.name, "all", 4);
         all.runs = 0;
         for (int i = 0; i < count && good; i++)
@@ -646,4 +647,5 @@ static inline gckpt_result summary_time(const summary *s, const gckpt_profile *p
     }
     return pictures_close(&o);
 }
+#endif /* GCKPT_NO_CHECK */
 #endif
