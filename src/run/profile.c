@@ -1,5 +1,6 @@
 #ifndef GCKPT_NO_CHECK
 #include "run/own.h"
+#include "graph/graph.h"
 #include "ops/ops.h"
 
 /* What one run of an op's instruction computes, reads and writes. */

@@ -27,15 +27,15 @@ typedef struct { double loss[STEPS], norm[STEPS]; int64_t count; uint64_t hash; 
 static struct { int id, gradient, data; int64_t n; float *values; } picks[PICKS];
 static int pick_count, not_finite;
 
-static double ticks(void *user) { return (*(double *)user += 0.5); }
+static double profile_clock(void *user) { return (*(double *)user += 0.5); }
 
 /* A whole step as gckpt_profile_step takes it, each instruction a tick. */
-static gckpt_result profiled(gckpt_exec *e, const gckpt_feed *f, int n, const gckpt_hyper *hyper, int length,
+static gckpt_result profiled_step(gckpt_exec *e, const gckpt_feed *f, int n, const gckpt_hyper *hyper, int length,
                              gckpt_report *report)
 {
     double clock = 0, seconds = 0;
     gckpt_spent *spent = (gckpt_spent *)calloc((size_t)length, sizeof *spent);
-    gckpt_profile p = { .seconds = ticks, .user = &clock, .spent = spent, .count = length };
+    gckpt_profile p = { .seconds = profile_clock, .user = &clock, .spent = spent, .count = length };
     const gckpt_result result = gckpt_profile_step(e, f, n, net.batch, hyper, &p);
     for (int i = 0; i < length; i++) {
         seconds += spent[i].seconds;
@@ -53,7 +53,7 @@ static gckpt_result one_step(gckpt_exec *e, const run *r, int length, gckpt_repo
     gckpt_feed f[NET_FEEDS];
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = r->in_backward || r->no_clip ? 0 : 0.3f };
     if (!r->stream && !r->pieces && ++turns % 4 == 0)
-        return profiled(e, f, net_feed(NULL, 0, f), r->mode == GCKPT_INFERENCE ? NULL : &hyper, length, report);
+        return profiled_step(e, f, net_feed(NULL, 0, f), r->mode == GCKPT_INFERENCE ? NULL : &hyper, length, report);
     if (r->mode == GCKPT_INFERENCE)
         return gckpt_forward(e, f, net_feed(NULL, 0, f), net.batch, report);
     return rig_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
