@@ -122,17 +122,19 @@ static void options_print_row(const options_table *t, const options_row *p)
     const char *const value[] = { "N", "N", "X", "BYTES", t->choice, "TEXT", "FILE", "" };
     const char *initial = options_initial(t, p);
     char allowed[512], text[1024];
-    printf("  --%s %-*s  ", p->name, t->width - (int)strlen(p->name), value[p->kind]);
+    const int indent = t->width + 7;
+    const int used = printf("  --%s%s%s", p->name, *value[p->kind] != 0 ? " " : "", value[p->kind]);
+    printf(used + 2 > indent ? "\n%*s" : "%*s", used + 2 > indent ? indent : indent - used, "");
     if (p->kind >= OPTIONS_TEXT) {
         snprintf(text, sizeof text, initial != NULL ? "%s (default %s)" : "%s", p->help, initial);
-        options_wrap(text, t->width + 7);
+        options_wrap(text, indent);
         return;
     }
-    options_wrap(p->help, t->width + 7);
+    options_wrap(p->help, indent);
     snprintf(text, sizeof text, initial != NULL ? "(%s; default %s)" : "(%s)",
              options_allowed(allowed, sizeof allowed, p), initial);
-    printf("%*s", t->width + 7, "");
-    options_wrap(text, t->width + 7);
+    printf("%*s", indent, "");
+    options_wrap(text, indent);
 }
 
 /* Whether `names`, words, has the name. */
