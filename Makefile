@@ -98,6 +98,7 @@ help:
 	@echo 'make stack     LoRA on a stack of Llama 13B, planned: the table of docs/finetuning.md'
 	@echo 'make methods   ten ways to fine-tune, beside each other: the table of docs/finetuning.md'
 	@echo 'make pictures  graphs, what strategies keep, timelines, a frontier: docs/graph.svg, docs/steps.svg, ...'
+	@echo 'make tell      what a model has, where the milliseconds of a step go: tables of docs/memory.md, docs/time.md'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make parts     what leaving out each part saves: the tables of docs/parts.md, 8 minutes'
 	@echo 'make readme    examples/quickstart.c, digits.c and what they print into README.md'
@@ -241,6 +242,13 @@ pictures: build/steps build/graph build/gpt
 	build/gpt --plan --threads 1 --timeline docs/timeline.svg > build/timeline.txt
 	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg \
 	    --frontier docs/frontier.svg > build/timeline.txt
+
+# Layers and bytes, and where the time goes, between <!-- make tell --> and <!-- --> of two pages.
+tell: build/gpt
+	(echo '```text' && build/gpt --budget 14M --micro-batch auto --threads 1 --summary | sed '1,/^$$/d' && echo '```') > build/summary.md
+	(echo '```text' && build/gpt --budget 14M --micro-batch auto --threads 1 --profile | sed '1,/^$$/d' && echo '```') > build/profile.md
+	sh tests/table.sh 'make tell' build/summary.md docs/memory.md
+	sh tests/table.sh 'make tell' build/profile.md docs/time.md
 
 playground: build/playground.html build/tiny
 	@echo 'open build/playground.html in a browser'
@@ -470,4 +478,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures playground readme lib install dist clean
+.PHONY: always all help examples programs header architecture run shakespeare test test-cuda cuda gpu gpu-programs check check-all mpi mpi-programs predict-mpi scaling coverage small mcu bench speed generate accuracy threads predict fastest small_models depth plans ablate ops simulate fits stack size methods parts curves pictures tell playground readme lib install dist clean

@@ -3,6 +3,7 @@
  *     cc -O2 -fopenmp -I. examples/gpt.c -o gpt
  *     ./gpt                                    trains on the text of gradckpt.h
  *     ./gpt --data text.txt --budget 24M       on any text, in 24 MiB
+ *     ./gpt --summary                          what the model has; --profile: where the time goes
  *     ./gpt --help
  *     mpicc -DGPT_MPI -O2 -fopenmp -I. examples/gpt.c -o gpt-mpi
  *     mpirun -n 4 ./gpt-mpi --leaves 8         by 4 processes, to the bits of one with 8 leaves
@@ -19,6 +20,7 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "lm.h"
+#include "summary.h"
 #ifdef GPT_MPI
 #include "mpi.h"
 #endif
@@ -27,7 +29,7 @@
 enum { BYTES = 256 }; /* tokens that the text has: a token is a byte */
 
 static struct {
-    int64_t layers, heads, dim, context, vocabulary, tie, bf16_fast;
+    int64_t layers, heads, dim, context, vocabulary, tie, bf16_fast, summary, profile;
     double fastest;
     const char *frontier;
 #ifdef GPT_MPI
@@ -69,6 +71,10 @@ static const options_row allowed[] = {
       "as --bf16, by tensor cores; with --device cuda only; results of this kind of device" },
     { "plan", OPTIONS_FLAG, &lm.plan, NULL, 0, 0, NULL,
       "print what every budget costs in time, then the plan, and stop" },
+    { "summary", OPTIONS_FLAG, &o.summary, NULL, 0, 0, NULL,
+      "print layers, shapes, parameters and what the plan keeps of each, and stop" },
+    { "profile", OPTIONS_FLAG, &o.profile, NULL, 0, 0, NULL,
+      "time a few steps, print where the milliseconds go, and stop; saves nothing" },
     { "frontier", OPTIONS_TEXT, &o.frontier, NULL, 0, 0, NULL,
       "what every budget costs: drawn (FILE.svg), as FILE.json, else as text" },
     { "data", OPTIONS_FILE, &lm.data, NULL, 0, 0, NULL,
@@ -95,9 +101,32 @@ static const options_table options = { "gpt",   allowed, sizeof allowed / sizeof
                                        16,      "WHICH", lm_rows,
                                        LM_ROWS, usual };
 
+static const char title[] =
+    "trains a small byte-level GPT inside a byte budget\n\n"
+    "    gpt                                     learns the text of gradckpt.h\n"
+    "    gpt --data a.txt --budget 24M --save a.safetensors --sample 400\n"
+    "    gpt --resume a.safetensors --steps 3000 goes on, to 3000 steps in all\n"
+    "    gpt --layers 8 --summary                what a model has; --plan: what each\n"
+    "                                            budget costs; --profile: its time";
+static const char *const groups[] = {
+    "Data and files", "data validation save save-every resume json",
+    "The model", "layers heads dim context vocabulary tie dropout seed",
+    "Steps", "steps batch lr min-lr warmup weight-decay beta1 beta2 clip eval-every eval-iters",
+    "Bytes and time: what changes no result", "budget micro-batch checkpoint fastest threads device",
+    "Bytes and time: what changes results", "bf16 bf16-fast leaves",
+#ifdef GPT_MPI
+    "Processes", "shard fast-reduce timeout",
+#endif
+    "Samples", "sample prompt samples temperature top-k top-p",
+    "What it tells", "summary plan profile frontier timeline help", NULL
+};
+
 /* Options that make the model, and those that are not kept in saved files. */
 static const char fixed[] = "layers heads dim vocabulary tie dropout";
-static const char not_kept[] = "resume save json timeline frontier plan help shard timeout";
+static const char not_kept[] = "resume save json timeline frontier plan summary profile help shard timeout";
+
+/* 1: it prints what was asked for, and does not train. */
+static int only_tells(void) { return lm.plan || o.summary || o.profile; }
 
 /* 0, or the exit status after saying what is allowed. */
 static int check_options(void)
@@ -363,13 +392,13 @@ static int make_models(void)
     m->feeds[0].data = run.tokens;
     m->feeds[1].data = run.targets;
     int failed = lm_plan_training(&run, m, with_loss, o.fastest > 0 ? &asked.timed : NULL);
-    if (!failed && lm.eval_every > 0 && !lm.plan)
+    if (!failed && lm.eval_every > 0 && !only_tells())
         failed = lm_plan(&run, &run.models[LM_EVALUATION], LM_EVALUATION, with_loss,
                          gckpt_plan_rows(m->plan), &desc);
     desc.batch = lm.samples;
     desc.fetch = &run.models[LM_SAMPLING].logits;
     desc.fetches = 1;
-    if (!failed && lm.sample > 0 && !lm.plan)
+    if (!failed && lm.sample > 0 && !only_tells())
         failed = lm_plan(&run, &run.models[LM_SAMPLING], LM_SAMPLING, with_logits, lm.samples,
                          &desc);
     return failed;
@@ -432,19 +461,25 @@ static void report_plan(void)
     report_proof(p);
 }
 
-/* What every budget costs, and every --checkpoint. A graph that --micro-batch auto chose is built
- * again. */
-static int find_frontier(lm_model *m)
+/* The graph to train; one that --micro-batch auto chose is built again. */
+static gckpt_term graph_of(lm_model *m)
 {
-    gckpt_plan_desc desc = lm_desc(&run, LM_TRAINING);
     gckpt_term term = { m->loss, 1, 0 };
-    desc.mode = GCKPT_AUTO;
-    desc.budget = 0;
-    desc.update_in_backward = gckpt_plan_in_backward(m->plan);
     if (m->graph == NULL) {
         m->graph = gckpt_graph_new(run.store, NULL);
         with_loss(m->graph, gckpt_plan_rows(m->plan), &term, m);
     }
+    return term;
+}
+
+/* What every budget costs, and every --checkpoint. */
+static int find_frontier(lm_model *m)
+{
+    gckpt_plan_desc desc = lm_desc(&run, LM_TRAINING);
+    gckpt_term term = graph_of(m);
+    desc.mode = GCKPT_AUTO;
+    desc.budget = 0;
+    desc.update_in_backward = gckpt_plan_in_backward(m->plan);
     asked.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
     if (asked.frontier == NULL ||
         pictures_compare(m->graph, &term, 1, &desc, &asked.modes) != GCKPT_OK)
@@ -479,6 +514,65 @@ static int save_frontier(void)
     return 0;
 }
 
+/* --summary, --profile: columns of a terminal that says how many it has (COLUMNS), else 80. */
+static int columns(void)
+{
+    const char *said = getenv("COLUMNS");
+    const long n = said != NULL ? strtol(said, NULL, 10) : 0;
+    return n >= 60 && n <= 1000 ? (int)n : 80;
+}
+
+/* Steps that are timed, after two that are not. */
+static int time_steps(gckpt_profile *p)
+{
+    enum { WARM = 2, STEPS = 5 };
+    const lm_model *m = &run.models[LM_TRAINING];
+    gckpt_feed feeds[LM_FEEDS];
+    gckpt_hyper hyper = gckpt_hyper_lr((float)lm.lr);
+    hyper.weight_decay = (float)lm.weight_decay;
+    hyper.clip = (float)lm.clip;
+    for (uint64_t i = 0; i < WARM + STEPS; i++) {
+        put_batch(&run, i);
+        const int n = lm_feeds(&run, m, feeds);
+        const gckpt_result result =
+            i < WARM ? gckpt_step(m->exec, feeds, n, lm.batch, &hyper, NULL)
+                     : gckpt_profile_step(m->exec, feeds, n, lm.batch, &hyper, p);
+        if (result == GCKPT_CANCELLED)
+            return session.interrupted = 1;
+        if (result != GCKPT_OK && result != GCKPT_SKIPPED)
+            return session_fail(1, "%s", gckpt_error_text(m->exec));
+    }
+    return 0;
+}
+
+static int tell(void)
+{
+    lm_model *m = &run.models[LM_TRAINING];
+    gckpt_profile p = { .seconds = seconds, .count = gckpt_plan_length(m->plan) };
+    summary s;
+    int failed = 0;
+    graph_of(m);
+    if (summary_open(&s, m->graph, run.store, m->plan) != GCKPT_OK)
+        return session_fail(1, "out of memory for a summary");
+    if (o.summary) {
+        fputc('\n', session.out);
+        summary_print(&s, columns(), session_write, session.out);
+    }
+    if (o.profile) {
+        p.spent = calloc((size_t)p.count + 1, sizeof *p.spent);
+        failed = p.spent == NULL ? session_fail(1, "out of memory for a profile") : 0;
+        failed = failed || lm_execs(&run) || time_steps(&p);
+        if (!failed) {
+            fprintf(session.out, "\n%lld steps of %.2f ms, each instruction timed\n\n",
+                    (long long)p.steps, 1e3 * p.all / (double)p.steps);
+            summary_time(&s, &p, columns(), session_write, session.out);
+        }
+        free(p.spent);
+    }
+    summary_close(&s);
+    return failed;
+}
+
 /* Weights, graphs, plans, executors. */
 static int prepare(void)
 {
@@ -498,15 +592,16 @@ static int prepare(void)
         return 1;
     if (lm.timeline != NULL && lm_draw_plan(training) != 0)
         return 1;
-    if (!lm.plan)
+    if (!only_tells())
         return lm_execs(&run);
-    if (asked.frontier != NULL) {
+    if (lm.plan && asked.frontier != NULL) {
         fputc('\n', session.out);
         write_frontier(session.out, "");
         fputc('\n', session.out);
     }
-    gckpt_plan_print(training, session_write, session.out);
-    return 0;
+    if (lm.plan)
+        gckpt_plan_print(training, session_write, session.out);
+    return o.summary || o.profile ? tell() : 0;
 }
 
 static int save(lm_run *r)
@@ -760,11 +855,11 @@ int main(int argc, char **argv)
     if (status == 0)
         status = options_parse(&options, argc, argv);
     if (status == 0 && lm.help)
-        status = lm_print_help(&options, "trains a small byte-level GPT inside a byte budget");
+        status = lm_print_help_by(&options, title, groups);
     else if (status == 0)
         status = begin(argc, argv);
     status = lm_greatest(&run, status); /* what ends one process ends all */
-    if (status == 0 && !lm.plan && !lm.help)
+    if (status == 0 && !only_tells() && !lm.help)
         status = lm_greatest(&run, go());
     gckpt_frontier_free(asked.frontier);
     lm_free(&run);

@@ -80,14 +80,20 @@ static int lm_start(const char *program)
     return session_start(program);
 }
 
-static int lm_print_help(const options_table *t, const char *title)
+/* groups: as options_print_groups has them. */
+static int lm_print_help_by(const options_table *t, const char *title, const char *const *groups)
 {
     printf("%s - %s\n\n", t->program, title);
-    options_print(t);
+    options_print_groups(t, groups);
     printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
     if (fflush(stdout) != 0 || ferror(stdout))
         return session_fail(1, "standard output: %s", strerror(errno));
     return 0;
+}
+
+static inline int lm_print_help(const options_table *t, const char *title)
+{
+    return lm_print_help_by(t, title, NULL);
 }
 
 /* 0, or the exit status after saying what is allowed. Reads --prompt -. */

@@ -82,52 +82,116 @@ static const char *options_initial(const options_table *t, const options_row *p)
     return p->initial;
 }
 
-/* What values an option takes, in words. */
-static void options_print_allowed(FILE *f, const options_row *p)
+/* What values an option takes, in words: a text in `to`. */
+static const char *options_allowed(char *to, size_t size, const options_row *p)
 {
     if (p->kind == OPTIONS_WHOLE || p->kind == OPTIONS_WHOLE_OR_AUTO)
-        fprintf(f, "a whole number from %.0f to %.0f%s", p->min, p->max,
-                p->kind == OPTIONS_WHOLE ? "" : " or auto");
+        snprintf(to, size, "a whole number from %.0f to %.0f%s", p->min, p->max,
+                 p->kind == OPTIONS_WHOLE ? "" : " or auto");
     else if (p->kind == OPTIONS_REAL)
-        fprintf(f, "a number from %g to %g", p->min, p->max);
+        snprintf(to, size, "a number from %g to %g", p->min, p->max);
     else if (p->kind == OPTIONS_BYTES)
-        fprintf(f, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
+        snprintf(to, size, "bytes: 65536, 20MB (20 * 10^6), 20MiB or 20M (20 * 2^20)");
     else if (options_is_text(p->kind))
-        fprintf(f, p->kind == OPTIONS_TEXT     ? "text"
-                   : p->kind == OPTIONS_FILE   ? "a file"
-                   : p->kind == OPTIONS_FOLDER ? "a folder"
-                                               : "a folder or a file");
-    else
-        for (int i = 0; p->choices[i] != NULL; i++)
-            fprintf(f, "%s%s",
-                    i == 0                      ? ""
-                    : p->choices[i + 1] == NULL ? " or "
-                                                : ", ",
-                    p->choices[i]);
+        snprintf(to, size,
+                 p->kind == OPTIONS_TEXT     ? "text"
+                 : p->kind == OPTIONS_FILE   ? "a file"
+                 : p->kind == OPTIONS_FOLDER ? "a folder"
+                                             : "a folder or a file");
+    size_t used = 0;
+    for (int i = 0; p->kind == OPTIONS_CHOICE && p->choices[i] != NULL && used < size; i++)
+        used += (size_t)snprintf(to + used, size - used, "%s%s",
+                                 i == 0                      ? ""
+                                 : p->choices[i + 1] == NULL ? " or "
+                                                             : ", ",
+                                 p->choices[i]);
+    return to;
 }
 
-/* The help: a line an option, and one more with what is allowed where that needs telling. */
-static void options_print(const options_table *t)
+/* A text in lines of 80 columns at most, from column `indent` on, where the first one begins. */
+static void options_wrap(const char *text, int indent)
+{
+    for (int column = indent; *text != 0;) {
+        const int word = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + word > 80) {
+            printf("\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            putchar(' '), column++;
+        }
+        printf("%.*s", word, text);
+        column += word;
+        text += word;
+        text += strspn(text, " ");
+    }
+    putchar('\n');
+}
+
+/* An option, what it is, and what is allowed where that needs telling. */
+static void options_print_row(const options_table *t, const options_row *p)
 {
     const char *const value[] = { "N",    "N",    "X",   "BYTES", t->choice,
                                   "TEXT", "FILE", "DIR", "PATH",  "" };
-    for (int i = 0; i < options_count(t); i++) {
-        const options_row *p = options_at(t, i);
-        const char *initial = options_initial(t, p);
-        printf("  --%s %-*s  %s", p->name, t->width - (int)strlen(p->name), value[p->kind],
-               p->help);
-        if (p->kind < OPTIONS_TEXT) {
-            printf("\n%*s(", t->width + 7, "");
-            options_print_allowed(stdout, p);
-            printf(initial != NULL ? "; default %s)" : ")", initial);
-        } else if (initial != NULL) {
-            printf(" (default %s)", initial);
-        }
-        printf("\n");
+    const char *initial = options_initial(t, p);
+    char allowed[512], text[1024];
+    const int indent = t->width + 7;
+    const int used = printf("  --%s%s%s", p->name, *value[p->kind] != 0 ? " " : "", value[p->kind]);
+    printf(used + 2 > indent ? "\n%*s" : "%*s", used + 2 > indent ? indent : indent - used, "");
+    if (p->kind >= OPTIONS_TEXT) {
+        snprintf(text, sizeof text, initial != NULL ? "%s (default %s)" : "%s", p->help, initial);
+        options_wrap(text, indent);
+        return;
     }
-    printf("\n--name=value does as well as --name value, and -h as --help; of an option that is\n"
-           "given twice, the last one counts.\n");
+    options_wrap(p->help, indent);
+    snprintf(text, sizeof text, initial != NULL ? "(%s; default %s)" : "(%s)",
+             options_allowed(allowed, sizeof allowed, p), initial);
+    printf("%*s", indent, "");
+    options_wrap(text, indent);
 }
+
+/* Whether `names`, words, has the name. */
+static int options_is_in(const char *names, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)) != NULL; at += n)
+        if ((at == names || at[-1] == ' ') && (at[n] == ' ' || at[n] == 0))
+            return 1;
+    return 0;
+}
+
+/* The help. groups: a heading and the names of options below it, in their order, and so on, ended by
+ * NULL; those that no group names come last. NULL: all of them, as the table has them. */
+static void options_print_groups(const options_table *t, const char *const *groups)
+{
+    static const char *const none[] = { NULL };
+    const char *const *all = groups != NULL ? groups : none;
+    for (; *all != NULL; all += 2) {
+        printf("%s%s:\n", all == groups ? "" : "\n", all[0]);
+        for (const char *name = all[1]; *name != 0; name += strspn(name, " ")) {
+            const size_t n = strcspn(name, " ");
+            for (int i = 0; i < options_count(t); i++)
+                if (strlen(options_at(t, i)->name) == n &&
+                    strncmp(options_at(t, i)->name, name, n) == 0)
+                    options_print_row(t, options_at(t, i));
+            name += n;
+        }
+    }
+    for (int i = 0, head = groups != NULL; i < options_count(t); i++) {
+        int named = 0;
+        for (all = groups != NULL ? groups : none; *all != NULL; all += 2)
+            named = named || options_is_in(all[1], options_at(t, i)->name);
+        if (!named && head)
+            printf("\nOthers:\n"), head = 0;
+        if (!named)
+            options_print_row(t, options_at(t, i));
+    }
+    putchar('\n');
+    options_wrap("--name=value does as well as --name value, and -h as --help; of an option that "
+                 "is given twice, the last one counts.",
+                 0);
+}
+
+static inline void options_print(const options_table *t) { options_print_groups(t, NULL); }
 
 /* What a unit of bytes, in any case, multiplies by; 0: it is none. */
 static double options_unit(const char *text)
@@ -285,8 +349,8 @@ static int options_parse(const options_table *t, int argc, char **argv)
         fprintf(stderr,
                 text != NULL ? "%s: --%s %s: allowed is " : "%s: --%s needs a value: ", t->program,
                 p->name, text);
-        options_print_allowed(stderr, p);
-        fprintf(stderr, "\n");
+        char allowed[512];
+        fprintf(stderr, "%s\n", options_allowed(allowed, sizeof allowed, p));
         return 2;
     }
     return 0;

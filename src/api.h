@@ -1395,6 +1395,12 @@ typedef struct {
     int64_t count;    /* of the first loss; 0: nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
+/* Each loss by itself, as the last call that reports saw it (one that was SKIPPED, too): the sum of
+ * what term number `term` of the plan lost, over all rows, micro-batches and ranks, and how many
+ * targets, rows or elements count. Its weight is not in it: report.loss is the sum of weight * (sum
+ * / count), nothing where that is 0, of a regulariser weight * sum. E_ARG: there is no such term;
+ * or no such call yet, one is under way, or the last one failed. */
+GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count);
 /* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
@@ -1512,6 +1518,28 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
+/* Where the time of steps goes, by instruction (gckpt_plan_get, gckpt_plan_usage: which tensor,
+ * again or not); examples/summary.h prints it by tensor and by op. */
+typedef struct {
+    double seconds;
+    int64_t runs;          /* in all steps: micro-batches; one a step of what runs once */
+    uint64_t flops, bytes; /* of one run of an op, of a whole micro-batch: bytes read and written */
+} gckpt_spent;
+typedef struct {
+    double (*seconds)(void *user); /* a clock that starts anywhere */
+    void *user;
+    gckpt_spent *spent; /* `count` of them, the plan's length; all 0 at first, as what follows is */
+    int count;
+    int64_t steps;
+    double all; /* seconds of the calls; beside the instructions': checks, feeds, the norm */
+    gckpt_report report; /* of the last one */
+} gckpt_profile;
+/* A gckpt_step (hyper NULL: gckpt_forward) that adds what it takes to `profile`. Results, weights
+ * and errors are the step's. A backend is waited for behind each instruction and repeats no
+ * micro-batches, so there the step takes longer. */
+GCKPT_API gckpt_result gckpt_profile_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                          int64_t rows, const gckpt_hyper *hyper,
+                                          gckpt_profile *profile);
 #ifndef GCKPT_NO_FIT
 /* A plan that gckpt_fit_timed tried. */
 typedef struct {

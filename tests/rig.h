@@ -159,6 +159,35 @@ static inline gckpt_result rig_step(gckpt_exec *e, int (*fill)(const void *, int
     return result;
 }
 
+/* ---- what each term of a step that ended came to; wrong: it is not told, or they do not make the
+ * step's loss to the bit (no CHECK: threads call this) ---- */
+enum { RIG_TERMS = 8 };
+typedef struct {
+    double sum[RIG_TERMS];
+    int64_t count[RIG_TERMS], wrong;
+} rig_losses;
+
+static inline rig_losses rig_term_losses(gckpt_exec *e, const gckpt_term *terms, int n,
+                                         const gckpt_report *report)
+{
+    rig_losses l;
+    double loss = 0, sum;
+    int64_t count;
+    memset(&l, 0, sizeof l);
+    for (int i = 0; i < n; i++) {
+        l.wrong += gckpt_term_loss(e, i, &l.sum[i], &l.count[i]) != GCKPT_OK;
+        const double weight = (double)terms[i].weight;
+        if (terms[i].regulariser)
+            loss += weight * l.sum[i];
+        else if (l.count[i] > 0)
+            loss += weight * (l.sum[i] / (double)l.count[i]);
+    }
+    l.wrong += gckpt_term_loss(e, n, &sum, &count) != GCKPT_E_ARG;
+    if (n > 0 && report->count > 0)
+        l.wrong += l.count[0] != report->count || memcmp(&loss, &report->loss, sizeof loss) != 0;
+    return l;
+}
+
 /* ---- a schedule: the forwards of a store-all plan, then backwards in reverse order, and before each
  * of them nothing, a stretch of forwards from anywhere, some of those that lead to it, or all ---- */
 static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, int term_count,

@@ -142,7 +142,8 @@ struct gckpt_exec {
     struct { /* feeds, of losses */
         gckpti_exec_term *terms;
         gckpti_loss_total *totals; /* by term and leaf */
-        int settled; /* what they counted was checked, or is promised: a step may update */
+        unsigned char settled; /* what they counted was checked, or promised: a step may update */
+        unsigned char ended; /* `seen` is what the last call came to */
     } losses;
     struct { /* update */
         double grad_norm;

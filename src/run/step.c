@@ -87,6 +87,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, int64_t rows, gckpti_goal goal,
     const int inference = goal == GCKPTI_FORWARD;
     const int64_t all = goal == GCKPTI_STREAM ? p->batch : rows;
     e->step.state = GCKPTI_IDLE;
+    e->losses.ended = 0;
     e->step.goal = goal;
     gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
@@ -224,6 +225,7 @@ GCKPTI_FN gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     if (result != GCKPT_OK)
         return result;
     e->step.finished = e->step.rows > 0;
+    e->losses.ended = 1;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
         const gckpti_loss_total *seen = &e->losses.terms[i].seen;
@@ -372,4 +374,20 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return gckpti_run_step(exec, INT64_MAX, report);
     exec->step.pc = 0; /* nothing was added: nothing to do, and nothing is there */
     return gckpti_finish_step(exec, report);
+}
+
+GCKPT_API gckpt_result gckpt_term_loss(gckpt_exec *exec, int term, double *sum, int64_t *count)
+{
+    if (!exec || !sum || !count)
+        return GCKPT_E_ARG;
+    const int terms = (int)exec->plan->term_count;
+    if (term < 0 || term >= terms)
+        return gckpti_error(exec, GCKPT_E_ARG, "term_loss: term %i; this plan has %i, from 0 on",
+                            term, terms);
+    if (!exec->losses.ended)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "term_loss: no step, or the last one did not come to its end");
+    *sum = exec->losses.terms[term].seen.sum;
+    *count = exec->losses.terms[term].seen.count;
+    return GCKPT_OK;
 }

@@ -185,7 +185,7 @@ check "cnn: no labels" fails_with 1 "MNIST's t10k-images-idx3-ubyte and its labe
 
 # ---- gpt: options ----------------------------------------------------------------------------------------
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
-check "--help" sh -c "build/gpt --help > $work/help"
+check "--help" sh -c "build/gpt --help > $work/help && tr -s ' \n' ' ' < $work/help > $work/flat"
 for name in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
     dropout seed threads tie checkpoint budget plan frontier timeline save resume sample samples temperature top-k top-p prompt data validation eval-every eval-iters save-every json help; do
     check "--help names --$name" grep -q -e "--$name " "$work/help"
@@ -201,8 +201,12 @@ for option in layers heads dim context batch micro-batch fastest steps lr min-lr
     check "--$option 1e99" fails_with 2 "allowed is" build/gpt --$option 1e99
 done
 check "-h is --help" sh -c "build/gpt -h | cmp - $work/help"
-check "--help says what 20M is, and that the last one counts" sh -c "grep -q '20M (20 . 2^20)' $work/help &&
-    grep -q 'given twice, the last one counts' $work/help"
+check "--help says what 20M is, and that the last one counts" sh -c "grep -q '20M (20 . 2^20)' $work/flat &&
+    grep -q 'given twice, the last one counts' $work/flat"
+check "--help: 80 columns, each option once, all in groups" sh -c "! grep -q '.\{81\}' $work/help &&
+    grep -o '^  --[a-z0-9-]*' $work/help | sort > $work/options && [ -s $work/options ] &&
+    [ \$(sort -u $work/options | wc -l) -eq \$(wc -l < $work/options) ] &&
+    grep -q '^What it tells:' $work/help && ! grep -q '^Others:' $work/help"
 check "an unknown option" fails_with 2 "^gpt: --banana: no such option; see --help\$" build/gpt --banana 3
 check "a stray word" fails_with 2 "^gpt: banana: no such option; see --help\$" build/gpt banana
 for pair in stesp:steps stpes:steps step:steps temp:temperature top_k:top-k LR:lr learning-rate: budgte:budget \
@@ -497,6 +501,16 @@ if [ -w /dev/full ]; then
 fi
 check "--timeline draws the plan" sh -c "build/gpt $small --plan --timeline $work/plan.svg > $work/plan &&
     grep -q '</svg>' $work/plan.svg && grep -q h.1.mlp.fc $work/plan.svg"
+check "--summary: layers, the parameters of the model line, nothing trained" sh -c "build/gpt $small --steps 3 --summary \
+    --save $work/untrained > $work/summary && [ ! -e $work/untrained ] && ! grep -q '^end' $work/summary &&
+    grep -q '^h.0-2.mlp.fc  *linear  *(8,32,128)  *3  *12,672 ' $work/summary && grep -q '^loss .*shared' $work/summary &&
+    [ \$(sed -n 's/^all  *\([0-9,]*\) .*/\1/p' $work/summary | tr -d ,) -eq \
+      \$(sed -n 's/^model .*: \([0-9]*\) parameters/\1/p' $work/summary) ]"
+check "--profile: milliseconds by op and by layer, which add up, nothing saved" sh -c "build/gpt $small --micro-batch auto \
+    --budget 900K --profile --summary --save $work/untrained > $work/profile && [ ! -e $work/untrained ] &&
+    grep -q '^linear .*[0-9]' $work/profile && grep -q '^h.0-2.attn.q .*[0-9]' $work/profile &&
+    ms=\$(sed -n 's/^5 steps of \([0-9.]*\) ms.*/\1/p' $work/profile) && [ -n \"\$ms\" ] &&
+    [ \$(grep -c \"^all .* \$ms 100.0 \" $work/profile) -eq 2 ]"
 check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timeline $work/plan.json &&
     grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
 printf '#include "gradckpt.h"\n#include "pictures.h"\nint main(void) { return pictures_plan(NULL, NULL, NULL) == 0; }\n' \
@@ -602,6 +616,6 @@ check "--data from a pipe" sh -c "cat $files/text | build/gpt $small --steps 1 -
 sed 's/"contract":"[0-9]*"/"contract":"0"/' "$work/part.safetensors" > "$files/contract"
 check "a file of another contract" sh -c "build/gpt $small --steps 6 --eval-every 0 \
     --resume $files/contract > $files/out && grep -q '^note .*contract 0, this library of' $files/out"
-check "--help says when --save saves" sh -c "build/gpt --help | grep -q -e '--save .*with each evaluation'"
+check "--help says when --save saves" sh -c "build/gpt --help | tr -s ' \n' ' ' | grep -q -e '--save .*with each evaluation'"
 
 report programs

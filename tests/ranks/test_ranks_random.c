@@ -20,6 +20,7 @@ typedef struct {
     gckpt_exec *e;
     gckpt_result result;
     gckpt_report report[STEPS];
+    rig_losses terms[STEPS];
     uint64_t hash, picked; /* weights; gradients that were picked */
     char text[200];
 } rank_of;
@@ -29,6 +30,24 @@ typedef struct {
     int picks, pick[PICKS];
     int64_t size[PICKS];
 } trial;
+
+static double profile_clock(void *user) { return (*(double *)user += 0.5); }
+
+/* A step as gckpt_profile_step takes it; its times make the whole. */
+static gckpt_result profiled_step(rank_of *r, const gckpt_feed *f, int n, int64_t rows,
+                                  const gckpt_hyper *hyper, gckpt_report *report)
+{
+    double clock = 0, sum = 1;
+    const int length = gckpt_plan_length(r->p);
+    gckpt_profile p = { profile_clock, &clock, NULL, length, 0, 0, { 0, 0, 0, 0 } };
+    p.spent = (gckpt_spent *)calloc((size_t)length, sizeof *p.spent);
+    const gckpt_result result = gckpt_profile_step(r->e, f, n, rows, hyper, &p);
+    for (int i = 0; i < length; i++)
+        sum += p.spent[i].seconds;
+    free(p.spent);
+    *report = p.report;
+    return result == GCKPT_OK && sum != p.all ? GCKPT_E_DATA : result;
+}
 
 static void train(ranks_world *w, int rank, void *context)
 {
@@ -44,9 +63,13 @@ static void train(ranks_world *w, int rank, void *context)
             r->result = gckpt_step_start(r->e, f, n, rows, &hyper);
             for (r->result = r->result ? r->result : GCKPT_MORE; r->result == GCKPT_MORE;)
                 r->result = gckpt_run_some(r->e, t->s.pieces + rank, &r->report[step]);
+        } else if (step == 1) {
+            r->result = profiled_step(r, f, n, rows, &hyper, &r->report[step]);
         } else {
             r->result = gckpt_step(r->e, f, n, rows, &hyper, &r->report[step]);
         }
+        if (r->result == GCKPT_OK)
+            r->terms[step] = rig_term_losses(r->e, net.term, net.terms, &r->report[step]);
     }
     for (int i = 0; i < t->picks && r->result == GCKPT_OK; i++) {
         const float *g = gckpt_fetch(r->e, t->pick[i], 1);
@@ -156,7 +179,9 @@ static void run(unsigned seed, trial *t, const setting *s, const rank_of *want)
         rank_of *r = &t->rank[i];
         if (ready && CHECK_MSG(r->result == GCKPT_OK, "%s: rank %d: %s", name, i, r->text)) {
             CHECK_MSG(r->hash == want->hash && r->picked == want->picked &&
-                          !memcmp(r->report, want->report, sizeof r->report),
+                          !memcmp(r->report, want->report, sizeof r->report) &&
+                          !memcmp(r->terms, want->terms, sizeof r->terms) &&
+                          !r->terms[0].wrong && !r->terms[1].wrong,
                       "%s: rank %d: loss %.17g, norm %.17g, not %.17g, %.17g, hashes %d %d", name,
                       i, r->report[1].loss, r->report[1].grad_norm, want->report[1].loss,
                       want->report[1].grad_norm, r->hash == want->hash, r->picked == want->picked);

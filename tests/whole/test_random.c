@@ -23,14 +23,37 @@ typedef struct {
     size_t budget;
     const gckpt_instruction *schedule;
 } run;
-typedef struct { double loss[STEPS], norm[STEPS]; int64_t count; uint64_t hash; size_t bytes; } outcome;
+typedef struct { double loss[STEPS], norm[STEPS]; int64_t count; uint64_t hash; size_t bytes; rig_losses terms[STEPS]; } outcome;
 static struct { int id, gradient, data; int64_t n; float *values; } picks[PICKS];
 static int pick_count, not_finite;
 
-static gckpt_result one_step(gckpt_exec *e, const run *r, gckpt_report *report)
+static double profile_clock(void *user) { return (*(double *)user += 0.5); }
+
+/* A whole step as gckpt_profile_step takes it, each instruction a tick. */
+static gckpt_result profiled_step(gckpt_exec *e, const gckpt_feed *f, int n, const gckpt_hyper *hyper, int length,
+                             gckpt_report *report)
 {
+    double clock = 0, seconds = 0;
+    gckpt_spent *spent = (gckpt_spent *)calloc((size_t)length, sizeof *spent);
+    gckpt_profile p = { .seconds = profile_clock, .user = &clock, .spent = spent, .count = length };
+    const gckpt_result result = gckpt_profile_step(e, f, n, net.batch, hyper, &p);
+    for (int i = 0; i < length; i++) {
+        seconds += spent[i].seconds;
+        CHECK(spent[i].seconds == 0.5 * (double)spent[i].runs);
+    }
+    CHECK(result != GCKPT_OK || (p.steps == 1 && p.all == seconds + 1));
+    *report = p.report;
+    free(spent);
+    return result;
+}
+
+static gckpt_result one_step(gckpt_exec *e, const run *r, int length, gckpt_report *report)
+{
+    static unsigned turns;
     gckpt_feed f[NET_FEEDS];
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = r->in_backward || r->no_clip ? 0 : 0.3f };
+    if (!r->stream && !r->pieces && ++turns % 4 == 0)
+        return profiled_step(e, f, net_feed(NULL, 0, f), r->mode == GCKPT_INFERENCE ? NULL : &hyper, length, report);
     if (r->mode == GCKPT_INFERENCE)
         return gckpt_forward(e, f, net_feed(NULL, 0, f), net.batch, report);
     return rig_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
@@ -78,8 +101,11 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     CHECK(!r->budget || o.bytes <= r->budget);
     gckpt_result result = GCKPT_OK;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
-        result = one_step(e, r, &report);
+        result = one_step(e, r, gckpt_plan_length(p), &report);
         o.loss[i] = report.loss, o.norm[i] = report.grad_norm, o.count = report.count;
+        if (result == GCKPT_OK)
+            o.terms[i] = rig_term_losses(e, net.term, net.terms, &report);
+        CHECK_MSG(!o.terms[i].wrong, "seed %u %s rows %d: terms", seed, r->what, (int)r->rows);
     }
     int refused = r->stream && result == GCKPT_E_ARG && strstr(gckpt_error_text(e), "count of its own");
     CHECK_MSG(refused || result == GCKPT_OK, "seed %u %s rows %d: %s", seed, r->what, (int)r->rows, gckpt_error_text(e));
@@ -103,6 +129,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     }
     if (want && !refused)
         CHECK_MSG(o.count == want->count && memcmp(o.loss, want->loss, inference ? sizeof(double) : sizeof o.loss) == 0 &&
+                      memcmp(o.terms, want->terms, inference ? sizeof o.terms[0] : sizeof o.terms) == 0 &&
                       (inference || (o.hash == want->hash && memcmp(o.norm, want->norm, sizeof o.norm) == 0)),
                   "seed %u %s rows %d: other bits (loss %.9g, %.9g; norm %.9g, %.9g)", seed, r->what, (int)r->rows, o.loss[1],
                   want->loss[1], o.norm[1], want->norm[1]);
