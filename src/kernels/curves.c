@@ -8,7 +8,29 @@ typedef struct {
     int64_t n;
     int kind, accumulate;
     gckpti_ahead ahead;
+    uint32_t mask; /* of conditions: bits of which one is set if it holds */
 } V(piece);
+
+/* c where the condition x holds, else d */
+GCKPTI_INLINED FLOATS V(choose)(FLOATS x, uint32_t mask, FLOATS c, FLOATS d)
+{
+    const INTS fails = (INTS)((V(bits)(x) & mask) == 0);
+    return V(floats)((fails & V(bits)(d)) | (~fails & V(bits)(c)));
+}
+
+/* sin(x + quarter pi/2); angles are found number by number */
+GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
+{
+    FLOATS hi = x, lo = x, sign = V(sign)(x);
+    INTS at = V(bits)(x);
+    for (int i = 0; i < W; i++) {
+        const gckpti_angle r = gckpti_angle_in(x[i]);
+        at[i] = r.quadrant + quarter, hi[i] = r.hi, lo[i] = r.lo;
+    }
+    x = V(choose)(V(floats)(at), 1, V(cosine)(hi, lo), V(sine)(hi, lo));
+    sign = quarter & 1 ? V(zero)() : sign;
+    return V(floats)(V(bits)(x) ^ V(bits)(sign) ^ (at & 2u) << 30);
+}
 
 #define GCKPTI_LOOP(name, statement)                                                               \
     case GCKPTI_KIND_##name:                                                                       \
@@ -38,12 +60,17 @@ static GCKPTI_TARGET void V(values)(const V(piece) *piece)
         GCKPTI_VALUE(reciprocal, V(reciprocal)(x))
         GCKPTI_VALUE(pow, V(power)(x, s.o[0]))
         GCKPTI_VALUE(clamp, V(lowest)(V(set1)(s.o[1]), V(highest)(V(set1)(s.o[0]), x)))
+        GCKPTI_VALUE(leaky_relu, V(less)(V(zero)(), x, x, s.o[0] * x))
+        GCKPTI_VALUE(softplus, V(softplus)(x))
+        GCKPTI_VALUE(sin, V(wave)(x, 0))
+        GCKPTI_VALUE(cos, V(wave)(x, 1))
         GCKPTI_VALUE(add, x + y)
         GCKPTI_VALUE(sub, x - y)
         GCKPTI_VALUE(mul, x * y)
         GCKPTI_VALUE(div, x / y)
         GCKPTI_VALUE(maximum, V(equal)(y, y, V(less)(x, y, y, x), y))
         GCKPTI_VALUE(minimum, V(equal)(y, y, V(less)(y, x, y, x), y))
+        GCKPTI_VALUE(where, V(choose)(x, s.mask, y, V(load)(s.g + j)))
     }
 #undef GCKPTI_VALUE
 }
@@ -76,6 +103,10 @@ static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
         GCKPTI_SLOPE(sigmoid)
         GCKPTI_SLOPE(abs)
         GCKPTI_SLOPE(reciprocal)
+        GCKPTI_SLOPE(softplus)
+        GCKPTI_PUT_BY(sin, g, V(wave)(x, 1))
+        GCKPTI_PUT_BY(cos, g, V(wave)(x, 2))
+        GCKPTI_PUT_BY(leaky_relu, g, V(less)(zero, x, one, V(set1)(s.o[0])))
         GCKPTI_PUT_BY(exp, g, x)
         GCKPTI_PUT(log, g / x)
         GCKPTI_PUT(sqrt, g / (x + x))
@@ -87,6 +118,8 @@ static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
         GCKPTI_PUT_BY(minimum, V(less)(x, y, zero, g), V(equal)(x, y, half, one))
         GCKPTI_PUT(div, g / x)
         GCKPTI_PUT_BY(divisor, -g, x / y / y)
+        GCKPTI_PUT(where, V(choose)(x, s.mask, g, zero))
+        GCKPTI_PUT(otherwise, V(choose)(x, s.mask, zero, g))
     }
 #undef GCKPTI_PUT
 #undef GCKPTI_PUT_BY
@@ -118,8 +151,11 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
     const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_PAIR];
     V(piece) s = { x->data, y->data, NULL, (const float *)call->attributes, call->out,
                    gckpti_elements(&call->shape), kind, 0,
-                   gckpti_ahead_of(call, x->data, x->bf16, call->out_bf16,
-                                   x == y ? NULL : y->bf16) };
+                   gckpti_ahead_of(call, y->data, x->bf16, call->out_bf16,
+                                   x == y ? NULL : y->bf16),
+                   0 };
+    if (kind == GCKPTI_KIND_where)
+        s.x = gckpti_condition(x, &s.mask), s.g = call->in[2].data;
     V(piece_run)(&s, V(values));
 }
 
@@ -127,16 +163,24 @@ static GCKPTI_TARGET void V(elementwise_slopes)(const gckpt_call *call, int kind
 {
     const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
                            1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
-                           1 << GCKPTI_KIND_reciprocal;
+                           1 << GCKPTI_KIND_reciprocal | 1 << GCKPTI_KIND_softplus |
+                           1 << GCKPTI_KIND_leaky_relu;
     const int by_out = at_out >> kind & 1;
-    const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
-    const float *x = by_out ? call->out : at->data;
-    const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
+    const int where = kind == GCKPTI_KIND_where;
+    const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR || where ? 0 : 1 - i];
+    uint32_t mask = 0;
+    const float *x = by_out ? call->out : where ? gckpti_condition(at, &mask) : at->data;
+    const int divisor = kind == GCKPTI_KIND_div && i;
+    const int both = divisor || (kind > GCKPTI_KIND_div && !where);
     V(piece) s = { x, both ? own->data : x, call->grad_out, (const float *)call->attributes,
-                   own->grad, gckpti_elements(&call->shape), divisor ? GCKPTI_KIND_divisor : kind,
+                   own->grad, gckpti_elements(&call->shape),
+                   divisor            ? GCKPTI_KIND_divisor
+                   : where && i == 2 ? GCKPTI_KIND_otherwise
+                                      : kind,
                    own->accumulate,
                    gckpti_ahead_of(call, call->grad_out, by_out ? call->out_bf16 : at->bf16,
-                                   call->grad_out_bf16, own->grad_bf16) };
+                                   call->grad_out_bf16, own->grad_bf16),
+                   mask };
     V(piece_run)(&s, V(slopes));
 }
 

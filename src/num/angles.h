@@ -34,45 +34,38 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
     return r;
 }
 
-/* Both from polynomials within a quadrant, hi + lo being the angle there. */
 GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
-    float hi = r.hi, lo = r.lo, z = hi * hi;
-    float p = gckpti_fma(2.83239228e-06f, z, -0.000198530586f); /* fit 2^-32 */
-    p = gckpti_fma(p, z, 0.0083333794f);
-    p = gckpti_fma(p, z, -0.166666672f);
-    float s = hi + gckpti_fma(hi * z, p, gckpti_fma(-0.5f * z, lo, lo));
-    p = gckpti_fma(2.44320927e-05f, z, -0.00138873083f); /* fit 2^-33 */
-    p = gckpti_fma(p, z, 0.0416666456f);
-    float c = gckpti_fma(-0.5f, z, 1.0f), e = (1.0f - c) - 0.5f * z;       /* c's rounding error */
-    e = gckpti_fma(-hi, lo, gckpti_fma(-0.5f, gckpti_fma(hi, hi, -z), e)); /* and z's */
-    c = c + gckpti_fma(z * z, p, e);
+    float s = gckpti_sine(r.hi, r.lo), c = gckpti_cosine(r.hi, r.lo);
     uint32_t flip = (r.quadrant & 2) << 30;
     *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
     *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
 }
 
-/* Sine and cosine of any finite x. Beyond pi/4, x * 2/pi modulo 4 is taken in integers (Payne and
- * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
-GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
+/* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
+ * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
+ * weight 2. */
+GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                                0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
+GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
 {
-    static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
-                                             0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;
-    gckpti_angle r = { 0, gckpti_float(u), 0.0f };
-    if (u >= 0x7f800000u) {
-        *sine = *cosine = GCKPTI_NAN;
-        return;
-    }
-    if (u > 0x3f490fdau) {
+    gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
+    if (u > 0x3f490fdau && u < 0x7f800000u) {
         uint32_t offset = (u >> 23) - 120u;
-        const uint32_t *word = two_over_pi + offset / 32;
+        const uint32_t *word = gckpti_two_over_pi + offset / 32;
         uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
         for (int i = 0; i < 3; i++)
             v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
         r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
     }
-    gckpti_sincos_of(r, sine, cosine);
+    return r;
+}
+
+/* Sine and cosine of any finite x. */
+GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
+{
+    gckpti_sincos_of(gckpti_angle_in(x), sine, cosine);
     *sine = gckpti_float(gckpti_bits(*sine) ^ (gckpti_bits(x) & 0x80000000u));
 }
 

@@ -162,6 +162,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_ROUND   12582912.0f
 #define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
+#define GCKPTI_SOFTPLUS_MAX 20.0f /* of y: its slope is 1 from 17.33 on */
 
 /* (exp(r) - 1) / r on [-0.347, 0.347], fit 2^-28 of exp(r) */
 GCKPTI_TABLE float gckpti_exp_c[6] = { 1.0f,         0.49999994f,   0.166665211f,

@@ -224,6 +224,35 @@ GCKPTI_INLINED FLOATS V(silu_slope)(FLOATS x)
     return V(fma)(x * s, 1.0f - s, s);
 }
 
+/* softplus: y = max(x, 0) + log(1 + exp(-|x|));  slope: sigmoid(x) = 1 - exp(-y)
+ *   = (1 - 2^n) - r p 2^n, -y = n ln(2) + r: to the last place for small y, too */
+GCKPTI_INLINED FLOATS V(softplus)(FLOATS x)
+{
+    return V(highest)(V(zero)(), x) + V(log1p)(V(exp)(-V(abs)(x)));
+}
+GCKPTI_INLINED FLOATS V(softplus_slope)(FLOATS y)
+{
+    FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_SOFTPLUS_MAX), y), &r, &t);
+    FLOATS s = V(exponent)(V(whole_part)(t) + 127u);
+    return V(fnma)(r * s, p, 1.0f - s);
+}
+
+/* Of an angle hi + lo, |hi| <= pi/4 (num/angles): polynomials, fit 2^-32 and 2^-33. */
+GCKPTI_INLINED FLOATS V(sine)(FLOATS hi, FLOATS lo)
+{
+    FLOATS z = hi * hi, p = V(fma)(V(set1)(2.83239228e-06f), z, V(set1)(-0.000198530586f));
+    p = V(fma)(V(fma)(p, z, V(set1)(0.0083333794f)), z, V(set1)(-0.166666672f));
+    return hi + V(fma)(hi * z, p, V(fma)(-0.5f * z, lo, lo));
+}
+GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
+{
+    const FLOATS z = hi * hi, half = V(set1)(-0.5f);
+    FLOATS p = V(fma)(V(set1)(2.44320927e-05f), z, V(set1)(-0.00138873083f));
+    FLOATS c = V(fma)(half, z, V(set1)(1.0f)), e = (1.0f - c) + half * z; /* c's rounding error */
+    e = V(fma)(-hi, lo, V(fma)(half, V(fma)(hi, hi, -z), e));             /* and z's */
+    return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
+}
+
 /* relu: y = max(x, 0), NaN and -0 stay */
 GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 
