@@ -18,20 +18,6 @@ GCKPTI_INLINED FLOATS V(choose)(FLOATS x, uint32_t mask, FLOATS c, FLOATS d)
     return V(floats)((fails & V(bits)(d)) | (~fails & V(bits)(c)));
 }
 
-/* sin(x + quarter pi/2); angles are found number by number */
-GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
-{
-    FLOATS hi = x, lo = x, sign = V(sign)(x);
-    INTS at = V(bits)(x);
-    for (int i = 0; i < W; i++) {
-        const gckpti_angle r = gckpti_angle_in(x[i]);
-        at[i] = r.quadrant + quarter, hi[i] = r.hi, lo[i] = r.lo;
-    }
-    x = V(choose)(V(floats)(at), 1, V(cosine)(hi, lo), V(sine)(hi, lo));
-    sign = quarter & 1 ? V(zero)() : sign;
-    return V(floats)(V(bits)(x) ^ V(bits)(sign) ^ (at & 2u) << 30);
-}
-
 #define GCKPTI_LOOP(name, statement)                                                               \
     case GCKPTI_KIND_##name:                                                                       \
         for (int64_t j = 0; j < s.n; j += W) {                                                     \
@@ -62,8 +48,8 @@ static GCKPTI_TARGET void V(values)(const V(piece) *piece)
         GCKPTI_VALUE(clamp, V(lowest)(V(set1)(s.o[1]), V(highest)(V(set1)(s.o[0]), x)))
         GCKPTI_VALUE(leaky_relu, V(less)(V(zero)(), x, x, s.o[0] * x))
         GCKPTI_VALUE(softplus, V(softplus)(x))
-        GCKPTI_VALUE(sin, V(wave)(x, 0))
-        GCKPTI_VALUE(cos, V(wave)(x, 1))
+        GCKPTI_VALUE(sin, V(sin)(x))
+        GCKPTI_VALUE(cos, V(cos)(x))
         GCKPTI_VALUE(add, x + y)
         GCKPTI_VALUE(sub, x - y)
         GCKPTI_VALUE(mul, x * y)
@@ -104,8 +90,8 @@ static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
         GCKPTI_SLOPE(abs)
         GCKPTI_SLOPE(reciprocal)
         GCKPTI_SLOPE(softplus)
-        GCKPTI_PUT_BY(sin, g, V(wave)(x, 1))
-        GCKPTI_PUT_BY(cos, g, V(wave)(x, 2))
+        GCKPTI_SLOPE(sin)
+        GCKPTI_SLOPE(cos)
         GCKPTI_PUT_BY(leaky_relu, g, V(less)(zero, x, one, V(set1)(s.o[0])))
         GCKPTI_PUT_BY(exp, g, x)
         GCKPTI_PUT(log, g / x)

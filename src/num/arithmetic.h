@@ -197,10 +197,60 @@ GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 
+/* sin and cos: pi/2 in three parts, and up to where they suffice */
+#define GCKPTI_HALF_PI_1 1.57079637f
+#define GCKPTI_HALF_PI_2 (-4.37113883e-8f)
+#define GCKPTI_HALF_PI_3 (-1.71512451e-15f)
+#define GCKPTI_NEAR      131072.0f
+
 /* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
 GCKPTI_INLINE int gckpti_whole(float y)
 {
     int large = y >= 16777216.0f || y <= -16777216.0f;
     int32_t n = large || y != y ? 0 : (int32_t)y;
     return large ? 2 : (float)n != y ? 0 : 2 - (n & 1);
+}
+
+/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
+typedef struct {
+    uint32_t quadrant;
+    float hi, lo;
+} gckpti_angle;
+
+/* The angle of p, a turn being 2^64. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+{
+    gckpti_angle r;
+    r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
+    p -= (uint64_t)r.quadrant << 62;
+    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
+    uint64_t size = p >> 63 ? 0 - p : p;
+    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
+    angle += (double)(int32_t)(size & 0x7fffffffu);
+    angle = p >> 63 ? -angle : angle;
+    float a = (float)angle, b = (float)(angle - (double)a);
+    r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
+    r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
+    r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
+    return r;
+}
+
+/* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
+ * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
+ * weight 2. */
+GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                                0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
+GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
+{
+    uint32_t u = gckpti_bits(x) & 0x7fffffffu;
+    gckpti_angle r = { 0, u < 0x7f800000u ? gckpti_float(u) : GCKPTI_NAN, 0.0f };
+    if (u > 0x3f490fdau && u < 0x7f800000u) {
+        uint32_t offset = (u >> 23) - 120u;
+        const uint32_t *word = gckpti_two_over_pi + offset / 32;
+        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
+        for (int i = 0; i < 3; i++)
+            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
+        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
+    }
+    return r;
 }

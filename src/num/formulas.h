@@ -253,6 +253,38 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
     return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
 }
 
+/* sin(x + quarter pi/2). |x| is n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (x - n P1 is
+ * exact, what else is rounded away goes on in lo), beyond by gckpti_angle_in. */
+GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
+{
+    const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
+    const FLOATS n = t - GCKPTI_ROUND, r = V(fma)(n, V(set1)(-GCKPTI_HALF_PI_1), a);
+    const FLOATS p2 = V(set1)(-GCKPTI_HALF_PI_2), w = V(fma)(n, p2, V(zero)());
+    FLOATS hi = r + w, b = hi - r, lo = (r - (hi - b)) + (w - b), y;
+    INTS at = V(bits)(t);
+    lo = V(fma)(n, V(set1)(-GCKPTI_HALF_PI_3), lo + V(fma)(n, p2, -w));
+#if GCKPTI_ISA < 0
+    if (!(a <= GCKPTI_NEAR)) {
+        const gckpti_angle far = gckpti_angle_in(x);
+        hi = far.hi, lo = far.lo, at = far.quadrant;
+    }
+#endif
+    at = at + quarter;
+    y = V(floats)(V(bits)(V(sine)(hi, lo)) & ((at & 1u) - 1u));
+    y = V(either)(y, V(floats)(V(bits)(V(cosine)(hi, lo)) & (0u - (at & 1u))));
+    y = V(floats)(V(bits)(y) ^ ((at & 2u) << 30) ^ (V(bits)(V(sign)(x)) & ((quarter & 1u) - 1u)));
+#if GCKPTI_ISA >= 0
+    if (V(fold_max)(V(lowest)(a, V(set1)(FLT_MAX))) > GCKPTI_NEAR)
+        for (int i = 0; i < W; i++)
+            y[i] = a[i] > GCKPTI_NEAR ? gckpti_wave(x[i], quarter) : y[i];
+#endif
+    return y;
+}
+GCKPTI_INLINED FLOATS V(sin)(FLOATS x) { return V(wave)(x, 0); }
+GCKPTI_INLINED FLOATS V(sin_slope)(FLOATS x) { return V(wave)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos)(FLOATS x) { return V(wave)(x, 1); }
+GCKPTI_INLINED FLOATS V(cos_slope)(FLOATS x) { return V(wave)(x, 2); }
+
 /* relu: y = max(x, 0), NaN and -0 stay */
 GCKPTI_INLINED FLOATS V(relu)(FLOATS x) { return V(highest)(V(zero)(), x); }
 

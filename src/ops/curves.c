@@ -75,10 +75,6 @@ GCKPTI_CURVE(sqrt, quotient, gckpti_flops_8, GCKPT_OUT)
 
 GCKPTI_CURVE(abs, product, NULL, GCKPT_IN(0))
 GCKPTI_CURVE(softplus, product, gckpti_flops_20, GCKPT_OUT)
-
-/* sin: slope cos(x);  cos: slope -sin(x) (num/angles) */
-GCKPTI_INLINE float gckpti_sin_slope(float x) { return gckpti_cos(x); }
-GCKPTI_INLINE float gckpti_cos_slope(float x) { return -gckpti_sin(x); }
 GCKPTI_CURVE(sin, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_CURVE(cos, product, gckpti_flops_20, GCKPT_IN(0))
 GCKPTI_CURVE(reciprocal, product, gckpti_flops_8, GCKPT_OUT)
