@@ -8,15 +8,7 @@ typedef struct {
     int64_t n;
     int kind, accumulate;
     gckpti_ahead ahead;
-    uint32_t mask; /* of conditions: bits of which one is set if it holds */
 } V(piece);
-
-/* c where the condition x holds, else d */
-GCKPTI_INLINED FLOATS V(choose)(FLOATS x, uint32_t mask, FLOATS c, FLOATS d)
-{
-    const INTS fails = (INTS)((V(bits)(x) & mask) == 0);
-    return V(floats)((fails & V(bits)(d)) | (~fails & V(bits)(c)));
-}
 
 #define GCKPTI_LOOP(name, statement)                                                               \
     case GCKPTI_KIND_##name:                                                                       \
@@ -56,7 +48,6 @@ static GCKPTI_TARGET void V(values)(const V(piece) *piece)
         GCKPTI_VALUE(div, x / y)
         GCKPTI_VALUE(maximum, V(equal)(y, y, V(less)(x, y, y, x), y))
         GCKPTI_VALUE(minimum, V(equal)(y, y, V(less)(y, x, y, x), y))
-        GCKPTI_VALUE(where, V(choose)(x, s.mask, y, V(load)(s.g + j)))
     }
 #undef GCKPTI_VALUE
 }
@@ -104,8 +95,6 @@ static GCKPTI_TARGET void V(slopes)(const V(piece) *piece)
         GCKPTI_PUT_BY(minimum, V(less)(x, y, zero, g), V(equal)(x, y, half, one))
         GCKPTI_PUT(div, g / x)
         GCKPTI_PUT_BY(divisor, -g, x / y / y)
-        GCKPTI_PUT(where, V(choose)(x, s.mask, g, zero))
-        GCKPTI_PUT(otherwise, V(choose)(x, s.mask, zero, g))
     }
 #undef GCKPTI_PUT
 #undef GCKPTI_PUT_BY
@@ -132,41 +121,47 @@ static GCKPTI_TARGET void V(piece_run)(V(piece) *s, void (*loops)(const V(piece)
     V(store_n)(to, V(load)(all), left);
 }
 
+/* where: forward (i 0), or the gradient of input i. Of an f32 condition the sign is shifted out. */
+static GCKPTI_TARGET void V(choose)(const gckpt_call *call, int i)
+{
+    const gckpt_arg *c = &call->in[0], *in = &call->in[i];
+    const void *words = c->index ? (const void *)c->index : (const void *)c->data;
+    const float *x = (const float *)words, *a = i ? call->grad_out : call->in[1].data;
+    for (int64_t at = 0, n = gckpti_elements(&call->shape); n > 0; at += W, n -= W) {
+        INTS rest = (INTS)(V(bits)(V(load_n)(x + at, n)) << !c->index == 0) ^ (0u - (i == 2));
+        FLOATS y = i ? V(zero)() : V(load_n)(call->in[2].data + at, n);
+        y = V(floats)((rest & V(bits)(y)) | (~rest & V(bits)(V(load_n)(a + at, n))));
+        if (i)
+            V(put_sum)(in->grad + at, y, in->accumulate, n);
+        else
+            V(store_n)(call->out + at, y, n);
+    }
+}
+
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const gckpt_arg *x = &call->in[0], *y = &call->in[kind >= GCKPTI_PAIR];
     V(piece) s = { x->data, y->data, NULL, (const float *)call->attributes, call->out,
                    gckpti_elements(&call->shape), kind, 0,
-                   gckpti_ahead_of(call, y->data, x->bf16, call->out_bf16,
-                                   x == y ? NULL : y->bf16),
-                   0 };
+                   gckpti_ahead_of(call, x->data, x->bf16, call->out_bf16,
+                                   x == y ? NULL : y->bf16) };
     if (kind == GCKPTI_KIND_where)
-        s.x = gckpti_condition(x, &s.mask), s.g = call->in[2].data;
-    V(piece_run)(&s, V(values));
+        V(choose)(call, 0);
+    else
+        V(piece_run)(&s, V(values));
 }
 
 static GCKPTI_TARGET void V(elementwise_slopes)(const gckpt_call *call, int kind, int i)
 {
-    const int64_t at_out = 1 << GCKPTI_KIND_relu | 1 << GCKPTI_KIND_tanh |
-                           1 << GCKPTI_KIND_sigmoid | 1 << GCKPTI_KIND_exp | 1 << GCKPTI_KIND_sqrt |
-                           1 << GCKPTI_KIND_reciprocal | 1 << GCKPTI_KIND_softplus |
-                           1 << GCKPTI_KIND_leaky_relu;
-    const int by_out = at_out >> kind & 1;
-    const int where = kind == GCKPTI_KIND_where;
-    const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR || where ? 0 : 1 - i];
-    uint32_t mask = 0;
-    const float *x = by_out ? call->out : where ? gckpti_condition(at, &mask) : at->data;
-    const int divisor = kind == GCKPTI_KIND_div && i;
-    const int both = divisor || (kind > GCKPTI_KIND_div && !where);
+    const int by_out = kind < GCKPTI_AT_X;
+    const gckpt_arg *own = &call->in[i], *at = &call->in[kind < GCKPTI_PAIR ? 0 : 1 - i];
+    const float *x = by_out ? call->out : at->data;
+    const int divisor = kind == GCKPTI_KIND_div && i, both = divisor || kind > GCKPTI_KIND_div;
     V(piece) s = { x, both ? own->data : x, call->grad_out, (const float *)call->attributes,
-                   own->grad, gckpti_elements(&call->shape),
-                   divisor            ? GCKPTI_KIND_divisor
-                   : where && i == 2 ? GCKPTI_KIND_otherwise
-                                      : kind,
+                   own->grad, gckpti_elements(&call->shape), divisor ? GCKPTI_KIND_divisor : kind,
                    own->accumulate,
                    gckpti_ahead_of(call, call->grad_out, by_out ? call->out_bf16 : at->bf16,
-                                   call->grad_out_bf16, own->grad_bf16),
-                   mask };
+                                   call->grad_out_bf16, own->grad_bf16) };
     V(piece_run)(&s, V(slopes));
 }
 
@@ -181,5 +176,6 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
     else
         for (int i = 0; i < call->inputs; i++)
             if (call->in[i].grad)
-                V(elementwise_slopes)(call, kind, i);
+                kind == GCKPTI_KIND_where ? V(choose)(call, i)
+                                          : V(elementwise_slopes)(call, kind, i);
 }

@@ -18,8 +18,8 @@ GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
     *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
 }
 
-/* Sine and cosine of any finite x, where their bits were settled before those of the ops sin and cos
- * (num/formulas): drawn values, schedules. */
+/* Sine and cosine of any finite x, for what had its bits before the ops sin and cos (num/formulas):
+ * drawn values, schedules. */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
     gckpti_sincos_of(gckpti_angle_in(x), sine, cosine);

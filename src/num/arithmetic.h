@@ -162,7 +162,6 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_ROUND   12582912.0f
 #define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
-#define GCKPTI_SOFTPLUS_MAX 20.0f /* of y: its slope is 1 from 17.33 on */
 
 /* (exp(r) - 1) / r on [-0.347, 0.347], fit 2^-28 of exp(r) */
 GCKPTI_TABLE float gckpti_exp_c[6] = { 1.0f,         0.49999994f,   0.166665211f,
@@ -174,7 +173,8 @@ GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.053
                                         -0.000358392805f };
 
 #define GCKPTI_TANH_SPLIT 1.0f
-#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
+#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on; softplus's slope from 17.33 */
+#define GCKPTI_NEAR       131072.0f /* sin and cos: see there */
 
 /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
 GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
@@ -196,12 +196,6 @@ GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814
 
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
-
-/* sin and cos: pi/2 in three parts, and up to where they suffice */
-#define GCKPTI_HALF_PI_1 1.57079637f
-#define GCKPTI_HALF_PI_2 (-4.37113883e-8f)
-#define GCKPTI_HALF_PI_3 (-1.71512451e-15f)
-#define GCKPTI_NEAR      131072.0f
 
 /* 0: y is no integer; 1: an odd one; 2: an even one, as all are from 2^24 on */
 GCKPTI_INLINE int gckpti_whole(float y)
@@ -238,8 +232,9 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
 /* The angle of |x|; NaN where x is not finite. Beyond pi/4, x * 2/pi modulo 4 is taken in integers
  * (Payne and Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the
  * weight 2. */
-GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
-                                                0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
+GCKPTI_TABLE uint32_t gckpti_two_over_pi[8] = {
+    0, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu
+};
 GCKPTI_INLINE gckpti_angle gckpti_angle_in(float x)
 {
     uint32_t u = gckpti_bits(x) & 0x7fffffffu;

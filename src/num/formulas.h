@@ -232,7 +232,7 @@ GCKPTI_INLINED FLOATS V(softplus)(FLOATS x)
 }
 GCKPTI_INLINED FLOATS V(softplus_slope)(FLOATS y)
 {
-    FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_SOFTPLUS_MAX), y), &r, &t);
+    FLOATS r, t, p = V(exp_reduce)(-V(lowest)(V(set1)(GCKPTI_TANH_MAX), y), &r, &t);
     FLOATS s = V(exponent)(V(whole_part)(t) + 127u);
     return V(fnma)(r * s, p, 1.0f - s);
 }
@@ -253,16 +253,17 @@ GCKPTI_INLINED FLOATS V(cosine)(FLOATS hi, FLOATS lo)
     return c + V(fma)(z * z, V(fma)(p, z, V(set1)(0.0416666456f)), e);
 }
 
-/* sin(x + quarter pi/2). |x| is n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (x - n P1 is
- * exact, what else is rounded away goes on in lo), beyond by gckpti_angle_in. */
+/* sin(x + quarter pi/2). |x| = n pi/2 + hi + lo: up to GCKPTI_NEAR by Cody and Waite (pi/2 in three
+ * parts; without n of the first |x| is exact, what else is rounded goes on in lo), beyond by
+ * gckpti_angle_in. */
 GCKPTI_FORMULA FLOATS V(wave)(FLOATS x, uint32_t quarter)
 {
     const FLOATS a = V(abs)(x), t = V(fma)(a, V(set1)(0.636619747f), V(set1)(GCKPTI_ROUND));
-    const FLOATS n = t - GCKPTI_ROUND, r = V(fma)(n, V(set1)(-GCKPTI_HALF_PI_1), a);
-    const FLOATS p2 = V(set1)(-GCKPTI_HALF_PI_2), w = V(fma)(n, p2, V(zero)());
+    const FLOATS n = t - GCKPTI_ROUND, r = V(fma)(n, V(set1)(-1.57079637f), a);
+    const FLOATS p2 = V(set1)(4.37113883e-8f), w = V(fma)(n, p2, V(zero)());
     FLOATS hi = r + w, b = hi - r, lo = (r - (hi - b)) + (w - b), y;
     INTS at = V(bits)(t);
-    lo = V(fma)(n, V(set1)(-GCKPTI_HALF_PI_3), lo + V(fma)(n, p2, -w));
+    lo = V(fma)(n, V(set1)(1.71512451e-15f), lo + V(fma)(n, p2, -w));
 #if GCKPTI_ISA < 0
     if (!(a <= GCKPTI_NEAR)) {
         const gckpti_angle far = gckpti_angle_in(x);

@@ -206,28 +206,27 @@ GCKPTI_PAIR(minimum, less, less, NULL, 0, GCKPTI_EITHER, GCKPTI_EITHER)
  * each at its own elements of y, so that y may be either. */
 static void gckpti_where_take(const gckpt_call *call, int i, int backward)
 {
-    const gckpt_arg *condition = &call->in[0], *in = &call->in[i];
-    const float *g = call->grad_out;
-    float *y = call->out;
+    const gckpt_arg *c = &call->in[0], *in = &call->in[i];
     gckpti_walk w;
+    int64_t o = 0;
     if (backward && !in->grad)
         return;
     gckpti_broadcast_walk(&w, call, i);
-    const int64_t n = w.size[0], step = w.step[1][0];
-    if (backward && in->low && !in->accumulate)
-        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
-    do {
-        for (int64_t j = 0, at = w.at[1]; j < n; j++, at += step) {
-            const int taken = gckpti_holds(condition, w.at[0] + j * w.step[0][0]) == (i == 1);
-            if (!backward && taken)
-                y[j] = in->data[at];
-            else if (backward && in->low)
-                gckpti_sum_add(&in->grad[at], &in->low[at], taken ? g[j] : 0.0f);
+    if (in->low)
+        gckpti_start(in->grad, gckpti_elements(&in->shape), in->accumulate);
+    do
+        for (int64_t j = 0; j < w.size[0]; j++, o++) {
+            const int64_t at = w.at[1] + j * w.step[1][0], k = w.at[0] + j * w.step[0][0];
+            const int taken = (c->index ? c->index[k] != 0 : c->data[k] != 0.0f) == (i == 1);
+            const float g = backward && taken ? call->grad_out[o] : 0.0f;
+            if (in->low)
+                gckpti_sum_add(&in->grad[at], &in->low[at], g);
             else if (backward)
-                gckpti_put(&in->grad[at], taken ? g[j] : 0.0f, in->accumulate);
+                gckpti_put(&in->grad[at], g, in->accumulate);
+            else if (taken)
+                call->out[o] = in->data[at];
         }
-        y += backward ? 0 : n, g += backward ? n : 0;
-    } while (gckpti_walk_next(&w));
+    while (gckpti_walk_next(&w));
 }
 GCKPTI_BOTH_WAYS(where,
                  (gckpti_where_take(call, 1, backward), gckpti_where_take(call, 2, backward)))
@@ -236,10 +235,9 @@ GCKPTI_ROW(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 GCKPT_API gckpt_tensor *gckpt_where(gckpt_tensor *condition, gckpt_tensor *a, gckpt_tensor *b)
 {
-    const int kind = condition ? condition->base->kind : GCKPTI_INPUT;
-    if (kind == GCKPTI_OP || kind == GCKPTI_PARAM) /* which may get no gradient */
-        condition = condition->type == GCKPT_F32 ? gckpt_detach(condition) : condition;
-    gckpt_tensor *in[3] = { condition, a, b };
+    const int kind = condition && condition->type == GCKPT_F32 ? condition->base->kind : -1;
+    const int depends = kind == GCKPTI_OP || kind == GCKPTI_PARAM; /* perhaps on parameters */
+    gckpt_tensor *in[3] = { depends ? gckpt_detach(condition) : condition, a, b };
     return gckpt_apply(&gckpti_op_where, in, 3, NULL, 0);
 }
 

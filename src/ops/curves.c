@@ -122,8 +122,7 @@ static gckpt_result gckpti_clamp_shape(gckpt_call *call)
 }
 GCKPTI_INLINE float gckpti_value_clamp(float x, const float *o)
 {
-    x = x < o[0] ? o[0] : x;
-    return x > o[1] ? o[1] : x;
+    return gckpti_lowest(o[1], gckpti_highest(o[0], x));
 }
 GCKPTI_INLINE float gckpti_slope_clamp(float x, const float *o)
 {
@@ -137,26 +136,20 @@ GCKPT_API gckpt_tensor *gckpt_clamp(gckpt_tensor *x, float low, float high)
     return gckpt_apply(&gckpti_op_clamp, &x, 1, o, sizeof o);
 }
 
-/* leaky_relu: y = x where x > 0, else slope x;  slope 1 where y > 0, else `slope`. o: slope, 0 or
- * more: so y tells where x was above 0 */
+/* leaky_relu: y = x where x > 0, else slope x;  slope 1 where y > 0, which is where x was, else
+ * `slope`. o: slope */
 static gckpt_result gckpti_leaky_relu_shape(gckpt_call *call)
 {
     const float slope = *(const float *)call->attributes;
-    if (!(slope >= 0.0f && slope < GCKPTI_INFINITY))
-        return gckpt_fail(call, GCKPT_E_ARG,
-                          "leaky_relu: slope = %g must be finite and 0 or above (for one below: "
-                          "relu(x) - slope * relu(-x))",
-                          (double)slope);
-    return gckpti_unary_shape(call);
+    return slope >= 0.0f && slope < GCKPTI_INFINITY
+               ? gckpti_unary_shape(call)
+               : gckpt_fail(call, GCKPT_E_ARG,
+                            "leaky_relu: slope = %g must be finite and 0 or above (one below: "
+                            "relu(x) - slope * relu(-x))",
+                            (double)slope);
 }
-GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o)
-{
-    return x > 0.0f ? x : *o * x;
-}
-GCKPTI_INLINE float gckpti_slope_leaky_relu(float y, const float *o)
-{
-    return y > 0.0f ? 1.0f : *o;
-}
+GCKPTI_INLINE float gckpti_value_leaky_relu(float x, const float *o) { return x > 0 ? x : *o * x; }
+GCKPTI_INLINE float gckpti_slope_leaky_relu(float y, const float *o) { return y > 0 ? 1.0f : *o; }
 GCKPTI_CURVE_KERNELS(leaky_relu, product, GCKPT_OUT)
 #undef GCKPTI_CURVE_KERNELS
 GCKPTI_ROW(leaky_relu, GCKPTI_FAST, gckpti_leaky_relu_shape, NULL, GCKPTI_CURVE_FLAGS, GCKPT_OUT);

@@ -148,12 +148,6 @@ GCKPTI_FN void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int
  * repeated. */
 GCKPTI_FN void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call, int i);
 
-/* Whether element `at` of a condition is one. */
-GCKPTI_INLINE int gckpti_holds(const gckpt_arg *condition, int64_t at)
-{
-    return condition->index ? condition->index[at] != 0 : condition->data[at] != 0.0f;
-}
-
 GCKPTI_INLINE float gckpti_pair_maximum(float a, float b) { return a < b || b != b ? b : a; }
 GCKPTI_INLINE float gckpti_pair_minimum(float a, float b) { return b < a || b != b ? b : a; }
 

@@ -71,8 +71,7 @@ static gckpt_plan *all_ops(gckpt_graph *g, const gckpt_op *more)
     for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
         x = curves[i](x);
     x = gckpt_clamp(gckpt_pow(x, 1.5f), 0, 1);
-    x = gckpt_where(ids, gckpt_permute(gckpt_leaky_relu(x, 0.1f), axes, 3), gckpt_permute(x, axes, 3));
-    x = gckpt_permute(x, axes, 3);
+    x = gckpt_where(gckpt_reshape(ids, gckpt_shape3(2, 4, 1)), gckpt_leaky_relu(x, 0.1f), x);
     x = gckpt_maximum(gckpt_minimum(gckpt_div(x, one), one), gckpt_detach(x));
     x = gckpt_dropout(gckpt_scale(x, 0.5f), 0.1f);
     x = gckpt_sub(gckpt_mul(gckpt_add(x, one), one), one);
