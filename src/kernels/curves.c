@@ -121,20 +121,23 @@ static GCKPTI_TARGET void V(piece_run)(V(piece) *s, void (*loops)(const V(piece)
     V(store_n)(to, V(load)(all), left);
 }
 
-/* where: forward (i 0), or the gradient of input i. Of an f32 condition the sign is shifted out. */
+/* where: forward (i -1), or the gradient of input i. Of f32 conditions the sign is shifted out. */
 static GCKPTI_TARGET void V(choose)(const gckpt_call *call, int i)
 {
-    const gckpt_arg *c = &call->in[0], *in = &call->in[i];
+    const gckpt_arg *c = &call->in[0], *in = &call->in[i > 0 ? i : 0];
     const void *words = c->index ? (const void *)c->index : (const void *)c->data;
-    const float *x = (const float *)words, *a = i ? call->grad_out : call->in[1].data;
-    for (int64_t at = 0, n = gckpti_elements(&call->shape); n > 0; at += W, n -= W) {
-        INTS rest = (INTS)(V(bits)(V(load_n)(x + at, n)) << !c->index == 0) ^ (0u - (i == 2));
-        FLOATS y = i ? V(zero)() : V(load_n)(call->in[2].data + at, n);
-        y = V(floats)((rest & V(bits)(y)) | (~rest & V(bits)(V(load_n)(a + at, n))));
-        if (i)
-            V(put_sum)(in->grad + at, y, in->accumulate, n);
+    const float *x = (const float *)words, *a = i > 0 ? call->grad_out : call->in[1].data;
+    const int64_t n = gckpti_elements(&call->shape);
+    if (i == 0)
+        gckpti_start(in->grad, n, in->accumulate);
+    for (int64_t at = 0, left = n; left > 0 && i; at += W, left -= W) {
+        INTS rest = (INTS)(V(bits)(V(load_n)(x + at, left)) << !c->index == 0) ^ (0u - (i == 2));
+        FLOATS y = i > 0 ? V(zero)() : V(load_n)(call->in[2].data + at, left);
+        y = V(floats)((rest & V(bits)(y)) | (~rest & V(bits)(V(load_n)(a + at, left))));
+        if (i > 0)
+            V(put_sum)(in->grad + at, y, in->accumulate, left);
         else
-            V(store_n)(call->out + at, y, n);
+            V(store_n)(call->out + at, y, left);
     }
 }
 
@@ -146,7 +149,7 @@ static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kin
                    gckpti_ahead_of(call, x->data, x->bf16, call->out_bf16,
                                    x == y ? NULL : y->bf16) };
     if (kind == GCKPTI_KIND_where)
-        V(choose)(call, 0);
+        V(choose)(call, -1);
     else
         V(piece_run)(&s, V(values));
 }
@@ -175,7 +178,8 @@ static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int ki
         gckpti_pow_backward(call); /* +0 */
     else
         for (int i = 0; i < call->inputs; i++)
-            if (call->in[i].grad)
-                kind == GCKPTI_KIND_where ? V(choose)(call, i)
-                                          : V(elementwise_slopes)(call, kind, i);
+            if (call->in[i].grad && kind != GCKPTI_KIND_where)
+                V(elementwise_slopes)(call, kind, i);
+            else if (call->in[i].grad)
+                V(choose)(call, i);
 }

@@ -211,9 +211,11 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
     int64_t o = 0;
     if (backward && !in->grad)
         return;
-    gckpti_broadcast_walk(&w, call, i);
-    if (in->low)
+    if (in->low || i == 0)
         gckpti_start(in->grad, gckpti_elements(&in->shape), in->accumulate);
+    if (i == 0) /* the condition's gradient is 0 */
+        return;
+    gckpti_broadcast_walk(&w, call, i);
     do
         for (int64_t j = 0; j < w.size[0]; j++, o++) {
             const int64_t at = w.at[1] + j * w.step[1][0], k = w.at[0] + j * w.step[0][0];
@@ -228,8 +230,7 @@ static void gckpti_where_take(const gckpt_call *call, int i, int backward)
         }
     while (gckpti_walk_next(&w));
 }
-GCKPTI_BOTH_WAYS(where,
-                 (gckpti_where_take(call, 1, backward), gckpti_where_take(call, 2, backward)))
+GCKPTI_BOTH_WAYS(where, for (int i = !backward; i < 3; i++) gckpti_where_take(call, i, backward))
 GCKPTI_ROW(where, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
            GCKPT_INPLACE(1) | GCKPT_INPLACE(2) | GCKPTI_BY_ELEMENT, GCKPTI_ANY_TYPE,
            GCKPT_IN(0) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);

@@ -388,12 +388,12 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
 static void try_problem(const problem *p)
 {
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
-    unsigned floats = floats_of(p), all = p->op == &gckpti_op_where ? floats & ~1u : floats;
+    unsigned all = floats_of(p);
     gckpt_call call = call_of(p, NULL, 0, 1);
     answer a = { 0 };
     for (int i = 0; i < p->inputs; i++) {
         int64_t n = count_of(&p->shape[i]), left_out = loss ? pick(0, 9) : 0;
-        if (floats >> i & 1) {
+        if (all >> i & 1) {
             a.x[i] = region_new(n, 0);
             draw(a.x[i].at, n, p->style);
             continue;

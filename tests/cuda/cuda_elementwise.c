@@ -117,7 +117,7 @@ static void backward(const gckpt_op *op, gckpt_call c)
         gckpt_arg *in = &c.in[i];
         int64_t size = count_of(&in->shape);
         int passes = op->flags & GCKPT_PASSES(i) && size == n && chance(20) && (i == 0 || c.in[0].grad != g);
-        if (chance(10) || (op == &gckpti_op_where && i == 0))
+        if (chance(10) || in->index)
             continue;
         in->grad = (passes || (i == 0 && op->flags & GCKPT_INPLACE_GRAD && chance(30))) ? g : piece(size);
         if (op->needs[i] & GCKPT_SUMS && in->grad != g && (size != n || chance(30)))

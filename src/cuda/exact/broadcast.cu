@@ -109,6 +109,9 @@ void where_forward(const gckpt_call *call)
 void where_backward(const gckpt_call *call)
 {
     const bool whole = call->in[0].index != NULL;
+    const gckpt_arg *condition = &call->in[0];
+    if (condition->grad && !condition->accumulate)
+        fill(call, condition->grad, 0, gckpti_elements(&condition->shape));
     broadcast_gradient(call, 1, 1.0f, condition_of(call), whole ? WHERE_I32 : WHERE);
     broadcast_gradient(call, 2, 1.0f, condition_of(call), whole ? ELSEWHERE_I32 : ELSEWHERE);
 }
