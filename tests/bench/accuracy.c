@@ -121,7 +121,7 @@ static void curve(const char *name, gckpt_tensor *(*op)(gckpt_tensor *x), double
     gckpt_graph *graph = gckpt_graph_new(s, NULL);
     gckpt_pick pick[2] = { { NULL, 0 }, { gckpt_input(graph, "x", GCKPT_F32, gckpt_shape1(N)), 1 } };
     pick[0].tensor = op(pick[1].tensor);
-    const gckpt_term term = { gckpt_sum_loss(pick[0].tensor), N, 0 }; /* gradients are divided by N */
+    const gckpt_term term = { gckpt_sum_loss(pick[0].tensor), 1, 0 };
     const gckpt_feed feed = { gckpt_id(pick[1].tensor), x };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
